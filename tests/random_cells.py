@@ -23,7 +23,7 @@ from rnncc.ir.cell import (
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, Dim, scale
 from rnncc.ir.expr import Const, Expr, Ref, apply
 from rnncc.ir.structure import BlockDiagonal
-from rnncc.language.operators import OPERATORS
+from rnncc.language.operators import DERIVATIVES, OPERATORS, STEPS
 from tests import builders
 
 H = HIDDEN_SIZE
@@ -55,8 +55,10 @@ def expressions(draw: st.DrawFn, names: tuple[str, ...], depth: int = 3) -> Expr
     if name == "square":
         return apply("pow", draw(smaller), Const(draw(st.sampled_from([1.0, 2.0, 3.0]))))
     row = OPERATORS[name]
-    if name.startswith("heaviside_"):
-        return apply(name, draw(smaller), Const(draw(st.sampled_from([1.0, 3.0]))))
+    if name in DERIVATIVES:
+        v = Ref(draw(st.sampled_from(names)))
+        slope = Const(draw(st.sampled_from([1.0, 3.0])))
+        return apply(name, v, apply(draw(st.sampled_from(STEPS)), v), slope)
     if row.domain[0] > 0 or name == "log1p":
         return apply(name, *(_into(row.domain, draw(smaller)) for _ in range(row.arity)))
     return apply(name, *(draw(smaller) for _ in range(row.arity)))

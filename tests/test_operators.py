@@ -17,7 +17,7 @@ from torch import Tensor
 import rnncc
 from rnncc.ir.family import ALTERNATING, GATHER, Family
 from rnncc.language.operator_row import Operator
-from rnncc.language.operators import OPERATORS, SURROGATES
+from rnncc.language.operators import DERIVATIVES, GIVEN, OPERATORS, STEPS, SURROGATES
 from rnncc.language.source import Source
 from rnncc.machine.paths import templates_dir
 from rnncc.stages.build.nvcc import nvcc_release
@@ -60,8 +60,8 @@ def draw(row: Operator) -> list[Tensor]:
     return [argument[keep] for argument in arguments]
 
 
-# heaviside with a surrogate is heaviside: what differs is the derivative.
-DEFINED = [name for name in ELEMENTWISE if not name.startswith("heaviside_")]
+# A surrogate has the value that it is given; what it adds is the derivative.
+DEFINED = [name for name in ELEMENTWISE if name not in DERIVATIVES]
 
 
 @pytest.mark.parametrize("name", DEFINED)
@@ -91,10 +91,10 @@ def test_the_value_for_numbers_is_torchs(name: str) -> None:
 def test_derivative_equals_autograd(name: str) -> None:
     row = OPERATORS[name]
     arguments = draw(row)
-    differentiated = 1 if name.startswith("heaviside_") else row.arity  # k is a number, not a value
+    differentiated = 2 if name in DERIVATIVES else row.arity  # k is a number, not a value
     leaves = [argument.requires_grad_() for argument in arguments[:differentiated]]
     if differentiated < row.arity:
-        arguments[1:] = [torch.tensor(2.5, dtype=torch.float64)]
+        arguments[2:] = [torch.tensor(2.5, dtype=torch.float64)]
     value = FUNCTIONS[name](*arguments)
     weights = torch.randn(value.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     expected: tuple[Tensor | None, ...] = (None,) * len(leaves)
@@ -109,7 +109,7 @@ def test_derivative_equals_autograd(name: str) -> None:
         torch.testing.assert_close(partial * weights, wanted, rtol=1e-11, atol=1e-13, msg=said.__add__)
 
 
-@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if OPERATORS[n].smooth and not n.startswith("heaviside")])
+@pytest.mark.parametrize("name", [n for n in DEFINED if OPERATORS[n].smooth])
 def test_value_follows_its_derivative(name: str) -> None:
     """Central differences of the torch spelling: autograd and the table could be wrong together."""
     row = OPERATORS[name]
@@ -204,9 +204,30 @@ def test_derivative_stays_finite_far_out(name: str) -> None:
 
 def test_heaviside_is_zero_at_zero_in_every_variant() -> None:
     v = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64)
-    for name in ("heaviside", *SURROGATES.values()):
-        arguments = (v,) if OPERATORS[name].arity == 1 else (v, torch.tensor(2.0))
-        assert FUNCTIONS[name](*arguments).tolist() == [0.0, 0.0, 1.0]
+    for name in DERIVATIVES:
+        spikes = FUNCTIONS["heaviside"](v)
+        assert spikes.tolist() == FUNCTIONS[name](v, spikes, torch.tensor(2.0)).tolist() == [0.0, 0.0, 1.0]
+
+
+def test_round_takes_halves_to_the_even_number() -> None:
+    v = torch.tensor([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5], dtype=torch.float64)
+    assert FUNCTIONS["round"](v).tolist() == [-2.0, -2.0, -0.0, 0.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_given_derivative_is_differentiated_no_further(name: str) -> None:
+    strange = [torch.nan, torch.inf, -torch.inf, -0.0]
+    v = torch.tensor([0.3, -1.7, 0.5, 1e30, *strange], dtype=torch.float64, requires_grad=True)
+    value = FUNCTIONS[name](v)
+    found = FUNCTIONS[GIVEN](v, value, torch.exp(-v.square()) + 1)
+    assert torch.equal(found.nan_to_num(7), value.nan_to_num(7))
+    (first,) = torch.autograd.grad(found.sum(), v, create_graph=True)
+    assert torch.equal(first[:4], torch.exp(-v[:4].square()) + 1)
+    assert not first.requires_grad or not torch.autograd.grad(first.sum(), v)[0].any()
+    finite = v.detach()[:4]
+    again = lambda w: FUNCTIONS[GIVEN](w, FUNCTIONS[name](w), torch.exp(-w.square()) + 1)  # noqa: E731
+    tangent = torch.func.jvp(again, (finite,), (torch.ones_like(finite),))[1]
+    assert torch.equal(tangent, first[:4])
 
 
 def test_epsilon_is_that_of_the_dtype() -> None:
@@ -226,7 +247,7 @@ def test_surrogates_are_heaviside_with_the_published_derivative_twice_and_forwar
     derivative = published[name]
 
     def spike(v: Tensor) -> Tensor:
-        return FUNCTIONS[SURROGATES[name]](v, k)
+        return FUNCTIONS[SURROGATES[name]](v, FUNCTIONS["heaviside"](v), k)
 
     generator = torch.Generator().manual_seed(0)
     random = 3 * torch.randn(500, generator=generator, dtype=torch.float64)

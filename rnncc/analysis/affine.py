@@ -68,6 +68,8 @@ def linear(operator: str, forms: Sequence[Affine]) -> Affine | None:
     match operator, forms:
         case "add" | "sub", [a, b]:
             return _pairwise(forms, lambda x, y: fold(operator, x, y))
+        case "detach", [a]:
+            return a
         case "neg", [a]:
             return _each(a, lambda x: fold("neg", x))
         case "mul", [a, b] if not b.slopes:

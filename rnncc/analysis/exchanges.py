@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rnncc.ir.dim import Dim, split_multiple
-from rnncc.ir.term import Op, Product, Row, Share, Term, Val
+from rnncc.ir.term import Op, Product, Row, Share, Surrogate, Term, Val
 from rnncc.ir.typed import Typed
 
 
@@ -37,6 +37,8 @@ class _Counter:
                 return self.of_value(name)
             case Op(_, arguments):
                 return _longest(arguments, self)
+            case Surrogate(_, operand):
+                return self.of_term(operand)
             case Product(_, operand):
                 return _after(self.of_term(operand), 1)
             case Row(_, arguments):

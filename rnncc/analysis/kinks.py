@@ -47,13 +47,20 @@ def _within(expr: Expr) -> Iterator[tuple[Expr, tuple[float, ...]]]:
             for argument in arguments:
                 yield from _within(argument)
             row = OPERATORS[operator]
-            if row.kinks:
+            if row.period:
+                for kink in row.kinks:
+                    yield _from_whole(apply("div", apply("sub", arguments[0], Const(kink)), Const(row.period))), (0.0,)
+            elif row.kinks:
                 yield arguments[0], row.kinks
             if row.ties:
                 yield from ((apply("sub", arguments[0], other), (0.0,)) for other in arguments[1:])
             if operator == "mod":
-                # It jumps where the quotient is whole: this is the distance from the nearest whole number.
-                shifted = apply("add", apply("div", *arguments), Const(0.5))
-                yield apply("sub", apply("mod", shifted, Const(1.0)), Const(0.5)), (0.0,)
+                # It jumps where the quotient is whole.
+                yield _from_whole(apply("div", *arguments)), (0.0,)
         case _:
             assert_never(expr)
+
+
+def _from_whole(expr: Expr) -> Expr:
+    """The distance from the nearest whole number."""
+    return apply("sub", apply("mod", apply("add", expr, Const(0.5)), Const(1.0)), Const(0.5))

@@ -45,7 +45,7 @@ class Call:
 
     function: str
     arguments: tuple[Expression, ...]
-    keywords: tuple[tuple[str, Expression], ...] = ()
+    keywords: tuple[tuple[str, Keyword], ...] = ()
     span: Span = _span()
     function_span: Span = _span()
 
@@ -81,6 +81,19 @@ class IfElse:
 
 
 Expression = Number | Name | Index | Call | Unary | Binary | IfElse
+
+
+@dataclass(frozen=True, slots=True)
+class Lambda:
+    """`argument -> body`: a function of one argument, which stands after `keyword=` alone."""
+
+    argument: str
+    body: Expression
+    span: Span = _span()
+    argument_span: Span = _span()
+
+
+Keyword = Expression | Lambda
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +155,7 @@ class TypeDecl:
 
     name: str
     arguments: tuple[Expression, ...] = ()
-    keywords: tuple[tuple[str, Expression], ...] = ()
+    keywords: tuple[tuple[str, Keyword], ...] = ()
     span: Span = _span()
 
 

@@ -42,6 +42,25 @@ class Op:
 
 
 @dataclass(frozen=True, slots=True)
+class Argument:
+    """The argument of a derivative that the text gives: `u` in `grad=u -> exp(-u**2)`."""
+
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Surrogate:
+    """`function(operand, grad=…)`: the value of a step function, whose derivative the operator `surrogate` takes from
+    `slope`. Nothing but numbers, constants and Arguments stands in the slope."""
+
+    function: str
+    operand: Term
+    surrogate: str
+    slope: Term
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
 class Product:
     """`matrix @ operand`."""
 
@@ -93,7 +112,7 @@ class Bad:
     span: Span = _span()
 
 
-Term = Num | Val | Op | Product | Row | Share | Transposed | Eye | Bad
+Term = Num | Val | Op | Argument | Surrogate | Product | Row | Share | Transposed | Eye | Bad
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +131,8 @@ def children(term: Term) -> tuple[Term, ...]:
     match term:
         case Op() | Row():
             return term.arguments
+        case Surrogate(_, operand):
+            return (operand,)
         case Product(matrix, operand):
             return (matrix, operand)
         case Share(operand):

@@ -57,6 +57,11 @@ def nothing(*arguments: Bound) -> Bound:
     return FREE
 
 
+def same(a: Bound) -> Bound:
+    """As certain as its argument: the value has the argument's sign, and is at most 1 away from it."""
+    return a
+
+
 def unit(*arguments: Bound) -> Bound:
     """The value lies in [0, 1]."""
     return UNIT

@@ -25,10 +25,12 @@ class Operator:
     meaning     a sentence for docs/language.md, where torch has no such function of that name
     domain      where tests draw each argument from
     kinks       first arguments where the value or the derivative jumps (tests stay away)
+    period      the distance at which all kinks repeat, where they do
     ties        whether one of them jumps where the first argument equals another, too
     user        may be written in a `.rnn` file under its name
     in_loop     may stand in a sequential loop
     smooth      False where the derivative is zero or undefined almost everywhere (comparisons, sign, heaviside)
+    step        takes `grad=`
     bound       what is certain of the value, from what is certain of the arguments
     value       the value for numbers, if `check` is to know it; ZeroDivisionError, OverflowError and ValueError say
                 that it is no finite number
@@ -49,10 +51,12 @@ class Operator:
     meaning: str = ""
     domain: tuple[float, float] = (-3.0, 3.0)
     kinks: tuple[float, ...] = ()
+    period: float = 0.0
     ties: bool = False
     user: bool = True
     in_loop: bool = True
     smooth: bool = True
+    step: bool = False
     bound: Callable[..., Bound] = bounds.nothing
     value: Callable[..., float] | None = None
     clamps: tuple[int, ...] = ()

@@ -14,6 +14,7 @@ gradient that is infinite or no number is dropped like any other.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from rnncc.language import bound as bounds
@@ -50,6 +51,25 @@ def _comparison(name: str, symbol: str) -> Operator:
 
 def _unary(name: str, derivative: Derivative, torch: str | None = None, **extra: Any) -> Operator:
     return Operator(name, 1, derivative, f"{name}({{0}})", torch or f"torch.{name}({{0}})", **extra)
+
+
+def _step(name: str, torch: str | None = None, kinks: tuple[float, ...] = (0.0,), **extra: Any) -> Operator:
+    return _unary(name, _zero, torch, kinks=kinks, smooth=False, step=True, ulps=_EXACT, **extra)
+
+
+def _surrogate(name: str, slope: Callable[[Any, Any, Any], Any], kinks: tuple[float, ...] = (0.0,)) -> Operator:
+    """`surrogate_NAME(v, value, k)`: the value, whose derivative by v is slope(v, k) whatever the value is made of."""
+    return Operator(
+        f"surrogate_{name}",
+        3,
+        lambda f, y, v, value, k: (slope(f, v, k), 0, 0),
+        "{1}",
+        f"f.surrogate_{name}({{0}}, {{1}}, {{2}})",
+        kinks=kinks,
+        user=False,
+        bound=lambda v, value, k: value,
+        instructions=0,
+    )
 
 
 _ROWS = (
@@ -168,7 +188,6 @@ _ROWS = (
         fast="rsqrt({0})",
     ),
     _unary("abs", lambda f, y, a: (f.sign(a),), kinks=(0.0,), bound=bounds.ray, value=abs, instructions=1, ulps=_EXACT),
-    _unary("sign", _zero, kinks=(0.0,), smooth=False, bound=bounds.signed, ulps=_EXACT),
     _unary("sin", lambda f, y, a: (f.cos(a),), bound=bounds.signed, value=math.sin),
     _unary("cos", lambda f, y, a: (-f.sin(a),), bound=bounds.signed, value=math.cos),
     _unary("erf", lambda f, y, a: (1.1283791670955126 * f.exp(-a * a),), user=False, bound=bounds.signed),
@@ -300,63 +319,34 @@ _ROWS = (
         value=lambda a, b: a % b,  # of the divisor's sign, as torch's
         ulps=_EXACT,
     ),
-    # heaviside(0) = 0. The variants carry a surrogate derivative with its parameter as last argument.
-    _unary(
-        "heaviside",
+    # Step functions: their derivative is 0 unless `grad=` names another.
+    _step("sign", bound=bounds.signed),
+    _step("heaviside", "f.heaviside({0})", meaning="`heaviside(v)` is 1 where v > 0, else 0", bound=bounds.unit),
+    _step("floor", period=1.0, bound=bounds.same),
+    _step("round", kinks=(0.5,), period=1.0, bound=bounds.same),
+    # Zenke & Ganguli 2018 (SuperSpike): 1 / (1 + k|v|)^2.
+    _surrogate("fast_sigmoid", lambda f, v, k: 1 / ((1 + k * f.abs(v)) * (1 + k * f.abs(v)))),
+    # Fang et al. 2021: (k/2) / (1 + (π k v / 2)^2).
+    _surrogate(
+        "atan", lambda f, v, k: 0.5 * k / (1 + (1.5707963267948966 * k * v) * (1.5707963267948966 * k * v)), kinks=()
+    ),
+    # The derivative of sigmoid(k v).
+    _surrogate("sigmoid", lambda f, v, k: k * f.sigmoid(k * v) * (1 - f.sigmoid(k * v)), kinks=()),
+    # Bellec et al. 2018: k * max(0, 1 - |v|).
+    _surrogate("triangular", lambda f, v, k: k * f.relu(1 - f.abs(v)), kinks=(-1.0, 0.0, 1.0)),
+    # The text says what the derivative is: the third argument, which is itself differentiated no further.
+    _surrogate("given", lambda f, v, slope: slope, kinks=()),
+    Operator(
+        "detach",
+        1,
         _zero,
-        "f.heaviside({0})",
-        meaning="`heaviside(v)` is 1 where v > 0, else 0",
-        kinks=(0.0,),
+        "{0}",
+        "{0}.detach()",
         smooth=False,
-        bound=bounds.unit,
+        bound=bounds.same,
+        clamps=(0,),
+        instructions=0,
         ulps=_EXACT,
-    ),
-    Operator(
-        "heaviside_fast_sigmoid",
-        2,
-        # Zenke & Ganguli 2018 (SuperSpike): 1 / (1 + k|v|)^2.
-        lambda f, y, a, k: (1 / ((1 + k * f.abs(a)) * (1 + k * f.abs(a))), 0),
-        "heaviside({0})",
-        "f.heaviside_fast_sigmoid({0}, {1})",
-        kinks=(0.0,),
-        user=False,
-        bound=bounds.unit,
-    ),
-    Operator(
-        "heaviside_atan",
-        2,
-        # Fang et al. 2021: (k/2) / (1 + (π k v / 2)^2).
-        lambda f, y, a, k: (
-            0.5 * k / (1 + (1.5707963267948966 * k * a) * (1.5707963267948966 * k * a)),
-            0,
-        ),
-        "heaviside({0})",
-        "f.heaviside_atan({0}, {1})",
-        kinks=(0.0,),
-        user=False,
-        bound=bounds.unit,
-    ),
-    Operator(
-        "heaviside_sigmoid",
-        2,
-        # The derivative of sigmoid(k v).
-        lambda f, y, a, k: (k * f.sigmoid(k * a) * (1 - f.sigmoid(k * a)), 0),
-        "heaviside({0})",
-        "f.heaviside_sigmoid({0}, {1})",
-        kinks=(0.0,),
-        user=False,
-        bound=bounds.unit,
-    ),
-    Operator(
-        "heaviside_triangular",
-        2,
-        # Bellec et al. 2018: k * max(0, 1 - |v|).
-        lambda f, y, a, k: (k * f.relu(1 - f.abs(a)), 0),
-        "heaviside({0})",
-        "f.heaviside_triangular({0}, {1})",
-        kinks=(-1.0, 0.0, 1.0),
-        user=False,
-        bound=bounds.unit,
     ),
     # The machine epsilon of the compute dtype (rmsnorm's default eps); its argument only gives the dtype.
     Operator("epsilon", 1, _zero, "epsilon({0})", "f.epsilon({0})", user=False, smooth=False),
@@ -367,7 +357,13 @@ _ROWS = (
 )
 
 OPERATORS: dict[str, Operator] = {row.name: row for row in _ROWS}
-# heaviside(v, grad=NAME(k)) -> the operator with that surrogate.
+# What takes `grad=`.
+STEPS = tuple(row.name for row in _ROWS if row.step)
+# The operators that give a value a derivative of another's.
+DERIVATIVES = frozenset(row.name for row in _ROWS if row.name.startswith("surrogate_"))
+# grad=NAME(k) -> the operator that gives a step function that derivative.
 SURROGATES: dict[str, str] = {
-    row.name.removeprefix("heaviside_"): row.name for row in _ROWS if row.name.startswith("heaviside_")
+    row.name.removeprefix("surrogate_"): row.name for row in _ROWS if row.name.startswith("surrogate_")
 }
+# grad=NUMBER, grad=u -> … -> the operator.
+GIVEN = SURROGATES.pop("given")

@@ -177,33 +177,39 @@ def _magnitude(v: Tensor) -> Tensor:
     return torch.where(v > 0, v, -v)
 
 
-def _spike(v: Tensor, smooth: Tensor) -> Tensor:
-    """heaviside(v) with the derivatives of `smooth`, a function of v, of every order and in every mode."""
+def _following(value: Tensor, smooth: Tensor) -> Tensor:
+    """The value with the derivatives of `smooth`, of every order and in every mode."""
     # An autograd.Function would be more direct, but torch.compile takes none that forward mode can differentiate.
-    nothing = torch.where(smooth.isfinite(), smooth - smooth.detach(), 0)
-    return heaviside(v) + nothing
+    return value.detach() + torch.where(smooth.isfinite(), smooth - smooth.detach(), 0)
 
 
-def heaviside_fast_sigmoid(v: Tensor, k: Number) -> Tensor:
-    """Returns heaviside(v), with the derivative 1 / (1 + k|v|)² (Zenke & Ganguli 2018)."""
+def surrogate_fast_sigmoid(v: Tensor, value: Tensor, k: Number) -> Tensor:
+    """Returns the value, with the derivative 1 / (1 + k|v|)² (Zenke & Ganguli 2018)."""
     if k == 0:
-        return _spike(v, v)
+        return _following(value, v)
     # The derivative of v/(1 + k|v|) would lose digits where k|v| is large.
     falling = 1 / (1 + k * _magnitude(v))
-    return _spike(v, torch.where(v > 0, -falling, falling) / k)
+    return _following(value, torch.where(v > 0, -falling, falling) / k)
 
 
-def heaviside_atan(v: Tensor, k: Number) -> Tensor:
-    """Returns heaviside(v), with the derivative (k/2) / (1 + (π k v/2)²) (Fang et al. 2021)."""
-    return _spike(v, torch.atan(torch.pi / 2 * k * v) / torch.pi)
+def surrogate_atan(v: Tensor, value: Tensor, k: Number) -> Tensor:
+    """Returns the value, with the derivative (k/2) / (1 + (π k v/2)²) (Fang et al. 2021)."""
+    return _following(value, torch.atan(torch.pi / 2 * k * v) / torch.pi)
 
 
-def heaviside_sigmoid(v: Tensor, k: Number) -> Tensor:
-    """Returns heaviside(v), with the derivative of sigmoid(k v)."""
-    return _spike(v, torch.sigmoid(k * v))
+def surrogate_sigmoid(v: Tensor, value: Tensor, k: Number) -> Tensor:
+    """Returns the value, with the derivative of sigmoid(k v)."""
+    return _following(value, torch.sigmoid(k * v))
 
 
-def heaviside_triangular(v: Tensor, k: Number) -> Tensor:
-    """Returns heaviside(v), with the derivative k·max(0, 1 - |v|) (Bellec et al. 2018)."""
+def surrogate_triangular(v: Tensor, value: Tensor, k: Number) -> Tensor:
+    """Returns the value, with the derivative k·max(0, 1 - |v|) (Bellec et al. 2018)."""
     falling = torch.relu(1 - _magnitude(v)).square() / 2
-    return _spike(v, k * torch.where(v > 0, -falling, falling))
+    return _following(value, k * torch.where(v > 0, -falling, falling))
+
+
+def surrogate_given(v: Tensor, value: Tensor, slope: Number) -> Tensor:
+    """Returns the value, with the derivative `slope`, which is differentiated no further. No gradient passes where v is
+    not finite."""
+    factor = slope.detach() if isinstance(slope, Tensor) else slope
+    return _following(value, factor * (v - v.detach()))

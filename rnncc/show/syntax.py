@@ -18,6 +18,8 @@ from rnncc.ir.syntax import (
     Index,
     InitDecl,
     InputDecl,
+    Keyword,
+    Lambda,
     LocalDecl,
     Name,
     Number,
@@ -67,9 +69,13 @@ def show_expression(expression: Expression, binding: int = 0) -> str:
             assert_never(expression)
 
 
-def _arguments(arguments: tuple[Expression, ...], keywords: tuple[tuple[str, Expression], ...]) -> str:
-    named = [f"{name}={show_expression(value)}" for name, value in keywords]
+def _arguments(arguments: tuple[Expression, ...], keywords: tuple[tuple[str, Keyword], ...]) -> str:
+    named = [f"{name}={_keyword(value)}" for name, value in keywords]
     return ", ".join([*(show_expression(argument) for argument in arguments), *named])
+
+
+def _keyword(value: Keyword) -> str:
+    return f"{value.argument} -> {show_expression(value.body)}" if isinstance(value, Lambda) else show_expression(value)
 
 
 def _type(written: TypeDecl) -> str:

@@ -16,8 +16,9 @@ from typing import assert_never
 
 from rnncc.ir import dim as dims
 from rnncc.ir.structure import DENSE
-from rnncc.ir.term import Bad, Eye, Num, Op, Product, Row, Share, Term, Transposed, Val
+from rnncc.ir.term import Argument, Bad, Eye, Num, Op, Product, Row, Share, Surrogate, Term, Transposed, Val, walk
 from rnncc.ir.typed import Group, ParameterType, Shape, Typed
+from rnncc.language.operators import GIVEN
 from rnncc.language.source import NOWHERE
 from rnncc.show.values import (
     commented,
@@ -60,6 +61,16 @@ def show_term(term: Term, binding: int = 0) -> str:
             return _value(name)
         case Op(operator, arguments):
             return show_applied(operator, arguments, binding, show_term)
+        case Argument():
+            return "u"
+        case Surrogate(function, operand, surrogate, slope):
+            grad = (
+                show_term(slope)
+                if surrogate == GIVEN
+                else f"{surrogate.removeprefix('surrogate_')}({show_term(slope)})"
+            )
+            arrow = "u -> " if any(isinstance(part, Argument) for part in walk(slope)) else ""
+            return f"{function}({show_term(operand)}, grad={arrow}{grad})"
         case Product(matrix, operand):
             return show_applied("matmul", (matrix, operand), binding, show_term)
         case Row(function, arguments, times):

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.generated.expressions import NARROW, Bounded, Expressions, Leaf, Scope
 from tests.generated.interpreter import Step, states
-from tests.generated.program import read
+from tests.generated.program import read, spelled
 from tests.language.loop import HIDDEN, INPUT, Case, Setting
 
 # States, hx and initial values lie between -STATE and STATE.
@@ -344,7 +344,7 @@ class _Cell:
     def finished(self) -> Generated:
         self.random.shuffle(self.draft.equations)
         name = f"Cell{self.seed}"
-        text = "\n".join((f"cell {name}", *self.draft.declarations, *self.draft.equations, ""))
+        text = spelled("\n".join((f"cell {name}", *self.draft.declarations, *self.draft.equations, "")))
         constants = {key: value for key, value in self.draft.given.items() if key != "P"}
         program = read(text, self.draft.sizes, constants)
         given = dict(self.draft.given)

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from math import sqrt
 from random import Random
 
-from rnncc.language.operators import OPERATORS
+from rnncc.language.operators import OPERATORS, STEPS
 from tests.generated import functions
 
 LIMIT = 40.0
 NARROW = "1"
 SMOOTH = functions.names((1,), kinked=False)
-KINKED = (*functions.names((1,), kinked=True), "heaviside")
+KINKED = functions.names((1,), kinked=True)
 # Not where a state is read.
 BATCHED = functions.names((1,), kinked=True, in_loop=False) + functions.names((1,), kinked=False, in_loop=False)
 SEVERAL = functions.names((2, 3), kinked=False) + functions.names((2, 3), kinked=True)
@@ -208,12 +208,11 @@ class Expressions:
         off = self.off()
         moved = Bounded(f"{v.text} + ({off})", v.low + off, v.high + off)
         name = self.random.choice(KINKED + (BATCHED if self.scope.batched_only else ()))
-        if name != "heaviside":
-            return Bounded(f"{name}({moved.text})", *functions.values(name, [(moved.low, moved.high)]))
-        if self.random.random() < 0.7:
-            surrogate = f"{self.random.choice(functions.SPIKES)}({self.random.choice((0.5, 2, 3))})"
-            return Bounded(f"heaviside({moved.text}, grad={surrogate})", 0, 1)
-        return Bounded(f"heaviside({moved.text})", 0, 1)
+        bounds = functions.values(name, [(moved.low, moved.high)])
+        if name in STEPS and self.random.random() < 0.7:
+            named = f"{self.random.choice(functions.NAMED)}({self.random.choice((0.5, 2, 3))})"
+            return Bounded(f"{name}({moved.text}, grad={self.random.choice((named, *functions.GIVEN))})", *bounds)
+        return Bounded(f"{name}({moved.text})", *bounds)
 
     def positive(self, v: Bounded, least: float = 0.4) -> Bounded:
         """The value made greater than `least`, smoothly."""

@@ -12,9 +12,16 @@ from tests.definitions import definition
 
 Interval = tuple[float, float]
 # Expressions draw calls of these by rules of their own.
-OWN_RULES = ("where", "clamp", "mod", "heaviside")
+OWN_RULES = ("where", "clamp", "mod")
 CALLED = {name: row for name, row in OPERATORS.items() if row.user and name not in OWN_RULES}
-SPIKES = tuple(SURROGATES)
+NAMED = tuple(SURROGATES)
+GIVEN = (
+    "1",
+    "-0.5",
+    "lambda u: exp(-u**2)",
+    "lambda u: 1/(1 + abs(u))**2",
+    "lambda u: where(u > 0, 1, heaviside(-u, grad=1))",
+)
 # Steeper functions, and larger values, would make rounding errors grow.
 STEEP, LARGE = 5.0, 40.0
 _POINTS = {1: 257, 2: 33, 3: 13}

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from tests.definitions import definition
 from tests.generated.program import Equation, Program, Width
-from tests.language.loop import Values, spike
+from tests.language.loop import Values, given
 
 BINARY: dict[type[ast.operator], Callable[[Tensor, Tensor], Tensor]] = {
     ast.Add: torch.add, ast.Sub: torch.sub, ast.Mult: torch.mul, ast.Div: torch.div, ast.Pow: torch.pow,
@@ -32,7 +32,7 @@ ROWS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def surrogate(name: str, v: Tensor, k: float) -> Tensor:
-    """The derivative that stands for heaviside's."""
+    """The derivative of that name."""
     match name:
         case "fast_sigmoid":
             return 1 / (1 + k * v.abs()) ** 2
@@ -61,6 +61,7 @@ class _Values:
         self.program, self.inputs_alone, self.heads = program, inputs_alone, heads
         self.p, self.s, self.x = p, s, x
         self.known: dict[str, Tensor] = {}
+        self.argument: dict[str, Tensor] = {}  # of a derivative
         self.equation = next(iter(program.equations.values()))
 
     def results(self) -> Values:
@@ -205,6 +206,8 @@ class _Values:
         program = self.program
         if name in ("pi", "inf"):
             return self.number({"pi": pi, "inf": inf}[name])
+        if name in self.argument:
+            return self.argument[name]
         if name in program.inputs:
             return self.lay(self.x(name), program.width(program.inputs[name]))
         if name in program.constants:
@@ -252,14 +255,13 @@ class _Values:
                 return torch.cat([self.eval(part, self.width(part)) for part in arguments], 0)
             case "repeat":
                 return self.repeat(first, self.static(arguments[1]), want)
-            case "heaviside":
-                return self.heaviside(self.eval(first, want), keywords)
         if name in ROWS:
             value = self.eval(first, want or self.width(first))
             rows = ROWS[name](value.transpose(0, 1).reshape(value.shape[1], -1))
             return rows.reshape(value.shape[1], value.shape[0], -1).transpose(0, 1)
         values = self.operands(arguments, want or self.width(node))
-        return definition(name)(*values)
+        found = definition(name)(*values)
+        return given(values[0], found, self.slope(values[0].detach(), keywords[0].value)) if keywords else found
 
     def repeat(self, node: ast.expr, times: int, want: Width | None) -> Tensor:
         value = self.eval(node, self.width(node))
@@ -267,12 +269,16 @@ class _Values:
         k = want.k if want is not None else value.shape[0] * times
         return rows.reshape(value.shape[1], k, -1).transpose(0, 1)
 
-    def heaviside(self, value: Tensor, keywords: list[ast.keyword]) -> Tensor:
-        if not keywords:
-            return (value > 0).double()
-        grad = keywords[0].value
-        assert isinstance(grad, ast.Call) and isinstance(grad.func, ast.Name)
-        return spike(value, surrogate(grad.func.id, value.detach(), self.static(grad.args[0])))
+    def slope(self, value: Tensor, grad: ast.expr) -> Tensor:
+        """What `grad=` says that the derivative of a step function is."""
+        match grad:
+            case ast.Call(ast.Name(name), [sharpness]):
+                return surrogate(name, value, self.static(sharpness))
+            case ast.Lambda(ast.arguments(args=[argument]), body):
+                self.argument[argument.arg] = value
+                return self.eval(body, None)
+            case _:
+                return self.number(self.static(grad))
 
     # Matrices
 

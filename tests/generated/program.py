@@ -73,7 +73,12 @@ class Program:
 
 def expression(text: str) -> ast.expr:
     """The syntax of an expression."""
-    return ast.parse(text.strip(), mode="eval").body
+    return ast.parse(re.sub(r"(\w+) -> ", r"lambda \1: ", text.strip()), mode="eval").body
+
+
+def spelled(text: str) -> str:
+    """A text as the language writes it, where a derivative is one of Python's functions."""
+    return re.sub(r"lambda (\w+): ", r"\1 -> ", text)
 
 
 def read(text: str, sizes: Mapping[str, int], given: Mapping[str, float | str] = {}) -> Program:

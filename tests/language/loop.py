@@ -104,23 +104,28 @@ def ln(value: Tensor, count: int = 1, k: int = 1) -> Tensor:
     return per(lambda rows: torch.nn.functional.layer_norm(rows, rows.shape[-1:]), value, count, k)
 
 
-class Spike(torch.autograd.Function):
-    """v > 0 with the derivative that is given."""
+class Given(torch.autograd.Function):
+    """A value with the derivative that is given."""
 
     @staticmethod
-    def forward(ctx: Any, v: Tensor, derivative: Tensor) -> Tensor:
+    def forward(ctx: Any, v: Tensor, value: Tensor, derivative: Tensor) -> Tensor:
         ctx.save_for_backward(derivative)
-        return (v > 0).to(v)
+        return value.clone()
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> Any:
-        return d * ctx.saved_tensors[0], None
+        return d * ctx.saved_tensors[0], None, None
+
+
+def given(v: Tensor, value: Tensor, derivative: Tensor) -> Tensor:
+    """The value, whose derivative by v is `derivative`; nothing flows through either."""
+    result: Tensor = Given.apply(v, value.detach(), derivative.detach())  # type: ignore[no-untyped-call]
+    return result
 
 
 def spike(v: Tensor, derivative: Tensor) -> Tensor:
     """heaviside(v), whose derivative is `derivative`."""
-    result: Tensor = Spike.apply(v, derivative)  # type: ignore[no-untyped-call]
-    return result
+    return given(v, (v > 0).to(v), derivative)
 
 
 def one_direction(

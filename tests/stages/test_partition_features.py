@@ -216,8 +216,17 @@ def test_initial_values() -> None:
 @pytest.mark.parametrize("name", sorted(SURROGATES))
 def test_surrogates(name: str) -> None:
     cell = partitioned("const k = 10.0", "state h", f"h[t] = heaviside(W@x + h[t-1], grad={name}(k))")
-    argument = apply("add", Ref("h__W"), Ref("h__1"))
-    assert node(cell, "h") == Pointwise("h", apply(f"heaviside_{name}", argument, Ref("k")))
+    assert node(cell, "h__0") == Pointwise("h__0", apply("add", Ref("h__W"), Ref("h__1")))
+    value = apply("heaviside", Ref("h__0"))
+    assert node(cell, "h") == Pointwise("h", apply(f"surrogate_{name}", Ref("h__0"), value, Ref("k")))
+
+
+def test_a_derivative_reads_its_operand_by_name() -> None:
+    """A part of the step is computed once, however often the derivative names its argument."""
+    cell = partitioned("state h", "h[t] = round(tanh(R@h[t-1]), grad=u -> u*u)*round(tanh(R@h[t-1]), grad=1)")
+    v = Ref("h__0")
+    once, twice = (apply("surrogate_given", v, apply("round", v), slope) for slope in (Const(1.0), apply("mul", v, v)))
+    assert node(cell, "h") == Pointwise("h", apply("mul", twice, once))
 
 
 def test_w_on_a_state_leaves_one_head() -> None:

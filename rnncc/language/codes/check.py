@@ -49,8 +49,9 @@ CHECK = (
         "The number of arguments or a keyword does not fit the function: `max`, `min` and `logaddexp` take two "
         "values, `clamp` a value and two bounds, `where` a condition and two values, `repeat` a value and a whole "
         "number. Functions across the units (`sum`, `softmax`, `layernorm`, `concat`, …) take values of the step or "
-        "params: a number has no units. The one keyword is `grad=` of `heaviside`, with `fast_sigmoid(k)`, `atan(k)`, "
-        "`sigmoid(k)` or `triangular(k)`.",
+        "params: a number has no units. The one keyword is `grad=`, the derivative of a step function (`sign`, `heaviside`, "
+        "`floor`, `round`): a number, `fast_sigmoid(k)`, `atan(k)`, `sigmoid(k)`, `triangular(k)`, or a function of one "
+        "argument, `u -> exp(-u**2)`, which reads numbers, constants and its argument.",
         _cell("state h", "h[t] = max(W@x + R@h[t-1] + b)"),
         _cell("state h", "h[t] = max(W@x + R@h[t-1] + b, 0)"),
         label="does not fit the function",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rnncc.ir import dim as dims
 from rnncc.ir.dim import INPUT_SIZE, Dim
-from rnncc.ir.term import Op, Term, Val
+from rnncc.ir.term import Op, Surrogate, Term, Val
 from rnncc.ir.typed import Shape
 from rnncc.language.diagnostics import Label
 from rnncc.language.report import Report
@@ -47,6 +47,8 @@ class Agreement:
             match waiting.pop(0):
                 case Op(_, arguments):
                     waiting += arguments
+                case Surrogate(_, operand):
+                    waiting.append(operand)
                 case Val(name):
                     # mask__1 is mask[t-1].
                     base = name.partition("__")[0]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
-from rnncc.ir.syntax import Call, Expression, Name
-from rnncc.ir.term import Bad, Eye, Num, Op, Row, Share, Term, Transposed, Val
+from rnncc.ir.syntax import Call, Expression
+from rnncc.ir.term import Bad, Eye, Op, Row, Share, Term, Transposed
 from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
 from rnncc.language.names import FUNCTIONS
-from rnncc.language.operators import OPERATORS, SURROGATES
+from rnncc.language.operators import OPERATORS, STEPS
 from rnncc.language.report import Report
-from rnncc.language.source import Span
 from rnncc.language.spelling import closest
 from rnncc.stages.check.declare import Symbols
+from rnncc.stages.check.derivatives import Derivatives
 from rnncc.stages.check.fold import refuse_zero_divisor
 from rnncc.stages.check.unroll import Instance
 
@@ -35,10 +35,13 @@ _OUT_OF_SCOPE = {
 
 
 class Calls:
-    """Resolves calls; `term` resolves their arguments."""
+    """Resolves calls; `term` resolves their arguments. `targets`: the names of equations."""
 
-    def __init__(self, symbols: Symbols, report: Report, term: Callable[[Expression], Term]) -> None:
+    def __init__(
+        self, symbols: Symbols, targets: Container[str], report: Report, term: Callable[[Expression], Term]
+    ) -> None:
         self.symbols, self.report, self.term = symbols, report, term
+        self.derivatives = Derivatives(symbols, targets, report, term)
 
     def right_side(self, instance: Instance) -> Term:
         """The right side of an equation, the one place where `split` may stand."""
@@ -60,8 +63,8 @@ class Calls:
             message = "'split' stands alone on the right side of '='"
             self.report.error("RNN222", message, call.span, help="write 'i, f = split(v)'")
             return Bad(call.span)
-        if name == "heaviside":
-            return self.heaviside(call)
+        if name in STEPS and call.keywords:
+            return self.derivatives.step(name, call, scope)
         if name in OPERATORS and OPERATORS[name].user:
             arity = OPERATORS[name].arity
             if not self.arguments(name, call, (arity, arity)):
@@ -106,7 +109,7 @@ class Calls:
     def arguments(self, name: str, call: Call, counts: tuple[int, int]) -> bool:
         """Whether the number of arguments is right; reports what is wrong."""
         for keyword, value in call.keywords:
-            help = "only heaviside(v, grad=…) takes one" if keyword != "grad" else "only heaviside has a surrogate"
+            help = f"'grad=' is for {', '.join(STEPS)}" if keyword == "grad" else ""
             self.report.error("RNN204", f"'{name}' takes no argument '{keyword}'", value.span, help=help)
         least, most = counts
         given = len(call.arguments)
@@ -120,40 +123,6 @@ class Calls:
         for argument in call.arguments:
             self.term(argument)
         return False
-
-    def heaviside(self, call: Call) -> Term:
-        grads = [value for keyword, value in call.keywords if keyword == "grad"]
-        for keyword, value in call.keywords:
-            if keyword != "grad":
-                message = f"'heaviside' takes no argument '{keyword}'"
-                self.report.error("RNN204", message, value.span, help="its surrogate derivative is 'grad=…'")
-        # The parser reports a second `grad`.
-        if len(call.arguments) != 1 or len(grads) < len(call.keywords):
-            if len(call.arguments) != 1:
-                message = f"'heaviside' takes 1 argument and 'grad', not {len(call.arguments)}"
-                self.report.error("RNN204", message, call.span)
-            return Bad(call.span)
-        operand = self.term(call.arguments[0])
-        return Op("heaviside", (operand,), call.span) if not grads else self.surrogate(operand, grads[0], call.span)
-
-    def surrogate(self, operand: Term, grad: Expression, span: Span) -> Term:
-        name = grad.function if isinstance(grad, Call) else grad.name if isinstance(grad, Name) else ""
-        if name not in SURROGATES:
-            help = closest(name, SURROGATES) or f"one of: {', '.join(f'{known}(10)' for known in sorted(SURROGATES))}"
-            self.report.error("RNN204", f"unknown surrogate derivative '{name}'", grad.span, help=help)
-            return Bad(span)
-        if not isinstance(grad, Call) or len(grad.arguments) != 1 or grad.keywords:
-            self.report.error("RNN204", f"'{name}' takes one number", grad.span, help=f"write 'grad={name}(10)'")
-            return Bad(span)
-        sharpness = self.term(grad.arguments[0])
-        if isinstance(sharpness, Bad):
-            return sharpness
-        if not isinstance(sharpness, Num) and not (
-            isinstance(sharpness, Val) and sharpness.name in self.symbols.constants
-        ):
-            self.report.error("RNN220", f"the argument of '{name}' must be a number or a constant", grad.span)
-            return Bad(span)
-        return Op(SURROGATES[name], (operand, sharpness), span)
 
     def repeat(self, call: Call, scope: Mapping[str, int]) -> Term:
         if not self.arguments("repeat", call, ROW_FUNCTIONS["repeat"]):

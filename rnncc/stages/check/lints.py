@@ -5,14 +5,15 @@ Each rule is one function from the typed cell to the report. What a rule means s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rnncc.ir.dim import show
 from rnncc.ir.syntax import CellDecl
-from rnncc.ir.term import Equation, Op, Product, Val, names, walk
+from rnncc.ir.term import Equation, Op, Product, Term, Val, children, names, walk
 from rnncc.ir.typed import GroupMember, Typed
 from rnncc.language.diagnostics import Severity
+from rnncc.language.operators import STEPS
 from rnncc.language.report import Report
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.fold import leaves_the_numbers
@@ -115,11 +116,21 @@ def _missing_bias(subject: _Subject, report: Report) -> None:
 
 def _no_gradient(subject: _Subject, report: Report) -> None:
     for equation in subject.live:
-        for part in walk(equation.term):
-            if isinstance(part, Op) and part.operator in ("heaviside", "sign"):
-                help = "heaviside(v, grad=fast_sigmoid(10))"
+        for part in _differentiated(equation.term):
+            if isinstance(part, Op) and part.operator in STEPS:
+                example = "1" if part.operator in ("round", "floor") else "fast_sigmoid(10)"
+                help = f"{part.operator}(v, grad={example})"
                 message = f"the derivative of '{part.operator}' is 0: nothing before it is trained"
                 report.warn("RNN261", message, part.span, help=f"name a surrogate derivative: {help}")
+
+
+def _differentiated(term: Term) -> Iterator[Term]:
+    """The term and every term inside it that a gradient may reach."""
+    if isinstance(term, Op) and term.operator == "detach":
+        return
+    yield term
+    for child in children(term):
+        yield from _differentiated(child)
 
 
 def _fixed_sizes(subject: _Subject, report: Report) -> None:

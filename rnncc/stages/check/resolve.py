@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Name, Number, Unary
-from rnncc.ir.term import Bad, Equation, Num, Product, Term, Val, negative, walk
+from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Keyword, Lambda, Name, Number, Unary
+from rnncc.ir.term import Argument, Bad, Equation, Num, Product, Term, Val, negative, walk
 from rnncc.ir.typed import GroupMember
 from rnncc.language.diagnostics import Label
 from rnncc.language.names import FUNCTIONS
@@ -57,7 +57,7 @@ class _Resolver:
         self.input_delays: dict[str, int] = {}
         self.instance = instances[0] if instances else None
         self.scope: Mapping[str, int] = {}
-        self.calls = Calls(symbols, report, self.term)
+        self.calls = Calls(symbols, self.targets | self.bases, report, self.term)
         self.nodes = 0
 
     def run(self) -> Resolved:
@@ -112,6 +112,8 @@ class _Resolver:
 
     def name(self, name: str, span: Span) -> Term:
         symbols = self.symbols
+        if name == self.calls.derivatives.argument:
+            return Argument(span)
         if name in self.scope:
             return Num(float(self.scope[name]), span)
         if name in symbols.constants:
@@ -292,7 +294,7 @@ def _products(term: Term) -> list[Product]:
     return [part for part in walk(term) if isinstance(part, Product)]
 
 
-def _count(expression: Expression) -> int:
+def _count(expression: Keyword) -> int:
     match expression:
         case Unary(_, operand):
             return 1 + _count(operand)
@@ -300,8 +302,10 @@ def _count(expression: Expression) -> int:
             return 1 + _count(left) + _count(right)
         case IfElse(condition, then, otherwise):
             return 1 + _count(condition) + _count(then) + _count(otherwise)
-        case Call(_, arguments):
-            return 1 + sum(_count(argument) for argument in arguments)
+        case Call(_, arguments, keywords):
+            return 1 + sum(map(_count, (*arguments, *(value for _, value in keywords))))
+        case Lambda(_, body):
+            return _count(body)
         case _:
             return 1
 

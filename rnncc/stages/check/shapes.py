@@ -13,7 +13,23 @@ from rnncc.analysis.widths import by_quotients, is_narrow, joint, reduced
 from rnncc.ir import dim as dims
 from rnncc.ir.cell import Constraint
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, Dim
-from rnncc.ir.term import Bad, Equation, Eye, Num, Op, Product, Row, Share, Term, Transposed, Val, names, walk
+from rnncc.ir.term import (
+    Argument,
+    Bad,
+    Equation,
+    Eye,
+    Num,
+    Op,
+    Product,
+    Row,
+    Share,
+    Surrogate,
+    Term,
+    Transposed,
+    Val,
+    names,
+    walk,
+)
 from rnncc.ir.typed import ParameterType, Shape
 from rnncc.language.report import Report
 from rnncc.language.source import Span
@@ -187,7 +203,7 @@ class _Inference:
     def shape(self, term: Term) -> Shape:
         """The shape of a term; reports what does not fit and goes on with something that does."""
         match term:
-            case Num():
+            case Num() | Argument():
                 return Shape(ONE)
             case Val(name):
                 return self.values.get(name) or self.unknown()
@@ -195,6 +211,8 @@ class _Inference:
                 return self.unknown()
             case Op(_, arguments):
                 return self.pointwise(term, tuple(self.shape(argument) for argument in arguments))
+            case Surrogate(_, operand):
+                return self.shape(operand)
             case Product(matrix, operand):
                 return self.product(term, self.shape(matrix), self.shape(operand))
             case Row(function, arguments, times):

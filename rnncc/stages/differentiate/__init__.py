@@ -13,7 +13,7 @@ from rnncc.analysis.bounds import Bounds
 from rnncc.analysis.recurrent import CLIP, loop_constants, recurrent_reads, with_aliases, without_aliases
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Contraction, Segment, value_table
-from rnncc.stages.differentiate.normalise import Normaliser
+from rnncc.stages.differentiate.normalise import Normaliser, without_derivatives
 from rnncc.stages.differentiate.savings import alive, choose, compounding, reads, rounded
 from rnncc.stages.differentiate.sweep import Sweep
 
@@ -32,8 +32,11 @@ def _adjoint(cell: Cell, segment: Segment) -> Adjoint:
     aliased = tuple(new for node in products.nodes for new in normaliser.nodes(node))
     sweep = Sweep(replace(segment, nodes=aliased), normaliser.values, aliases)
     sweep.run()
-    # Only the sweep tells the reads apart.
-    forward = replace(segment, nodes=without_aliases(aliased, aliases), constants=loop_constants(segment))
+    # Only the sweep tells the reads apart, and asks for derivatives that the text gives.
+    plain, swept = (
+        tuple(map(without_derivatives, without_aliases(tuple(made), aliases))) for made in (aliased, sweep.nodes)
+    )
+    forward = replace(segment, nodes=plain, constants=loop_constants(segment))
     outer_products = tuple(replace(p, operand=aliases.get(p.operand, p.operand)) for p in sweep.outer_products)
     yields = [
         name
@@ -41,7 +44,7 @@ def _adjoint(cell: Cell, segment: Segment) -> Adjoint:
         for _, name in pairs
     ]
     factors = {name for product in outer_products for name in (product.cotangent, product.operand)}
-    nodes = alive(without_aliases(tuple(sweep.nodes), aliases), {*yields, *factors})
+    nodes = alive(swept, {*yields, *factors})
     read = {**reads(nodes), **dict.fromkeys(sorted(factors))}
     made = {value.name for value in sweep.new}
     savings = choose(forward, (name for name in read if name not in made))

@@ -13,7 +13,7 @@ from dataclasses import replace
 from rnncc.ir.cell import Node, Placement, Pointwise, Role, Value
 from rnncc.ir.dim import HEADS, ONE, Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
-from rnncc.language.operators import OPERATORS
+from rnncc.language.operators import DERIVATIVES, OPERATORS
 from rnncc.language.source import Span
 
 NARROW = (ONE, HEADS)
@@ -40,6 +40,32 @@ def is_arithmetic(expr: Apply, values: Mapping[str, Value]) -> bool:
             return exponent in (1.0, 2.0, 3.0, 4.0)
         case _:
             return False
+
+
+def without_derivatives(node: Node) -> Node:
+    """The node without what it says of derivatives: its value alone."""
+    return replace(node, expr=_value(node.expr)) if isinstance(node, Pointwise) else node
+
+
+def _value(expr: Expr) -> Expr:
+    match expr:
+        case Apply("detach", (operand,)):
+            return _value(operand)
+        case Apply(operator, (_, value, _)) if operator in DERIVATIVES:
+            return _value(value)
+        case Apply(operator, arguments):
+            return Apply(operator, tuple(map(_value, arguments)))
+        case _:
+            return expr
+
+
+def _replaced(expr: Expr, old: Expr, new: Expr) -> Expr:
+    """The expression with another part in place of an old one."""
+    if expr == old:
+        return new
+    if not isinstance(expr, Apply):
+        return expr
+    return Apply(expr.operator, tuple(_replaced(argument, old, new) for argument in expr.arguments))
 
 
 class Normaliser:
@@ -76,6 +102,11 @@ class Normaliser:
         if expr.operator == "epsilon":
             # It depends on the dtype alone; its argument would keep a value alive for nothing.
             return Apply("epsilon", (Const(0.0),))
+        if expr.operator in DERIVATIVES:
+            # The derivative is a function of the operand alone, which is there for the reverse: it needs no name.
+            operand = self._atom(expr.arguments[0])
+            value, slope = (_replaced(argument, expr.arguments[0], operand) for argument in expr.arguments[1:])
+            return Apply(expr.operator, (operand, value, slope))
         return Apply(expr.operator, tuple(self._atom(argument) for argument in expr.arguments))
 
     def _inline(self, expr: Expr) -> Expr:

@@ -26,6 +26,8 @@ from rnncc.ir.syntax import (
     Index,
     InitDecl,
     InputDecl,
+    Keyword,
+    Lambda,
     LocalDecl,
     Name,
     Number,
@@ -66,7 +68,7 @@ Built = Header | Loop | tuple[Statement, ...]
 @dataclass(frozen=True, slots=True)
 class _Keyword:
     name: str
-    value: Expression
+    value: Keyword
     span: Span
 
 
@@ -90,7 +92,7 @@ def _nodes(children: list[Any]) -> list[Any]:
     return [child for child in children if not isinstance(child, Token)]
 
 
-def _call(children: list[Any]) -> tuple[tuple[Expression, ...], tuple[tuple[str, Expression], ...]]:
+def _call(children: list[Any]) -> tuple[tuple[Expression, ...], tuple[tuple[str, Keyword], ...]]:
     nodes = _nodes(children)
     positional = tuple(node for node in nodes if not isinstance(node, _Keyword))
     return positional, tuple((node.name, node.value) for node in nodes if isinstance(node, _Keyword))
@@ -163,6 +165,11 @@ class _Builder(Transformer[Token, Built]):
 
     def keyword(self, children: list[Any]) -> _Keyword:
         return _Keyword(str(children[0]), children[2], _from(children))
+
+    def derivative(self, children: list[Any]) -> _Keyword:
+        name, _, argument, _, body = children
+        value = Lambda(str(argument), body, _from(children[2:]), span_of(argument))
+        return _Keyword(str(name), value, _from(children))
 
     def group(self, children: list[Any]) -> Expression:
         # The span of what stands in brackets holds them, so that a sum that begins with it begins there.

@@ -5,14 +5,13 @@ from __future__ import annotations
 import unicodedata
 
 # A regular expression of operators from other languages; none of them is made of tokens of this one by accident.
-FOREIGN = r"[-+*/@%^|&]=|\*\*=|//=|:=|<-|->|=>|&&|\|\||<>|[%^&|~?]|!(?!=)"
+FOREIGN = r"[-+*/@%^|&]=|\*\*=|//=|:=|<-|=>|&&|\|\||<>|[%^&|~?]|!(?!=)"
 
 _FOREIGN_HELP = {
     "^": "a power is written `a**2`",
     "%": "the remainder is `mod(a, b)`",
     ":=": "a definition is written with `=`",
     "<-": "a definition is written with `=`; a comparison with a negative number needs a space: `a < -b`",
-    "->": "a definition is written with `=`",
     "=>": "greater or equal is written `>=`",
     "<>": "unequal is written `!=`",
     "?": "a choice between values is `where(condition, a, b)`, a static one `a if condition else b`",

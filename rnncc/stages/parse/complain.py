@@ -129,6 +129,9 @@ class _Complaint:
             word = token if token in _LOGIC else before
             help = "multiply conditions for both, take their `max` for either, compare with `== 0` for the opposite"
             return self._say("RNN121", f"there is no operator '{word}'", span_of(word), "unknown operator", help)
+        if token.type == "ARROW":
+            help = "it stands in a derivative alone: `heaviside(v, grad=u -> exp(-u**2))`"
+            return self._say("RNN121", "'->' is no operator", span_of(token), "not expected here", help)
         if token.type == "EQUAL" and self.at not in self.equals:
             help = "two numbers are compared with `==`"
             return self._say("RNN112", "'=' inside an expression", span_of(token), "'==' is meant?", help)

@@ -30,6 +30,7 @@ _SYMBOLS = {
     "@": "AT",
     "**": "POWER",
     "..": "DOTS",
+    "->": "ARROW",
     "<": "COMPARE",
     "<=": "COMPARE",
     ">": "COMPARE",
@@ -58,7 +59,7 @@ _TOKEN = re.compile(
     r"|(?P<word>[^\W\d]\w*)"
     r"|(?P<number>(?:[0-9]+(?:\.(?!\.)[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
     rf"|(?P<foreign>{FOREIGN})"
-    r"|(?P<symbol>\*\*|//|\.\.|[<>=!]=|[-+*/@<>=,:()\[\]⊙·])"
+    r"|(?P<symbol>->|\*\*|//|\.\.|[<>=!]=|[-+*/@<>=,:()\[\]⊙·])"
     r"|(?P<semicolon>;)"
     r"|(?P<other>.)",
     re.DOTALL,

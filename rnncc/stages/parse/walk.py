@@ -11,12 +11,13 @@ from rnncc.ir.syntax import (
     ConstDecl,
     DimDecl,
     EquationDecl,
-    Expression,
     ForDecl,
     IfElse,
     Index,
     InitDecl,
     InputDecl,
+    Keyword,
+    Lambda,
     LocalDecl,
     Name,
     Number,
@@ -78,7 +79,7 @@ def _repeated(call: Call, source: Source) -> Iterator[Diagnostic]:
             yield Diagnostic("RNN110", message, value.span, "the second one", source=source)
 
 
-def _children(node: Expression) -> tuple[Expression, ...]:
+def _children(node: Keyword) -> tuple[Keyword, ...]:
     match node:
         case Number() | Name():
             return ()
@@ -92,11 +93,13 @@ def _children(node: Expression) -> tuple[Expression, ...]:
             return (left, right)
         case IfElse(condition, then, otherwise):
             return (condition, then, otherwise)
+        case Lambda(_, body):
+            return (body,)
         case _:
             assert_never(node)
 
 
-def _roots(built: Built) -> Iterator[Expression]:
+def _roots(built: Built) -> Iterator[Keyword]:
     match built:
         case Header():
             return
@@ -110,7 +113,7 @@ def _roots(built: Built) -> Iterator[Expression]:
             assert_never(built)
 
 
-def _expressions(statement: Statement) -> Iterator[Expression]:
+def _expressions(statement: Statement) -> Iterator[Keyword]:
     match statement:
         case OutputDecl():
             return
@@ -139,6 +142,6 @@ def _expressions(statement: Statement) -> Iterator[Expression]:
             assert_never(statement)
 
 
-def _type(kind: TypeDecl) -> Iterator[Expression]:
+def _type(kind: TypeDecl) -> Iterator[Keyword]:
     yield from kind.arguments
     yield from (value for _, value in kind.keywords)

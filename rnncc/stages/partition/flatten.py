@@ -11,7 +11,22 @@ from rnncc.ir import dim as dims
 from rnncc.ir.cell import Contraction, Delay, Pointwise, RowOp, RowOperator
 from rnncc.ir.dim import ONE, Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply
-from rnncc.ir.term import Bad, Equation, Eye, Num, Op, Product, Row, Share, Term, Transposed, Val, walk
+from rnncc.ir.term import (
+    Argument,
+    Bad,
+    Equation,
+    Eye,
+    Num,
+    Op,
+    Product,
+    Row,
+    Share,
+    Surrogate,
+    Term,
+    Transposed,
+    Val,
+    walk,
+)
 from rnncc.ir.typed import Shape, Typed, delay_states
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.report import Report
@@ -33,6 +48,8 @@ class _Flattener:
         # What shapes the program is compiled in, also where it serves as a number.
         self.compiled_in = {constant.name: constant.value for constant in typed.constants if constant.shaping}
         self.aliases = self.find_aliases()
+        # What `Argument` stands for, in the slopes of surrogates that are being flattened, the innermost last.
+        self.steps: list[Expr] = []
 
     def run(self) -> FlatCell:
         for name, steps in self.typed.input_delays.items():
@@ -116,12 +133,25 @@ class _Flattener:
                 if self.is_diagonal(matrix):
                     return apply("mul", self.expression(matrix), self.expression(operand))
                 return Ref(self.product(term))
+            case Surrogate():
+                return self.surrogate(term, self.expression(term.operand), Shape(ONE))
+            case Argument():
+                return self.steps[-1]
             case Row():
                 return Ref(self.functions.value(term, self.operands(term)))
             case Share() | Transposed() | Eye() | Bad():
                 raise InternalError(f"a {type(term).__name__} inside an expression")
             case _:
                 assert_never(term)
+
+    def surrogate(self, term: Surrogate, operand: Expr, shape: Shape) -> Apply:
+        """A step function with a derivative of its own. Its operand, which the derivative reads too, has a name."""
+        if isinstance(operand, Apply):
+            operand = Ref(self.nodes.named(operand, shape if shape.is_matrix else None))
+        self.steps.append(operand)
+        slope = self.expression(term.slope)
+        self.steps.pop()
+        return apply(term.surrogate, operand, apply(term.function, operand), slope)
 
     def value(self, name: str) -> Expr:
         name = self.actual(name)
@@ -165,6 +195,8 @@ class _Flattener:
         match term:
             case Op(operator, arguments):
                 return Apply(operator, tuple(self.matrix_expression(argument, root) for argument in arguments))
+            case Surrogate(_, operand):
+                return self.surrogate(term, self.matrix_expression(operand, root), self.matrix_shape(operand))
             case Transposed(matrix):
                 return apply("transpose", self.matrix_expression(matrix, root))
             case Product(left, right):
@@ -197,6 +229,8 @@ class _Flattener:
             case Op(_, arguments):
                 shapes = [self.matrix_shape(argument) for argument in arguments]
                 return next((shape for shape in shapes if shape.is_matrix), Shape(ONE))
+            case Surrogate(_, operand):
+                return self.matrix_shape(operand)
             case Transposed(matrix):
                 shape = self.matrix_shape(matrix)
                 return Shape(shape.columns or ONE, shape.width, "matrix")

@@ -12,6 +12,7 @@ from rnncc.analysis.bounds import Bounds
 from rnncc.ir.cell import Contraction, Node, Placement, Pointwise, RowOp, RowOperator
 from rnncc.ir.expr import Apply, Expr, Ref
 from rnncc.language.diagnostics import Severity
+from rnncc.language.operators import DERIVATIVES
 from rnncc.language.report import Report
 from rnncc.stages.partition.cost import WARN_SECONDS, cost, most_expensive
 from rnncc.stages.partition.flat import FlatCell
@@ -125,7 +126,8 @@ def _applications(node: Node) -> Iterator[Apply]:
 def _inner(expr: Expr) -> Iterator[Apply]:
     if isinstance(expr, Apply):
         yield expr
-        for argument in expr.arguments:
+        # A derivative that the text gives is what its author wants it to be.
+        for argument in expr.arguments[:2] if expr.operator in DERIVATIVES else expr.arguments:
             yield from _inner(argument)
 
 

@@ -89,6 +89,22 @@ RNNCC_INLINE V heaviside(V x) {
   return x > T(0) ? broadcast(T(1)) : V{};
 }
 
+// The nearest whole number, halves to the even one; the sign stays, as in torch. From 2^23 (2^52) on all are whole.
+template <class V>
+RNNCC_INLINE V round(V x) {
+  using T = element<V>;
+  constexpr T whole = Float<T>::to_integer / T(1.5);
+  const V magnitude = abs(x);
+  return magnitude < whole ? copysign((magnitude + whole) - whole, x) : x;
+}
+
+// The largest whole number that is not above x.
+template <class V>
+RNNCC_INLINE V floor(V x) {
+  const V near = round(x);
+  return near > x ? near - element<V>(1) : near;
+}
+
 template <class T>
 RNNCC_INLINE T infinity() {
   return T(__builtin_inf());

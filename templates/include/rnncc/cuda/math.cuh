@@ -77,6 +77,8 @@ RNNCC_DEVICE float leakyrelu(float x) { return x > 0.0f ? x : x * 0.01f; }
 // 0 for NaN, as in torch.
 RNNCC_DEVICE float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f; }
 RNNCC_DEVICE float heaviside(float x) { return x > 0.0f ? 1.0f : 0.0f; }
+RNNCC_DEVICE float round(float x) { return ::rintf(x); }  // halves to the even number
+RNNCC_DEVICE float floor(float x) { return ::floorf(x); }
 RNNCC_DEVICE float epsilon(float) { return 1.1920928955078125e-7f; }
 
 RNNCC_DEVICE float logaddexp(float a, float b) {

@@ -1,0 +1,141 @@
+"""Cells whose gradients their text changes: `detach`, and step functions with `grad=`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, exp, sigmoid, tanh
+
+from .loop import Case, Table, Values, given, mm
+
+CASES: list[Case] = []
+case = Table(CASES)
+
+
+def square(matrix: Tensor, k: Any) -> Tensor:
+    """A matrix of heads as [N, D, D]."""
+    return matrix.reshape(k.N, k.D, k.D)
+
+
+@case(
+    """
+cell Quantised
+const s = 0.5, width = 2.0
+state h, v
+param th: vector
+c = round(4*tanh(W@x + R@h[t-1] + b), grad=1)/4
+e = heaviside(v[t-1] - th, grad=u -> exp(-s*u**2))
+f = floor(3*(W@x), grad=-0.5*s)
+g = sign(v[t-1] + c, grad=u -> 1/(1 + width*abs(u))**2)
+v[t] = 0.9*v[t-1] + c - e*g + 0.1*f
+h[t] = tanh(v[t])*e + 0.3*round(2*h[t-1], grad=atan(width)) + floor(h[t-1], grad=triangular(0.7))
+""",
+    lambda H: {"h": (H, 0.0), "v": (H, 0.0)},
+    heads=2,
+    arguments={"width": 3.0},
+)
+def quantised(p: Any, s: Any, x: Any, k: Any) -> Values:
+    h, v = s("h"), s("v")
+    a = 4 * tanh(p.W_c @ x() + mm(p.R_c, h) + p.b_c)
+    c = given(a, a.round(), torch.ones_like(a)) / 4
+    spiked = v - p.th
+    e = given(spiked, (spiked > 0).double(), exp(-0.5 * spiked**2))
+    b = 3 * (p.W_f @ x())
+    f = given(b, b.floor(), torch.full_like(b, -0.25))
+    signed = v + c
+    g = given(signed, signed.sign(), 1 / (1 + 3 * signed.abs()) ** 2)
+    new = 0.9 * v + c - e * g + 0.1 * f
+    r = given(2 * h, (2 * h).round(), 1.5 / (1 + (torch.pi * 3 * h) ** 2))
+    return {"v": new, "h": tanh(new) * e + 0.3 * r + given(h, h.floor(), 0.7 * torch.relu(1 - h.abs()))}
+
+
+@case(
+    """
+cell ScanSteps
+state h, m
+a = sigmoid(W@x + b)
+u = round(2*(W@x), grad=u0 -> exp(-abs(u0)))
+h[t] = a*h[t-1] + (1 - a)*u + 0.5*detach(a)*u
+m[t] = 0.5*detach(m[t-1]) + a*m[t-1] + h[t]
+""",
+    lambda H: {"h": (H, 0.0), "m": (H, 0.0)},
+)
+def scan_steps(p: Any, s: Any, x: Any, k: Any) -> Values:
+    a = sigmoid(p.W_a @ x() + p.b_a)
+    w = 2 * (p.W_u @ x())
+    u = given(w, w.round(), exp(-w.abs()))
+    h = a * s("h") + (1 - a) * u + 0.5 * a.detach() * u
+    return {"h": h, "m": 0.5 * s("m").detach() + a * s("m") + h}
+
+
+@case(
+    """
+cell Stopped
+state h, m
+param p: vector, q: vector
+v = R@h[t-1]
+w = tanh(W@x + v + b)
+h[t] = w*detach(w) + detach(p)*m[t-1] + q*detach(x) + detach(h[t-1])*h[t-1] + detach(R@m[t-1])
+m[t] = detach(m[t-1]*0.5 + w) + 0.1*detach(R@h[t-1])
+""",
+    lambda H: {"h": (H, 0.0), "m": (H, 0.0)},
+    square=True,
+    heads=2,
+)
+def stopped(p: Any, s: Any, x: Any, k: Any) -> Values:
+    """One path of w is stopped and the other not; nothing reaches m's matrices, p, nor what m was before."""
+    h, m = s("h"), s("m")
+    w = tanh(p.W_w @ x() + mm(p.R_v, h) + p.b_w)
+    new = w * w.detach() + p.p.detach() * m + p.q * x().detach() + h.detach() * h + mm(p.R_h, m).detach()
+    return {"h": new, "m": (m * 0.5 + w).detach() + 0.1 * mm(p.R_m, h).detach()}
+
+
+@case(
+    """
+cell Ternary
+state h
+output y
+param V: matrix, G: matrix, p: vector
+Q = V + detach(sign(V) - V)
+S = 0.1*heaviside(G, grad=u -> exp(-u**2)) - round(10*G, grad=0.5)
+z = round(W@x + p, grad=1)
+h[t] = tanh(W@x + Q@h[t-1] + S@h[t-1] + sign(p, grad=2))
+y = floor(3*h[t] + 0.3, grad=u -> u) + z*detach(z)
+""",
+    lambda H: {"h": (H, 0.0)},
+    heads=2,
+)
+def ternary(p: Any, s: Any, x: Any, k: Any) -> Values:
+    """Steps of parameters, of inputs, and behind the loop."""
+    V, G, h = square(p.V, k), square(p.G, k), s("h")
+    Q = given(V, V.sign(), torch.ones_like(V))
+    S = 0.1 * given(G, (G > 0).double(), exp(-(G**2))) - given(10 * G, (10 * G).round(), torch.full_like(G, 0.5))
+    b = p.W_z @ x() + p.p
+    z = given(b, b.round(), torch.ones_like(b))
+    new = tanh(p.W_h @ x() + mm(Q, h) + mm(S, h) + given(p.p, p.p.sign(), torch.full_like(p.p, 2.0)))
+    y = 3 * new + 0.3
+    return {"h": new, "out": given(y, y.floor(), y) + z * z.detach()}
+
+
+@case(
+    """
+cell StepsOfSteps
+const act = round, k = 2
+state h
+a = act(round(3*(W@x + R@h[t-1]), grad=1)/2, grad=u -> exp(-u**2))
+c = sign(floor(4*h[t-1], grad=u -> cos(u)) + 0.5, grad=v -> heaviside(v, grad=w -> w)*k + round(v/2, grad=1))
+h[t] = 0.3*a + 0.2*c + tanh(W@x + heaviside(h[t-1] if k == 2 else x, grad=u -> u if k == 2 else 0))
+""",
+    lambda H: {"h": (H, 0.0)},
+    heads=2,
+)
+def steps_of_steps(p: Any, s: Any, x: Any, k: Any) -> Values:
+    """Steps of steps; and steps in a derivative, which is differentiated no further."""
+    h = s("h")
+    i = 3 * (p.W_a @ x() + mm(p.R_a, h))
+    r = given(i, i.round(), torch.ones_like(i)) / 2
+    a = given(r, r.round(), exp(-(r**2)))
+    f = given(4 * h, (4 * h).floor(), torch.cos(4 * h)) + 0.5
+    c = given(f, f.sign(), 2 * (f > 0).double() + (f / 2).round())
+    return {"h": 0.3 * a + 0.2 * c + tanh(p.W_h @ x() + given(h, (h > 0).double(), h))}
