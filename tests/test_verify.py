@@ -279,3 +279,17 @@ def test_a_missing_numpy_is_no_news(tmp_path: Path) -> None:
     done = python("-c", program, "verify", "--quiet", "elman", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "NumPy" not in done.stderr
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_steps_with_derivatives_of_their_own(dtype: torch.dtype) -> None:
+    """The jumps of `round` and `floor` are at every whole number: what rounding may turn over is not compared."""
+    text = (
+        "cell Steps\nstate h, m\nu = round(2*(W@x), grad=1)\n"
+        "a = sigmoid(W@x + floor(R@h[t-1], grad=u0 -> exp(-u0**2)))\n"
+        "h[t] = a*h[t-1] + (1 - a)*tanh(u)\nm[t] = 0.5*detach(m[t-1]) + a*detach(h[t]) + 0.1*m[t-1]\n"
+    )
+    ((cell, _),) = front(Source("steps.rnn", text))
+    result = verify.verify(rnncc.compile(text, "steps").Steps, cell, dtypes=(dtype,))
+    assert result.passed
+    assert any(row.quantity == "d_R_a" for row in result.rows)

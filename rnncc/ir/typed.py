@@ -22,7 +22,7 @@ def _span() -> Span:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`kind` is vector, matrix or diag. A matrix has `columns`."""
+    """`kind` is vector, matrix or diag; unknown after an error. A matrix has `columns`."""
 
     width: Dim
     columns: Dim | None = None
@@ -30,7 +30,7 @@ class Shape:
 
     @property
     def is_matrix(self) -> bool:
-        return self.kind != "vector"
+        return self.kind in ("matrix", "diag")
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,15 @@ class Report:
         found = Diagnostic(code, message, span, label or _usual(code), help, notes, Severity.ERROR, self.source)
         self._errors[found] = None
 
+    def once(self, code: str, message: str, span: Span, help: str = "") -> None:
+        """An error of the user's, which is kept at its first place alone."""
+        if not any((found.code, found.message) == (code, message) for found in self._errors):
+            self.error(code, message, span, help=help)
+
+    def has(self, code: str) -> bool:
+        """Whether an error of this code was found."""
+        return any(found.code == code for found in self._errors)
+
     def warn(
         self,
         code: str,

@@ -44,11 +44,32 @@ KINDS = ("lmu", "onlstm", "mingru", "lru", "rwkv4", "layernormindrnn", "paragru"
 # Cells with the kernels of another one, letter by letter: those are compiled once.
 TWINS = {"nn_lstm": "lstm", "nn_gru": "gru", "nn_rnn": "elman", "nn_rnn_relu": "irnn"}
 
+STEPS = """cell Steps
+const k = 2.0
+state v
+output y
+a = sigmoid(W@x + b)
+u = round(3*a, grad=u0 -> exp(-k*u0**2)) + sign(a, grad=1)
+v[t] = {moved} + detach(a)*u + 0.1*detach(v[t-1])
+y = floor(v[t], grad=w -> 1/(1 + abs(w))**2)
+"""
+
 
 @needs_nvcc
 @pytest.mark.parametrize("case", [*kernels.SHARED, *CASES, MASKED_SCAN, FLOAT_NEWTON], ids=str)
 def test_every_family_dtype_and_architecture(case: kernels.Case, tmp_path: Path) -> None:
     assert kernels.check(case, tmp_path) == ()
+
+
+@needs_nvcc
+@pytest.mark.parametrize(("family", "dtype"), [(ALTERNATING, "bf16"), (GATHER, "bf16"), (SCAN, "bf16"), (SCAN, "f32")])
+def test_derivatives_that_the_text_gives(family: Family, dtype: str, tmp_path: Path) -> None:
+    path = tmp_path / "steps.rnn"
+    moved = "a*v[t-1]" if family is SCAN else "R@v[t-1]"
+    path.write_text(STEPS.format(moved=moved), encoding="utf-8")
+    case = kernels.Case(str(path), family, dtype, NEWEST)
+    assert kernels.has(str(path), family)
+    assert kernels.check(case, tmp_path, optimised=family is not ALTERNATING) == ()
 
 
 @needs_nvcc

@@ -251,6 +251,16 @@ def test_a_sum_of_two_matrices_of_one_operand(tmp_path: Path) -> None:
     assert max(errors.values()) <= BOUNDS["f32"]
 
 
+STEPS = """cell Steps
+state h, v
+const k = 2.0
+param th: vector
+c = round(4*tanh(W@x + R@h[t-1]), grad=1)/4
+e = heaviside(v[t-1] - th, grad=u -> exp(-k*u**2))
+v[t] = 0.9*v[t-1] + c - detach(e)*v[t-1] + floor(W@x, grad=atan(k))
+h[t] = e*c + sign(v[t] - detach(c), grad=u -> 1/(1 + k*abs(u))**2) + 0.1*detach(h[t-1])
+"""
+
 NARROW_NORM = (
     "dim P",
     "state h",
@@ -325,3 +335,14 @@ def test_a_scalar_beside_a_narrow_width(tmp_path: Path) -> None:
     made = kernels_of(Wanted(str(path), GATHER, "f32", "sm_90a"), False, 64, tmp_path)
     problem = Problem(5, 3, {"I": 3, "H": 64, "P": 24})
     assert max(EmulatedCase(loops(str(path))[False], problem, made).measured().values()) <= BOUNDS["f32"]
+
+
+@pytest.mark.parametrize("family", [GATHER, GRID], ids=str)
+def test_derivatives_that_the_text_gives(family: Family, tmp_path: Path) -> None:
+    """Steps and stopped gradients in a loop with products; lengths and resets too."""
+    path = tmp_path / "steps.rnn"
+    path.write_text(STEPS, encoding="utf-8")
+    for masked in (False, True):
+        made = kernels_of(Wanted(str(path), family, "f32", "sm_90a"), masked, 64, tmp_path)
+        errors = EmulatedCase(loops(str(path))[masked], Problem(5, 3, {"I": 3, "H": 64}), made).measured()
+        assert {name: error for name, error in errors.items() if not error <= BOUNDS["f32"]} == {}

@@ -17,7 +17,7 @@ def test_everything_is_found_in_one_go() -> None:
         "i = sigmiod(W@x + R@h + b)",
         "f = sigmoid(V@x + undefined)",
         "c = f*c[t-1]",
-        "h[t] = i*W*c[t+1]",
+        "h[t] = W*x*c[t+1]",
         "i = 0",
     )
     assert [each.code for each in found] == [

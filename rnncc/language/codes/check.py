@@ -49,9 +49,9 @@ CHECK = (
         "The number of arguments or a keyword does not fit the function: `max`, `min` and `logaddexp` take two "
         "values, `clamp` a value and two bounds, `where` a condition and two values, `repeat` a value and a whole "
         "number. Functions across the units (`sum`, `softmax`, `layernorm`, `concat`, …) take values of the step or "
-        "params: a number has no units. The one keyword is `grad=`, the derivative of a step function (`sign`, `heaviside`, "
-        "`floor`, `round`): a number, `fast_sigmoid(k)`, `atan(k)`, `sigmoid(k)`, `triangular(k)`, or a function of one "
-        "argument, `u -> exp(-u**2)`, which reads numbers, constants and its argument.",
+        "params: a number has no units. The one keyword is `grad=`, the derivative of a step function (`sign`, "
+        "`heaviside`, `floor`, `round`): a number, `fast_sigmoid(k)`, `atan(k)`, `sigmoid(k)`, `triangular(k)`, or "
+        "`u -> exp(-u**2)`, which reads numbers, constants and its argument.",
         _cell("state h", "h[t] = max(W@x + R@h[t-1] + b)"),
         _cell("state h", "h[t] = max(W@x + R@h[t-1] + b, 0)"),
         label="does not fit the function",
@@ -293,9 +293,9 @@ CHECK = (
         "RNN229",
         "outside the scope of the language",
         "A state is a vector, and a step is made of matrix-vector products and of functions applied unit by unit. "
-        "Matrix-valued states (mLSTM, GLA, DeltaNet, S6), sums over pairs of units (LTC), convolutional "
-        "recurrences and external memories are other kinds of programs. The message names the nearest form that "
-        "can be stated.",
+        "States with a second axis (mLSTM, GLA, DeltaNet, S6), sums over pairs of units (LTC), convolutions, complex "
+        "numbers, whole numbers as inputs and memories of open length are other kinds of programs. The message names "
+        "the nearest form that can be stated.",
         _cell("state C: matrix", "k = W@x", "C[t] = C[t-1] + k"),
         label="outside the language",
     ),

@@ -115,9 +115,9 @@ WARNINGS = (
         "RNN261",
         "no gradient passes here",
         "The derivative of a step function (`heaviside`, `sign`, `floor`, `round`) is 0 wherever it exists, so nothing "
-        "before it is trained. Spiking cells use a surrogate for the backward pass, `heaviside(v, grad=fast_sigmoid(10))`, "
-        "and quantised ones the straight-through estimator, `round(v, grad=1)`. Where no gradient is meant, `detach` says "
-        "so: `detach(round(v))`.",
+        "before it is trained. Spiking cells use a surrogate for the backward pass, `heaviside(v, "
+        "grad=fast_sigmoid(10))`, and quantised ones the straight-through estimator, `round(v, grad=1)`. Where no "
+        "gradient is meant, `detach` says so: `detach(round(v))`.",
         _cell("state h, v", "v[t] = 0.9*v[t-1] + W@x + R@h[t-1] + b", "h[t] = heaviside(v[t] - 1)"),
         _cell(
             "state h, v", "v[t] = 0.9*v[t-1] + W@x + R@h[t-1] + b", "h[t] = heaviside(v[t] - 1, grad=fast_sigmoid(10))"

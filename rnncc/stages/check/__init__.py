@@ -43,6 +43,9 @@ def check(decl: CellDecl, constants: Constants) -> tuple[Typed, tuple[Diagnostic
     resolved = resolve(instances, symbols, report)
     output = _output(decl, symbols, resolved, report)
     _states_written(symbols, resolved, report)
+    if report.has("RNN229"):
+        # What is outside the language has no widths.
+        report.stop()
     ordered = order(resolved.equations, report)
     shapes = infer(ordered, resolved, symbols, report)
     report.stop()

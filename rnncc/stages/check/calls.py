@@ -7,31 +7,13 @@ from collections.abc import Callable, Container, Mapping
 from rnncc.ir.syntax import Call, Expression
 from rnncc.ir.term import Bad, Eye, Op, Row, Share, Term, Transposed
 from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
-from rnncc.language.names import FUNCTIONS
 from rnncc.language.operators import OPERATORS, STEPS
 from rnncc.language.report import Report
-from rnncc.language.spelling import closest
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.derivatives import Derivatives
+from rnncc.stages.check.elsewhere import OUTSIDE_FUNCTIONS, instead_of, report_outside
 from rnncc.stages.check.fold import refuse_zero_divisor
 from rnncc.stages.check.unroll import Instance
-
-# What people write for a function of another name.
-_OTHER_NAMES = {
-    "maximum": "max", "minimum": "min", "swish": "silu", "ln": "log", "layer_norm": "layernorm", "rms_norm": "rmsnorm",
-    "hard_sigmoid": "hardsigmoid", "hard_tanh": "hardtanh", "leaky_relu": "leakyrelu", "transpose": "T",
-    "step": "heaviside", "chunk": "split", "cat": "concat", "norm": "layernorm", "clip": "clamp", "sgn": "sign",
-}  # fmt: skip
-_ELSEWHERE = {
-    "dropout": "it belongs to the layer: 'LSTM(…, dropout=0.1)' drops between layers",
-    "linear": "write 'W@x + b'", "matmul": "write 'W@x'", "dot": "write 'W@x'",
-    "zeros": "write '0': numbers broadcast", "ones": "write '1': numbers broadcast",
-}  # fmt: skip
-_OUT_OF_SCOPE = {
-    "outer": "matrix-valued states and outer products", "conv": "convolutions", "conv1d": "convolutions",
-    "conv2d": "convolutions", "einsum": "matrix-valued states", "bmm": "matrix-valued states",
-    "attention": "memory machines", "read": "memory machines",
-}  # fmt: skip
 
 
 class Calls:
@@ -87,10 +69,9 @@ class Calls:
         name = call.function
         span = call.function_span if call.function_span.end else call.span
         symbols = self.symbols
-        if name in _OUT_OF_SCOPE:
-            message = f"'{name}': {_OUT_OF_SCOPE[name]} are outside the language"
-            self.report.error("RNN229", message, span, help="the nearest form is products of matrices with vectors, "
-                              "and gates on vectors: '@' and '*'")  # fmt: skip
+        outside = OUTSIDE_FUNCTIONS.get(name.lower())
+        if outside is not None:
+            report_outside(outside, span, self.report)
         elif name in symbols.groups or name in symbols.params:
             help = f"write '{name}@…' for a product of a matrix, '{name}*…' for a vector"
             self.report.error("RNN203", f"'{name}' is a parameter, not a function", span, help=help)
@@ -98,8 +79,7 @@ class Calls:
             help = f"an index is written in square brackets: '{name}[t-1]'"
             self.report.error("RNN203", f"'{name}' is not a function", span, help=help)
         else:
-            other = _OTHER_NAMES.get(name.lower())
-            help = _ELSEWHERE.get(name.lower()) or (f"write '{other}'" if other else closest(name, FUNCTIONS))
+            help = instead_of(name)
             help = help or "'rnncc explain RNN203' lists the functions; one of your own is an equation with a name"
             self.report.error("RNN203", f"unknown function '{name}'", span, "not a known function", help)
             # What is wrong inside is wrong whatever the function is called.
@@ -120,7 +100,8 @@ class Calls:
         nested = (least, most, given) == (2, 2, 3) and name in ("max", "min", "logaddexp")
         help = f"write '{name}({name}(a, b), c)'" if nested else ""
         self.report.error("RNN204", f"'{name}' takes {wanted} argument{plural}, not {given}", call.span, help=help)
-        for argument in call.arguments:
+        # What is one too many is not looked into.
+        for argument in call.arguments[:most]:
             self.term(argument)
         return False
 
@@ -132,7 +113,7 @@ class Calls:
         if times is not None and times < 1:
             message = f"the number of repetitions must be at least 1, not {times}"
             self.report.error("RNN204", message, call.arguments[1].span)
-        return Row("repeat", (operand,), max(times or 1, 1), call.span)
+        return Row("repeat", (operand,), times, call.span) if times is not None and times > 0 else Bad(call.span)
 
     def matrix(self, name: str, call: Call) -> Term:
         if not self.arguments(name, call, MATRIX_FUNCTIONS[name]):

@@ -32,6 +32,7 @@ from rnncc.language.names import FUNCTIONS, reserved
 from rnncc.language.report import Report
 from rnncc.language.source import NOWHERE, Span
 from rnncc.language.spelling import closest
+from rnncc.stages.check.elsewhere import OUTSIDE_TYPES, report_outside
 from rnncc.stages.check.initialise import beyond_float32, initialiser
 from rnncc.stages.check.static import NumberValue, Statics
 from rnncc.stages.check.types import BUILT_IN, parameter_type
@@ -249,10 +250,8 @@ class _Declarer:
         if expression is None:
             return None
         named = expression.name if isinstance(expression, Name) else getattr(expression, "function", None)
-        if named == "matrix" and named not in self.symbols.kinds:
-            message = "a state or a value of a cell is a vector: matrices as values are outside the language"
-            help = "the nearest form keeps vectors: a vector state with a gate, 'n[t] = f*n[t-1] + i*v'"
-            self.report.error("RNN229", message, expression.span, help=help)
+        if named in OUTSIDE_TYPES and named not in self.symbols.kinds:
+            report_outside(OUTSIDE_TYPES[named], expression.span, self.report)
             return None
         return self.symbols.statics.dim(expression, what)
 

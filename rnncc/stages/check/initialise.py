@@ -23,6 +23,11 @@ _PLAIN = {
 }
 _NUMBERS = {"constant": 1, "uniform": 2, "normal": 2}
 
+_INSTEAD = dict.fromkeys(
+    ("frozen", "fixed"),
+    "what is not trained is an ordinary parameter of the layer: 'layer.A_l0.requires_grad_(False)'",
+)
+
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 
 
@@ -45,7 +50,7 @@ def initialiser(expression: Expression, statics: Statics, report: Report) -> Ini
         case Call(name) | Name(name) if name not in statics.constants and name not in ("pi", "inf"):
             known_names = [*_PLAIN, *_NUMBERS]
             message = f"unknown initialiser '{name}'"
-            help = closest(name, known_names) or f"one of: a number, {', '.join(known_names)}"
+            help = _INSTEAD.get(name) or closest(name, known_names) or f"one of: a number, {', '.join(known_names)}"
             report.error("RNN224", message, expression.span, help=help)
             return Initialiser()
         case _:

@@ -18,7 +18,9 @@ from rnncc.language.source import Span
 from rnncc.language.spelling import closest
 from rnncc.stages.check.calls import Calls
 from rnncc.stages.check.declare import Symbols
+from rnncc.stages.check.elsewhere import INTEGERS, report_outside
 from rnncc.stages.check.fold import fold, refuse_zero_divisor
+from rnncc.stages.check.mentions import names_in
 from rnncc.stages.check.static import NAMED_NUMBERS, Time
 from rnncc.stages.check.suggest import undefined_name
 from rnncc.stages.check.unroll import MOST_EQUATIONS, Instance
@@ -94,8 +96,14 @@ class _Resolver:
                 return negative(value, span) if operator == "-" else value
             case Binary("@", left, right, span):
                 return Product(self.term(left), self.term(right), span)
-            case Binary("//", _, _, span):
-                self.report.error("RNN220", "'//' divides sizes and whole numbers only", span, help="write '/'")
+            case Binary("//", left, right, span):
+                if "t" in names_in((left, right)):
+                    # The step's number is the mistake.
+                    self.term(left)
+                    self.term(right)
+                    return Bad(span)
+                help = "write 'a/b', or 'floor(a/b)' for the whole part of the quotient"
+                self.report.error("RNN220", "'//' divides sizes and whole numbers only", span, help=help)
                 return Bad(span)
             case Binary(operator, left, right, span):
                 name, arguments = _OPERATORS[operator], (self.term(left), self.term(right))
@@ -160,8 +168,8 @@ class _Resolver:
             message = f"'{name}' is a size: it stands in widths and in eye({name}), not in arithmetic"
             self.report.error("RNN202", message, span, help="declare 'const n = …' for a number")
         elif name == "t":
-            help = "add it as an input: 'input time: 1'"
-            self.report.error("RNN216", "the step's number 't' is no value", span, help=help)
+            help = "count in a state, 'n[t] = n[t-1] + 1', or add it as an input: 'input time: 1'"
+            self.report.once("RNN216", "the step's number 't' is no value", span, help)
         elif name in FUNCTIONS:
             self.report.error("RNN202", f"'{name}' is a function and must be called", span, help=f"write '{name}(…)'")
         elif name in self.bases:
@@ -208,6 +216,10 @@ class _Resolver:
 
     def index(self, expression: Index) -> Term:
         name, span, symbols = expression.base, expression.span, self.symbols
+        values = names_in(expression.index) & {*symbols.inputs, *symbols.states, *self.targets}
+        if values and (name in symbols.params or name in symbols.groups):
+            report_outside(INTEGERS, span, self.report)
+            return Bad(span)
         found = symbols.statics.index(expression.index, self.scope)
         match found:
             case None:
@@ -245,6 +257,7 @@ class _Resolver:
         if name in self.targets or name in self.bases:
             message = f"'{name}' is neither a state nor an input, so it has no time index"
             help = f"write '{name}' for this step's value, or declare 'state {name}' to keep it for the next step"
+            help += self.convolution(name, expression)
             self.report.error("RNN216", message, span, help=help)
         elif name in self.symbols.kinds or name in self.symbols.groups:
             kind = self.symbols.kinds.get(name, "group")
@@ -252,6 +265,24 @@ class _Resolver:
         else:
             self.undefined(name, expression.base_span)
         return Bad(span)
+
+    def convolution(self, name: str, expression: Index) -> str:
+        """The rest of the help for an older value: where it is made of inputs alone, older inputs make it."""
+        by_target = {instance.target: instance.expression for instance in self.instances}
+        reached, waiting = set[str](), [name]
+        while waiting:
+            found = names_in(by_target.get(waiting.pop())) - reached
+            reached |= found
+            waiting += found
+        if reached & {*self.symbols.states, *self.bases}:
+            return ""
+        time = self.report.text(expression.index.span)
+        match by_target.get(name):
+            case Binary("@", Name(group), Name(given)) if group in self.symbols.groups:
+                older = f"'{group}_{name}@{given}[{time}]' is '{name}'"
+            case _:
+                older = f"'x[{time}]' in place of x makes '{name}'"
+        return f"; in a causal convolution {older} of that step"
 
     def loop_value(self, name: str, instance: int, span: Span) -> Term:
         written, value = f"{name}[{instance}]", f"{name}_{abs(instance)}"
@@ -268,6 +299,8 @@ class _Resolver:
             return Val(value, span)
         known = sorted(base for base in self.bases)
         help = closest(name, known) if name not in self.bases else f"no equation defines {written}"
+        if name in self.targets:
+            help = f"a vector's units have no numbers: 'split' cuts it, 'a, c = split({name})'"
         self.report.error("RNN202", f"'{written}' is not defined", span, "not defined", help)
         return Bad(span)
 
@@ -281,17 +314,27 @@ class _Resolver:
                 continue
             earlier = first.setdefault(member.name, product)
             if earlier.operand != product.operand:
+                help = f"declare a second group: 'weights {member.group}2: matrix'"
+                if _input_of(product, self.symbols) == _input_of(earlier, self.symbols) != "":
+                    text = self.report.text(product.operand.span)
+                    help += f"; each step of a causal convolution has its own, '{member.group}2@{text}'"
                 self.report.error(
                     "RNN210",
                     f"the group '{member.group}' stands before two operands in the equation of '{equation.written}'",
                     product.span,
-                    help=f"declare a second group: 'weights {member.group}2: matrix'",
+                    help=help,
                     notes=(Label(earlier.span, "its first operand"),),
                 )
 
 
 def _products(term: Term) -> list[Product]:
     return [part for part in walk(term) if isinstance(part, Product)]
+
+
+def _input_of(product: Product, symbols: Symbols) -> str:
+    """The input that a product takes, now or of an earlier step; or nothing."""
+    name = product.operand.name.partition("__")[0] if isinstance(product.operand, Val) else ""
+    return name if name in symbols.inputs else ""
 
 
 def _count(expression: Keyword) -> int:

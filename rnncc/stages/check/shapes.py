@@ -35,6 +35,7 @@ from rnncc.language.report import Report
 from rnncc.language.source import Span
 from rnncc.stages.check.agree import Agreement, Side
 from rnncc.stages.check.declare import Symbols
+from rnncc.stages.check.elsewhere import PAIRS
 from rnncc.stages.check.resolve import Resolved
 from rnncc.stages.check.solver import Solver, is_unknown
 from rnncc.stages.check.split import Split, split_widths
@@ -139,6 +140,10 @@ class _Inference:
         if shape.is_matrix:
             self.matrix_target(equation, shape)
             return
+        if shape.kind == "unknown":
+            # What is made of it is not wrong as well.
+            self.values[target] = declared or shape
+            return
         if declared is None:
             declared = Shape(HIDDEN_SIZE)
         elif declared.width == ONE and shape.width == HEADS and target not in self.symbols.states:
@@ -169,6 +174,8 @@ class _Inference:
 
     def share(self, equation: Equation, term: Share) -> None:
         operand = self.shape(term.operand)
+        if operand.kind == "unknown":
+            return
         if operand.is_matrix:
             self.misplaced(term.operand, "split")
             return
@@ -198,7 +205,8 @@ class _Inference:
         return found.width if found is not None else None
 
     def unknown(self) -> Shape:
-        return Shape(self.solver.fresh())
+        """The shape of what an error left behind. It fits everywhere."""
+        return Shape(self.solver.fresh(), kind="unknown")
 
     def shape(self, term: Term) -> Shape:
         """The shape of a term; reports what does not fit and goes on with something that does."""
@@ -227,6 +235,8 @@ class _Inference:
                 assert_never(term)
 
     def pointwise(self, term: Op, shapes: tuple[Shape, ...]) -> Shape:
+        if any(shape.kind == "unknown" for shape in shapes):
+            return self.unknown()
         if any(shape.is_matrix for shape in shapes):
             return self.matrix_arithmetic(term, shapes)
         wide: list[Side] = []
@@ -271,11 +281,12 @@ class _Inference:
     def elementwise(self, term: Op, matrix: Term, other: Term) -> None:
         name = self.report.text(matrix.span)
         if matrix is other or not isinstance(other, Val):
-            outside = "a value for each pair of units, as in liquid time-constant networks, is outside the language"
-            help = f"write '{name}@x' for the product of the matrix with a vector; {outside}"
+            help = f"write '{name}@x' for the product of the matrix with a vector"
         else:
             vector = self.report.text(other.span)
             help = f"write '{name}@{vector}' for the product, or declare a vector: 'weights u: vector'"
+        if term.operator != "mul" or not isinstance(other, Val):
+            help += f"; {PAIRS.what} outside the language"
         message = f"the matrix '{name}' is used element by element"
         self.report.error("RNN211", message, matrix.span, "a matrix", help)
 
@@ -288,11 +299,14 @@ class _Inference:
         self.report.error("RNN211", message, term.span, "a matrix")
 
     def product(self, term: Product, left: Shape, right: Shape) -> Shape:
-        if isinstance(term.matrix, Bad) or (isinstance(term.matrix, Val) and term.matrix.name not in self.values):
+        if left.kind == "unknown":
             return self.unknown()
         if not left.is_matrix:
             self.not_a_matrix(term, right)
             return self.unknown()
+        if right.kind == "unknown":
+            # A vector or a matrix.
+            return right
         if right.is_matrix:
             if left.kind == "diag" or right.kind == "diag":
                 message = "a diagonal matrix stands only left of '@' and before a vector"
@@ -335,6 +349,8 @@ class _Inference:
                 message = f"'{function}' works on the units of a vector; {self.describe(argument)} is a number"
                 self.report.error("RNN204", message, argument.span, "a number")
             shapes.append(shape)
+        if any(shape.kind == "unknown" for shape in shapes):
+            return self.unknown()
         first = shapes[0].width
         match function:
             case "sum" | "mean":
@@ -350,8 +366,8 @@ class _Inference:
                 return shapes[0]
 
     def transposed(self, term: Transposed, shape: Shape) -> Shape:
-        if isinstance(term.matrix, Bad):
-            return Shape(self.solver.fresh(), self.solver.fresh(), "matrix")
+        if shape.kind == "unknown":
+            return shape
         if shape.kind != "matrix":
             message = "T(M) transposes a matrix" if shape.kind == "vector" else "a diagonal matrix is its own transpose"
             self.report.error("RNN211" if shape.is_matrix else "RNN212", message, term.span)

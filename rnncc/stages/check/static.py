@@ -177,7 +177,9 @@ class Statics:
                 return dims.constant(value)
             case _:
                 message = "must be made of I, H, num_heads, declared dims and whole numbers with + * //"
-                raise _NotStatic("RNN220", message, expression.span)
+                less = isinstance(expression, Binary) and expression.operator == "-"
+                help = "declare the smaller size, and add: 'dim M = 7', 'state u: M + 1'" if less else ""
+                raise _NotStatic("RNN220", message, expression.span, help)
 
 
 def _mentions_time(expression: Expression) -> bool:

@@ -9,6 +9,7 @@ from rnncc.ir.typed import ParameterType
 from rnncc.language.report import Report
 from rnncc.language.source import Span
 from rnncc.language.spelling import closest
+from rnncc.stages.check.elsewhere import OUTSIDE_TYPES, report_outside
 from rnncc.stages.check.static import Statics
 
 _TYPES = ("vector", "scalar", "matrix", "diag", "blockdiag", "sparse", "mask", "lowrank")
@@ -28,7 +29,13 @@ def parameter_type(written: TypeDecl, statics: Statics, report: Report) -> Param
     name, arguments, span = written.name, written.arguments, written.span
     if name in _LATER:
         message = f"'{name}' weights are not supported yet"
-        report.error("RNN228", message, span, help="'matrix', 'diag' and 'blockdiag(n)' are")
+        help = "'matrix', 'diag' and 'blockdiag(n)' are"
+        if name == "lowrank":
+            help += "; of low rank is a product of two: 'param U: matrix(H, 4), V: matrix(4, H)', 'U@(V@h[t-1])'"
+        report.error("RNN228", message, span, help=help)
+        return ParameterType("unknown", span=span)
+    if name not in _TYPES and name in OUTSIDE_TYPES:
+        report_outside(OUTSIDE_TYPES[name], span, report)
         return ParameterType("unknown", span=span)
     if name not in _TYPES:
         report.error("RNN227", f"unknown type '{name}'", span, help=closest(name, _TYPES) or "one of: vector, scalar, "

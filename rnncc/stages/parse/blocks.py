@@ -73,12 +73,12 @@ class Reader:
         if first == "CELL":
             self._start_cell(statement)
             return
-        if self.open is None and not self.homeless:
+        self._indent(statement)
+        built = self._build(statement)
+        if self.open is None and not self.homeless and built is not None:
             self.homeless = True
             help = "begin with `cell NAME`, where the name has an upper-case letter"
             self._report("RNN104", "a statement before the first cell", statement.span, "belongs to no cell", help)
-        self._indent(statement)
-        built = self._build(statement)
         if first == "FOR":
             self.waiting = (built if isinstance(built, Loop) else None, statement.span)
         elif isinstance(built, tuple):

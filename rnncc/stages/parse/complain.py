@@ -24,6 +24,17 @@ _FORMS = {
     "INIT": "init R = orthogonal",
     "FOR": "for l in 1..L:",
 }
+# Statements of other languages, and what says the same here.
+_STATEMENTS = {
+    "buffer": "a matrix that is not trained is a parameter: `param A: matrix(H, H)`, and "
+    "`layer.A_l0.requires_grad_(False)` once the layer is made",
+    "memory": "memories of open length are outside the language; the nearest form has a number of slots that is "
+    "written out, each of them a state (`state m1, m2`) or an input (`input mem: 64`)",
+    "import": "a file holds all that its cells need: copy the equations into it",
+    "from": "a file holds all that its cells need: copy the equations into it",
+    "return": "a cell gives out its first state, or what `output NAME` names",
+    "while": "a loop has a number of turns: `for l in 1..L:`",
+}
 _ENDS_VALUE = ("NAME", "NUMBER", "RPAR", "RSQB")
 _BEGINS_VALUE = ("NAME", "NUMBER", "LPAR")
 _LOGIC = ("and", "or", "not", "is")
@@ -180,10 +191,10 @@ class _Complaint:
         word = str(self.tokens[0])
         close = difflib.get_close_matches(word[:40].lower(), KEYWORDS, n=1)
         stop = self.equals[0] if self.equals else 0
-        if close:
+        if word in _STATEMENTS:
+            help = _STATEMENTS[word]
+        elif close:
             help = f"did you mean `{close[0]}`?"
-        elif word == "return":
-            help = "a cell gives out its first state, or what `output NAME` names"
         elif stop and all(token.type in ("NAME", "COMMA") for token in self.tokens[:stop]):
             help = "an equation is written `i = …`, with several targets `i, f = …`"
         else:

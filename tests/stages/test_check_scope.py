@@ -1,0 +1,238 @@
+"""Constructs of the literature that the language does not have: one error each, which names the cause and what comes
+nearest. And what is said there, built."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import rnncc
+from rnncc import verify
+from rnncc.language.diagnostics import RnnccError
+from rnncc.language.source import Source
+from tests.compiling import front
+from tests.stages.checking import ELMAN, the_error
+
+# Construct: the lines of a cell, the code of its one error, the text at which it stands, and a part of the help.
+REFUSED = {
+    # Outside the language.
+    "matrix LSTM": (
+        ("state C: H*H", "q, k, v = W@x", "i, f = sigmoid(W@x + b)", "C[t] = f*C[t-1] + i*outer(v, k)", "h = C[t]@q",
+         "output h"),
+        "RNN229", "outer", "one vector state for each row",
+    ),
+    "gated linear attention": (
+        ("dim K = 4", "state C: matrix(H, K)", "output h", "local q: K, k: K", "q, k, v = W@x",
+         "C[t] = 0.9*C[t-1] + v@T(k)", "h = C[t]@q"),
+        "RNN229", "matrix(H, K)", "one vector state for each row",
+    ),
+    "DeltaNet": (
+        ("state S: matrix", "k, v = W@x", "S[t] = S[t-1] + einsum(v, k)", "h = S[t]@k", "output h"),
+        "RNN229", "matrix", "one vector state for each row",
+    ),
+    "convolutional LSTM by a type": (
+        ("state h, c", "weights K: conv(3)", "i, f, g, o = W@x + K@h[t-1] + b",
+         "c[t] = sigmoid(f)*c[t-1] + sigmoid(i)*tanh(g)", "h[t] = sigmoid(o)*tanh(c[t])"),
+        "RNN229", "conv(3)", "W@x + V@x[t-1]",
+    ),
+    "convolutional recurrence by a function": (
+        ("state h", "h[t] = tanh(conv2d(x) + conv2d(h[t-1]))"), "RNN229", "conv2d", "W@x + V@x[t-1]",
+    ),
+    "complex state": (
+        ("state z: complex", "param lam: complex", "z[t] = lam*z[t-1] + W@x"), "RNN229", "complex", "imaginary part",
+    ),
+    "unitary RNN by Fourier transforms": (("state h", "h[t] = fft(h[t-1]) + W@x"), "RNN229", "fft", "imaginary part"),
+    "tokens": (
+        ("input tok: 1", "state h", "param E: matrix(H, 100)", "h[t] = tanh(E[tok] + R@h[t-1] + W@x)"),
+        "RNN229", "E[tok]", "torch.nn.Embedding",
+    ),
+    "tokens by a type": (
+        ("input tok: int", "state h", "h[t] = tanh(W@x + tok)"), "RNN229", "int", "torch.nn.Embedding",
+    ),
+    "embedding": (("state h", "h[t] = tanh(embedding(x) + R@h[t-1])"), "RNN229", "embedding", "torch.nn.Embedding"),
+    "discrete latent": (("state h", "h[t] = onehot(argmax(W@x + R@h[t-1]))"), "RNN229", "onehot", "softmax(v)"),
+    "memory of open length": (
+        ("memory mem: 16", "state h", "p = softmax(mem@h[t-1])", "h[t] = tanh(W@x + R@(T(mem)@p))"),
+        "RNN120", "memory", "a number of slots that is written out",
+    ),
+    "attention over a memory": (("state h", "h[t] = attention(R@h[t-1])"), "RNN229", "attention", "a number of slots"),
+    "liquid time-constant network of pairs": (
+        ("state v", "param w: matrix(H, H), mu: matrix(H, H), sigma: matrix(H, H), E: matrix(H, H)",
+         "g = w*sigmoid(sigma*(v[t-1] - mu))", "v[t] = v[t-1] + 0.1*(sum(g*E) - v[t-1]*sum(g)) + W@x"),
+        "RNN211", "mu", "a value for each pair of units",
+    ),
+    "liquid time-constant network, written out": (
+        ("state v", "local p: H*H, g: H*H", "param S: matrix(H, H*H)", "weights mu: vector", "p = repeat(v[t-1], H)",
+         "g = sigmoid(p - mu)", "v[t] = v[t-1] + 0.1*(S@g) + W@x"),
+        "RNN220", "H", "here write a number",
+    ),
+    # Functions of parameters.
+    "Cayley transform": (
+        ("state h", "param A: matrix(H, H)", "S = A - T(A)", "Q = inv(eye(H) + S)@(eye(H) - S)",
+         "h[t] = relu(W@x + Q@h[t-1])"),
+        "RNN203", "inv", "torch.nn.utils.parametrize",
+    ),
+    "exponential of a matrix": (
+        ("state h", "param A: matrix(H, H)", "Q = expm(A - T(A))", "h[t] = relu(W@x + Q@h[t-1])"),
+        "RNN203", "expm", "torch.nn.utils.parametrize",
+    ),
+    "frozen matrix": (
+        ("state h", "param A: matrix(H, H) = frozen(orthogonal)", "h[t] = tanh(W@x + A@h[t-1])"),
+        "RNN224", "frozen(orthogonal)", "requires_grad_(False)",
+    ),
+    "buffer": (
+        ("state h", "buffer A: matrix(H, H)", "h[t] = tanh(W@x + A@h[t-1])"),
+        "RNN120", "buffer", "requires_grad_(False)",
+    ),
+    "low rank": (("state h", "weights R: lowrank(4)", ELMAN), "RNN228", "lowrank(4)", "U@(V@h[t-1])"),
+    # Functions that are written otherwise.
+    "dropout": (
+        ("state h", "h[t] = dropout(tanh(W@x + R@h[t-1]), 0.1)"), "RNN203", "dropout", "recurrent_dropout=0.1",
+    ),
+    "noise": (("state h", "h[t] = tanh(W@x + R@h[t-1] + 0.1*randn())"), "RNN203", "randn", "input noise: H"),
+    "product": (("state h", "h[t] = 0.9*h[t-1] + prod(W@x)"), "RNN203", "prod", "exp(sum(log(v)))"),
+    "tile": (
+        ("dim N = 8", "state u: N*2", "local B: N", "B = W@x", "u[t] = 0.9*u[t-1] + tile(B, 2)"),
+        "RNN203", "tile", "concat(v, v)",
+    ),
+    "stopped gradient": (("state h", "h[t] = stop_gradient(h[t-1]) + W@x"), "RNN203", "stop_gradient", "'detach'"),
+    "whole division": (("state h", "h[t] = 0.9*h[t-1] + (W@x)//2"), "RNN220", "(W@x)//2", "floor(a/b)"),
+    "ceiling": (("state h", "h[t] = 0.9*h[t-1] + ceil(W@x)"), "RNN203", "ceil", "-floor(-v)"),
+    "surrogate by name": (
+        ("state s, v", "v[t] = 0.9*v[t-1] + W@x", "s[t] = heaviside(v[t] - 1, grad=gaussian(0.5))"),
+        "RNN204", "gaussian(0.5)", "grad=u -> exp(-u**2)",
+    ),
+    # Time and units.
+    "causal convolution of a projection": (
+        ("state h", "u = W@x", "h[t] = 0.9*h[t-1] + u + 0.5*u[t-1]"),
+        "RNN216", "u[t-1]", "causal convolution 'W_u@x[t-1]'",
+    ),
+    "causal convolution by one matrix": (
+        ("state h", "h[t] = tanh(W@x + W@x[t-1] + R@h[t-1])"),
+        "RNN210", "W@x[t-1]", "each step of a causal convolution",
+    ),
+    "clockwork by the step's number": (
+        ("state h", "h[t] = where(t - 4*(t//4) == 0, tanh(W@x + R@h[t-1]), h[t-1])"),
+        "RNN216", "t", "n[t] = n[t-1] + 1",
+    ),
+    "one unit": (
+        ("state h", "local k: 4", "k = W@x", "h[t] = 0.9*h[t-1] + k[1]*(W@x)"), "RNN202", "k[1]", "a, c = split(k)",
+    ),
+    "a smaller width": (
+        ("dim N = 8", "state u: N", "local a: 1, r: N-1", "a, r = split(u[t-1])", "u[t] = concat(r, a) + W@x"),
+        "RNN220", "N-1", "state u: M + 1",
+    ),
+    "repetitions by a size": (
+        ("dim N = 16", "state s: H*N", "local u: H*N", "u = repeat(W@x, N)", "s[t] = 0.9*s[t-1] + u", "output s"),
+        "RNN220", "N", "const N",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("construct", REFUSED)
+def test_one_error_names_the_cause_and_what_comes_nearest(construct: str) -> None:
+    lines, code, text, nearest = REFUSED[construct]
+    error = the_error(*lines)
+    assert error.code == code
+    assert error.source is not None and error.source.text[error.span.start : error.span.end] == text
+    assert nearest in error.help
+
+
+def test_a_file_that_imports_is_one_error() -> None:
+    with pytest.raises(RnnccError) as raised:
+        front(Source("own.rnn", f"import lstm\ncell Own\nstate h\n{ELMAN}\n"))
+    assert [found.code for found in raised.value.diagnostics] == ["RNN120"]
+    assert "copy the equations" in raised.value.diagnostics[0].help
+
+
+SAID = """
+cell StraightThrough
+state h
+param V: matrix(H, H)
+Q = V + detach(sign(V) - V)
+h[t] = tanh(W@x + Q@h[t-1])
+
+cell Quantised
+state h
+h[t] = round(8*tanh(W@x + R@h[t-1]), grad=1)/8
+
+cell Gaussian
+state s, v
+v[t] = 0.9*v[t-1] + W@x
+s[t] = heaviside(v[t] - 1, grad=u -> exp(-(u/0.5)**2))
+
+cell Convolved
+state h
+u = W@x
+h[t] = 0.9*h[t-1] + u + 0.5*(W_u@x[t-1])
+
+cell ConvolvedTwice
+state h
+weights W2: matrix
+h[t] = tanh(W@x + W2@x[t-1] + R@h[t-1])
+
+cell Rows
+state S1, S2
+output y
+local k1: 1, k2: 1, q1: 1, q2: 1
+v, k1, k2, q1, q2 = W@x
+a = sigmoid(W@x + b)
+S1[t] = a*S1[t-1] + k1*v
+S2[t] = a*S2[t-1] + k2*v
+y = q1*S1[t] + q2*S2[t]
+
+cell Rotated
+state p, q
+a, c = W@x
+p[t] = a*p[t-1] - c*q[t-1] + W@x
+q[t] = c*p[t-1] + a*q[t-1]
+
+cell Clockwork
+state h, n
+n[t] = n[t-1] + 1
+h[t] = where(mod(n[t], 4) == 0, tanh(W@x + R@h[t-1]), h[t-1])
+
+cell LowRank
+state h
+param U: matrix(H, 4), V: matrix(4, H)
+h[t] = tanh(W@x + U@(V@h[t-1]))
+
+cell Noisy
+input noise: H
+state h
+h[t] = tanh(W@x + R@h[t-1] + 0.1*noise)
+
+cell Measured
+state h
+v = W@x
+w = exp(sum(log(1 + v*v))/8) + mean((v - mean(v))**2) + v/sqrt(sum(v*v)) - floor(-v) + sign(v)*floor(abs(v))
+h[t] = 0.5*h[t-1] + w/8
+"""
+
+
+def test_what_is_named_instead_is_right() -> None:
+    package = rnncc.compile(SAID, "said")
+    for cell, _ in front(Source("said.rnn", SAID)):
+        case = verify.Case(5, 3)
+        result = verify.verify(getattr(package, cell.name), cell, cases=(case,), dtypes=(torch.float64,))
+        assert result.passed, cell.name
+
+
+def test_parametrizations_stand_for_functions_of_matrices() -> None:
+    text = "cell Own\nstate h\nparam A: matrix(H, H)\nh[t] = relu(W@x + A@h[t-1])\n"
+    layer = rnncc.compile(text, "own").Own(3, 4)
+
+    class Skew(nn.Module):
+        def forward(self, matrix: torch.Tensor) -> torch.Tensor:
+            exponential: torch.Tensor = torch.linalg.matrix_exp(matrix - matrix.T)
+            return exponential
+
+    nn.utils.parametrize.register_parametrization(layer, "A_l0", Skew())
+    x, h = torch.randn(5, 2, 3), torch.zeros(2, 4)
+    output, _ = layer(x)
+    for t in range(5):
+        h = torch.relu(x[t] @ layer.weight_ih_l0.T + h @ layer.A_l0.T)
+        torch.testing.assert_close(output[t], h)
+    output.sum().backward()
+    assert layer.parametrizations.A_l0.original.grad.abs().sum() > 0
