@@ -23,6 +23,7 @@ from rnncc.ir.syntax import (
     Index,
     InitDecl,
     InputDecl,
+    Lambda,
     LocalDecl,
     Name,
     Number,
@@ -39,6 +40,7 @@ from rnncc.language.diagnostics import RnnccError
 from rnncc.language.read import LARGEST, decode, read_source
 from rnncc.language.source import Source, Span
 from rnncc.machine.paths import shipped_cells
+from rnncc.show.syntax import show_declaration
 from rnncc.stages.parse import parse
 
 ONE, TWO = Number(1, True), Number(2, True)
@@ -85,6 +87,9 @@ def codes(text: str) -> list[str]:
         ("f()", Call("f", ())),
         ("f(a, b)", Call("f", (A, B))),
         ("f(a, grad=g(10))", Call("f", (A,), (("grad", Call("g", (Number(10, True),))),))),
+        ("f(a, grad=b -> c)", Call("f", (A,), (("grad", Lambda("b", C)),))),
+        ("f(a, grad=b->a if b else c)", Call("f", (A,), (("grad", Lambda("b", IfElse(B, A, C))),))),
+        ("f(grad=b -> g(a), l=2)", Call("f", (), (("grad", Lambda("b", Call("g", (A,)))), ("l", TWO)))),
         ("f(k=1, l=2)", Call("f", (), (("k", ONE), ("l", TWO)))),
         ("σ(a)", Call("sigmoid", (A,))),
         ("a⊙b", Binary("*", A, B)),
@@ -94,6 +99,13 @@ def codes(text: str) -> list[str]:
 )
 def test_expression(text: str, tree: Expression) -> None:
     assert expression(text) == tree
+
+
+def test_a_derivative_is_shown_as_it_is_written() -> None:
+    text = "cell A\nstate h\nh[t] = round(W@x, grad=u -> exp(-u**2) if 1 else u)"
+    (cell,) = parse(Source("a.rnn", text))
+    assert show_declaration(cell) == text
+    assert parse(Source("a.rnn", show_declaration(cell)))[0] == cell
 
 
 @pytest.mark.parametrize("operator", ["<", "<=", ">", ">=", "==", "!="])
