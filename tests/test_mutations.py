@@ -97,7 +97,22 @@ _TOKENS = (
     ),
     *("0", "1", "2", "-1", "0.5", "1e300", "1e-320", "99999999", "vector", "scalar", "matrix", "diag", "blockdiag(2)"),
     *("tanh(", "split(", "layernorm(", "softmax(", "sum(", "concat(", "repeat(", "where(", "heaviside(", "T(", "eye("),
-    *(" if ", " else ", "σ", "⊙", "·", "é", "\t", "\0", "\r", "sparse(density=0.1)", "uniform(1, 2)", "orthogonal"),
+    *(
+        " if ",
+        " else ",
+        "σ",
+        "α",
+        "ϕ",
+        "⊙",
+        "·",
+        "é",
+        "\t",
+        "\0",
+        "\r",
+        "sparse(density=0.1)",
+        "uniform(1, 2)",
+        "orthogonal",
+    ),
 )
 WORDS = tuple(token.encode() for token in _TOKENS)
 

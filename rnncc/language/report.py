@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rnncc.language.diagnostics import Diagnostic, Label, RnnccError, Severity
+from rnncc.language.greek import as_written
 from rnncc.language.source import Source, Span, line_and_column
 
 Made = TypeVar("Made")
@@ -30,7 +31,7 @@ class Report:
     ) -> None:
         """An error of the user's; the same one at the same place is kept once."""
         found = Diagnostic(code, message, span, label or _usual(code), help, notes, Severity.ERROR, self.source)
-        self._errors[found] = None
+        self._errors[as_written(found)] = None
 
     def once(self, code: str, message: str, span: Span, help: str = "") -> None:
         """An error of the user's, which is kept at its first place alone."""
@@ -52,7 +53,7 @@ class Report:
     ) -> None:
         """A warning, or a performance note."""
         found = Diagnostic(code, message, span, label or _usual(code), help, (), severity, self.source)
-        self._warnings[found] = None
+        self._warnings[as_written(found)] = None
 
     def marks(self, span: Span) -> bool:
         """Whether an error was found at this very place."""

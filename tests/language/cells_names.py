@@ -59,3 +59,37 @@ def own_names(p: Any, s: Any, x: Any, k: Any) -> Values:
     program = tanh(p.W_program @ x() + mm(p.R_program, s("tables")) + p.b_program)
     tables = 0.5 * s("tables") + torch.maximum(p.lanes * program + kind, dims)
     return {"slot": tanh(tables) * kind, "tables": tables}
+
+
+@case(
+    """
+cell GreekNames
+input x, ξ: 2
+state h, μ = 1
+dim Π = 4
+local ψ: 2*H, ν: Π
+const τ = 0.5, Δ_t = 2, λ = 0.1
+param ω: scalar = 0.5
+weights Φ: matrix, Ψ: matrix
+α, γ = sigmoid(W@x + R@h[t-1] + b)
+ν = tanh(Φ@ξ)
+ψ = tanh(Ψ@ν + b)
+ε[0], ε[1] = split(ψ)
+μ[t] = τ*µ[t-1] + λ*(α*ε[0] + γ*ε[1]) + ω*(W_α@x)
+h[t] = tanh(Δ_t*μ[t]) + cos(π*γ)
+""",
+    lambda H: {"h": (H, 0.0), "mu": (H, 1.0)},
+    extra={"xi": 2},
+    arguments={"Pi": 2, "tau": 0.25, "Delta_t": 1.5},
+    heads=2,
+)
+def greek(p: Any, s: Any, x: Any, k: Any) -> Values:
+    """Greek letters, which everything but the text calls by their English names; µ is another form of μ."""
+    alpha, gamma = (
+        sigmoid(w @ x() + mm(r, s("h")) + b)
+        for w, r, b in ((p.W_alpha, p.R_alpha, p.b_alpha), (p.W_gamma, p.R_gamma, p.b_gamma))
+    )
+    psi = tanh(p.Psi_psi @ tanh(p.Phi_nu @ x("xi")) + p.b_psi)
+    first, second = psi.chunk(2)
+    mu = 0.25 * s("mu") + 0.1 * (alpha * first + gamma * second) + p.omega * (p.W_alpha @ x())
+    return {"h": tanh(mu * 1.5) + torch.cos(torch.pi * gamma), "mu": mu}

@@ -267,7 +267,7 @@ def _children(node: Any) -> Iterator[Any]:
 
 
 def test_all_errors_are_found_in_one_go() -> None:
-    text = "cell a\nstate h c\ni = W x\nj == 2\nk = (1\nl = α\nfor m in range(3):\n    n[m] = 1 +\nreturn h\n"
+    text = "cell a\nstate h c\ni = W x\nj == 2\nk = (1\nl = é\nfor m in range(3):\n    n[m] = 1 +\nreturn h\n"
     assert codes(text) == [
         *("RNN106", "RNN110", "RNN111", "RNN112", "RNN109", "RNN108", "RNN115", "RNN110", "RNN120"),
     ]

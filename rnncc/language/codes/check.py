@@ -186,8 +186,8 @@ CHECK = (
     Code(
         "RNN219",
         "two spellings meet in one name",
-        "The instance `n[1]` of a loop is named `n_1` in parameters and generated code, and `W_i` is the member "
-        "of W that belongs to gate i. Another value with exactly that name would overwrite it: rename it.",
+        "In generated code and parameters, the instance `n[1]` of a loop is `n_1`, `α` is `alpha`, and `W_i` is "
+        "the W of gate i. Another value with exactly that name would overwrite it: rename it.",
         _cell(
             "state h",
             "n_1 = sigmoid(W@x + b)",

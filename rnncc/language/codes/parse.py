@@ -8,8 +8,7 @@ PARSE = (
     Code(
         "RNN101",
         "the file cannot be read",
-        "The file is missing, is a folder, may not be read, or is not UTF-8 text. A `.rnn` file is UTF-8; outside "
-        "comments only ASCII characters (and the operators `σ`, `⊙`, `·`) mean anything.\n\n"
+        "The file is missing, is a folder, may not be read, or is not UTF-8 text. A `.rnn` file is UTF-8.\n\n"
         "Check the path. If the message names a byte, an editor wrote another encoding: save the file as UTF-8.",
     ),
     Code(
@@ -63,13 +62,13 @@ PARSE = (
     Code(
         "RNN108",
         "a character has no meaning here",
-        "Names are made of ASCII letters, digits and `_`, since they become names in Python and C++. Three other "
-        "characters are understood: `σ` means sigmoid, `⊙` means `*`, and `·` means `@`. Anything else stands "
-        "only in comments.\n\n"
-        "Texts pasted from a paper often hold `×` (write `*`), `−` (a minus sign that is not `-`), `²` (write "
-        "`**2`) or Greek names (write `alpha`). The message says what to write where that is known.",
+        "Names are made of Latin and Greek letters, digits and `_`. In what is generated, a Greek letter is called by "
+        "its English name: `α` becomes `alpha`. Three characters are operators: `σ` alone means sigmoid, `⊙` means "
+        "`*`, and `·` means `@`. Anything else stands only in comments.\n\n"
+        "Texts pasted from a paper often hold `×` (write `*`), `−` (a minus sign that is not `-`) or `²` (write "
+        "`**2`). The message says what to write where that is known.",
         "cell Elman\nstate h\nα = sigmoid(W@x + b)\nh[t] = α*tanh(W@x − R@h[t-1] + b)\n",
-        "cell Elman\nstate h\nalpha = sigmoid(W@x + b)\nh[t] = alpha*tanh(W@x - R@h[t-1] + b)\n",
+        "cell Elman\nstate h\nα = sigmoid(W@x + b)\nh[t] = α*tanh(W@x - R@h[t-1] + b)\n",
     ),
     Code(
         "RNN109",

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from rnncc.ir.cell import Constant, Input, Size, State
 from rnncc.ir.syntax import CellDecl, ConstDecl
 from rnncc.ir.typed import Group, Init, Param, Typed
-from rnncc.language.diagnostics import Diagnostic
+from rnncc.language.diagnostics import Diagnostic, Label
+from rnncc.language.greek import clashes
 from rnncc.language.report import Report
 from rnncc.language.source import NOWHERE
 from rnncc.language.spelling import closest
@@ -38,6 +39,7 @@ def constants_of(declarations: Sequence[CellDecl], constants: Constants) -> tupl
 def check(decl: CellDecl, constants: Constants) -> tuple[Typed, tuple[Diagnostic, ...]]:
     """The typed cell and its warnings (then performance notes); see the module's docstring."""
     report = Report(decl.source)
+    _spelled_alike(decl, report)
     symbols = declare(decl, constants, report)
     instances = unroll(decl, symbols, report)
     resolved = resolve(instances, symbols, report)
@@ -52,6 +54,14 @@ def check(decl: CellDecl, constants: Constants) -> tuple[Typed, tuple[Diagnostic
     cell = _typed(decl, symbols, resolved, shapes, output)
     lint(cell, decl, symbols, report)
     return cell, report.warnings
+
+
+def _spelled_alike(decl: CellDecl, report: Report) -> None:
+    for clash in clashes(decl.source, decl.span):
+        message = f"'{clash.second}' and '{clash.first}' are two spellings of one name"
+        note = Label(clash.first_span, f"'{clash.first}' stands here")
+        help = "a Greek letter is called by its English name in what is generated: rename one of them"
+        report.error("RNN219", message, clash.second_span, help=help, notes=(note,))
 
 
 def _output(decl: CellDecl, symbols: Symbols, resolved: Resolved, report: Report) -> str:

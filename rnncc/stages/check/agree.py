@@ -11,6 +11,7 @@ from rnncc.ir.dim import INPUT_SIZE, Dim
 from rnncc.ir.term import Op, Surrogate, Term, Val
 from rnncc.ir.typed import Shape
 from rnncc.language.diagnostics import Label
+from rnncc.language.greek import in_ascii
 from rnncc.language.report import Report
 from rnncc.language.source import Span
 from rnncc.stages.check.declare import Symbols
@@ -74,7 +75,7 @@ class Agreement:
 
     def origins(self, span: Span) -> tuple[Label, ...]:
         """Where the width of a plain name was declared."""
-        name = self.report.source.text[span.start : span.end].partition("[")[0].strip()
+        name = in_ascii(self.report.source.text[span.start : span.end].partition("[")[0].strip())
         declared = self.symbols.spans.get(name)
         if declared is None or declared == span:
             return ()

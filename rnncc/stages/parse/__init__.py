@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from rnncc.ir.syntax import CellDecl
 from rnncc.language.diagnostics import RnnccError
+from rnncc.language.greek import as_written
 from rnncc.language.read import LARGEST, too_large
 from rnncc.language.source import Source
 from rnncc.stages.parse.blocks import Reader
@@ -29,7 +30,7 @@ def parse(source: Source) -> tuple[CellDecl, ...]:
     cells = reader.cells()
     if reader.diagnostics:
         found = sorted(reader.diagnostics, key=lambda diagnostic: (diagnostic.span, diagnostic.code))
-        raise RnnccError(*found[:_MOST_ERRORS])
+        raise RnnccError(*map(as_written, found[:_MOST_ERRORS]))
     return cells
 
 

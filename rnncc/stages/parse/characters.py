@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
+
+from rnncc.language.greek import GREEK
 
 # A regular expression of operators from other languages; none of them is made of tokens of this one by accident.
 FOREIGN = r"[-+*/@%^|&]=|\*\*=|//=|:=|<-|=>|&&|\|\||<>|[%^&|~?]|!(?!=)"
@@ -53,8 +56,7 @@ _HELP = {
     "\\": "equations are plain text, as in Python; lines are joined by an open bracket",
     "$": "equations are written in plain text, as in Python",
 }
-
-
+_POWER = re.compile("(.+?)([⁰¹²³⁴-⁹]+)")
 TRANSPOSE_HELP = (
     "the transpose of a matrix of parameters is `T(M)`, as in `T(M)@v`; a product of two vectors that makes a matrix "
     "is outside the language"
@@ -88,23 +90,20 @@ def unknown_character(text: str) -> tuple[str, str]:
         ) > 3 else f"write `{_LOOKALIKES[text]}`"
     if text in _HELP:
         return _shown(text), _HELP[text]
-    greek = "".join(_spelled(character) for character in text)
-    if greek != text and greek.isascii() and greek.isidentifier():
-        return _shown(text), f"write `{greek}`"
+    if (power := _POWER.fullmatch(text)) is not None:
+        return _shown(text), f"a power is written `{power[1]}**{unicodedata.normalize('NFKC', power[2])}`"
+    spelled = "".join(_spelled(character) for character in text)
+    if spelled != text and spelled.isascii() and spelled.isidentifier():
+        return _shown(text), f"write `{spelled}`"
     if len(text) > 1:
-        return _shown(text), "names are made of ASCII letters, digits and `_`"
+        return _shown(text), "names are made of Latin and Greek letters, digits and `_`"
     return _shown(text), ""
 
 
 def _spelled(character: str) -> str:
-    """`alpha` for α, `A` for a full-width or bold A, `1` for a subscript; else the character."""
-    name = unicodedata.name(character, "")
-    if name.startswith("GREEK SMALL LETTER ") and name.count(" ") == 3:
-        spelled = name.rpartition(" ")[2].lower()
-        return {"lamda": "lam", "final": "sigma"}.get(spelled, spelled)
-    if name.startswith("GREEK CAPITAL LETTER ") and name.count(" ") == 3:
-        return name.rpartition(" ")[2].capitalize()
-    return unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode() or character
+    """`e` for é, `alpha` for ά, `1` for a subscript; else the character."""
+    parts = unicodedata.normalize("NFKD", character)
+    return "".join(GREEK.get(part, part) for part in parts if not unicodedata.combining(part))
 
 
 def _shown(text: str) -> str:

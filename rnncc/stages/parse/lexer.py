@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from lark import Token
 
 from rnncc.language.diagnostics import Diagnostic, Label
+from rnncc.language.greek import in_ascii
 from rnncc.language.source import Source, Span
 from rnncc.stages.parse.characters import FOREIGN, TRANSPOSE_HELP, foreign_help, latex_subscript, unknown_character
 
@@ -47,7 +48,7 @@ _SYMBOLS = {
     "⊙": "STAR",
     "·": "AT",
 }
-_ALIASES = {"⊙": "*", "·": "@", "σ": "sigmoid"}
+_ALIASES = {"⊙": "*", "·": "@"}
 _CLOSING = {"LPAR": "RPAR", "LSQB": "RSQB"}
 _SHOWN = {"LPAR": "(", "LSQB": "[", "RPAR": ")", "RSQB": "]"}
 
@@ -68,7 +69,7 @@ _TRANSPOSED = re.compile(r"\.T\b")
 # What follows a number's digits without a space and so belongs to the same, malformed, number.
 _NUMBER_TAIL = re.compile(r"(?:\.(?!\.)[\w.]*|_\w*|[xXoObB][0-9a-fA-F]\w*|[eE](?!\w))")
 # A line like this inside an open bracket begins a new statement: the bracket was forgotten.
-_DECLARATION = re.compile(rf"[ \t]*+(?:{'|'.join(KEYWORDS)})[ \t]++[A-Za-z_]")
+_DECLARATION = re.compile(rf"[ \t]*+(?:{'|'.join(KEYWORDS)})[ \t]++[^\W\d]")
 _EQUATION = re.compile(r"[ \t]*+\w++(?:\[[^\]\n]*+\])?(?:[ \t]*+,[ \t]*+\w++(?:\[[^\]\n]*+\])?)*+[ \t]*+=(?!=)")
 
 
@@ -198,10 +199,10 @@ class _Lexer:
             self._report("RNN117", "the whole number is too large", span, "more than 2**53", help)
 
     def _word(self, text: str, span: Span) -> None:
-        text = _ALIASES.get(text, text)
+        text = in_ascii(text)
         if not text.isascii():
             label, help = unknown_character(text)
-            self._report("RNN108", f"the name {label} is not ASCII", span, "not ASCII", help)
+            self._report("RNN108", f"{label} cannot be a name", span, "not Latin or Greek", help)
         elif len(text) > LONGEST_NAME:
             message = f"the name '{text[:20]}…' is {len(text)} characters long"
             self._report("RNN122", message, span, f"at most {LONGEST_NAME} are allowed")
