@@ -5,9 +5,14 @@ Nothing is resolved here: names are text, every node carries its span.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from rnncc.language.source import NOWHERE, Source, Span
+
+# How deep brackets, operators and loops may be nested (language.md, limits).
+DEEPEST = 100
 
 
 def _span() -> Span:
@@ -94,6 +99,34 @@ class Lambda:
 
 
 Keyword = Expression | Lambda
+
+
+def children(node: Keyword) -> tuple[Keyword, ...]:
+    """The expressions directly inside one, from left to right."""
+    match node:
+        case Number() | Name():
+            return ()
+        case Index(_, index):
+            return (index,)
+        case Call(_, arguments, keywords):
+            return (*arguments, *(value for _, value in keywords))
+        case Unary(_, operand):
+            return (operand,)
+        case Binary(_, left, right):
+            return (left, right)
+        case IfElse(condition, then, otherwise):
+            return (condition, then, otherwise)
+        case Lambda(_, body):
+            return (body,)
+        case _:
+            assert_never(node)
+
+
+def walk(node: Keyword) -> Iterator[Keyword]:
+    """Yield the expression and every one inside it, from left to right."""
+    yield node
+    for child in children(node):
+        yield from walk(child)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +221,17 @@ class InitDecl:
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionDecl:
+    """`def gate(u) = sigmoid(W@x + R@u + b)`."""
+
+    name: str
+    parameters: tuple[Name, ...]
+    body: Expression
+    span: Span = _span()
+    name_span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """The left of an equation: `i`, `h[t]` or `n[l]`."""
 
@@ -224,6 +268,7 @@ Statement = (
     | ParamDecl
     | WeightsDecl
     | InitDecl
+    | FunctionDecl
     | EquationDecl
     | ForDecl
 )

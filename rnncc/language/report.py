@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rnncc.language.diagnostics import Diagnostic, Label, RnnccError, Severity
@@ -17,8 +18,8 @@ class Report:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self._errors: dict[Diagnostic, None] = {}
-        self._warnings: dict[Diagnostic, None] = {}
+        self._errors: dict[Diagnostic, Diagnostic] = {}
+        self._warnings: dict[Diagnostic, Diagnostic] = {}
 
     def error(
         self,
@@ -31,7 +32,7 @@ class Report:
     ) -> None:
         """An error of the user's; the same one at the same place is kept once."""
         found = Diagnostic(code, message, span, label or _usual(code), help, notes, Severity.ERROR, self.source)
-        self._errors[as_written(found)] = None
+        _keep(found, self._errors)
 
     def once(self, code: str, message: str, span: Span, help: str = "") -> None:
         """An error of the user's, which is kept at its first place alone."""
@@ -53,21 +54,21 @@ class Report:
     ) -> None:
         """A warning, or a performance note."""
         found = Diagnostic(code, message, span, label or _usual(code), help, (), severity, self.source)
-        self._warnings[as_written(found)] = None
+        _keep(found, self._warnings)
 
     def marks(self, span: Span) -> bool:
         """Whether an error was found at this very place."""
-        return any(found.span == span for found in self._errors)
+        return any(found.span == span for found in self._errors.values())
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
         """The warnings, then the notes, each in the order of the text."""
-        return in_order(self._warnings)
+        return in_order(self._warnings.values())
 
     def stop(self) -> None:
         """Raise the errors found so far, in the order of the text, if there are any."""
         if self._errors:
-            raise RnnccError(*in_order(self._errors))
+            raise RnnccError(*in_order(self._errors.values()))
 
     def line(self, span: Span) -> int:
         """The 1-based line of a span."""
@@ -102,6 +103,14 @@ def in_order(findings: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     """Errors, then warnings, then notes, each in the order of the text."""
     order = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
     return tuple(sorted(findings, key=lambda found: (order[found.severity], found.span, found.code)))
+
+
+def _keep(found: Diagnostic, kept: dict[Diagnostic, Diagnostic]) -> None:
+    """Enter a finding, with the other places that it has to do with. A mistake in a `def` is found at every call, and
+    said of the first one."""
+    spans = (found.span, *(note.span for note in found.notes))
+    others = dict.fromkeys(Label(origin.span, origin.text) for span in spans for origin in span.origins)
+    kept.setdefault(replace(found, notes=()), as_written(replace(found, notes=(*found.notes, *others))))
 
 
 def _usual(code: str) -> str:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import PurePath
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """A half-open range of character offsets in a source text."""
+    """A half-open range of character offsets in a source text. Where it stands in a `def`, or is given to one,
+    `origins` are the other places to look at."""
 
     start: int
     end: int
+    origins: tuple[Origin, ...] = field(default=(), compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Another place to look at, and what is there."""
+
+    span: Span
+    text: str
 
 
 NOWHERE = Span(0, 0)

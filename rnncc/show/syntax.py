@@ -14,6 +14,7 @@ from rnncc.ir.syntax import (
     EquationDecl,
     Expression,
     ForDecl,
+    FunctionDecl,
     IfElse,
     Index,
     InitDecl,
@@ -113,6 +114,8 @@ def _statement(statement: Statement) -> Iterator[str]:
             yield f"weights {name}: {_type(written)}"
         case InitDecl(name, value):
             yield f"init {_with(name, None, value)}"
+        case FunctionDecl(name, parameters, body):
+            yield f"def {name}({', '.join(each.name for each in parameters)}) = {show_expression(body)}"
         case EquationDecl(targets, expression):
             yield f"{', '.join(_target(target) for target in targets)} = {show_expression(expression)}"
         case ForDecl(variable, first, last, body):

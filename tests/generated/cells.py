@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from tests.generated.definitions import with_functions
 from tests.generated.expressions import NARROW, Bounded, Expressions, Leaf, Scope
 from tests.generated.interpreter import Step, states
 from tests.generated.program import read, spelled
@@ -344,7 +345,8 @@ class _Cell:
     def finished(self) -> Generated:
         self.random.shuffle(self.draft.equations)
         name = f"Cell{self.seed}"
-        text = spelled("\n".join((f"cell {name}", *self.draft.declarations, *self.draft.equations, "")))
+        equations = with_functions(self.draft.equations, self.seed)
+        text = spelled("\n".join((f"cell {name}", *self.draft.declarations, *equations, "")))
         constants = {key: value for key, value in self.draft.given.items() if key != "P"}
         program = read(text, self.draft.sizes, constants)
         given = dict(self.draft.given)

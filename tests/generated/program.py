@@ -47,6 +47,7 @@ class Program:
     groups: dict[str, str] = field(default_factory=lambda: dict(BUILT_IN))
     params: dict[str, str] = field(default_factory=dict)
     equations: dict[str, Equation] = field(default_factory=dict)
+    functions: dict[str, tuple[list[str], ast.expr]] = field(default_factory=dict)
     output: str = ""
 
     def width(self, text: str) -> Width:
@@ -127,6 +128,9 @@ def _declared(program: Program, line: str, given: Mapping[str, float | str]) -> 
                     program.constants[name] = float(value) if "." in str(value) else int(value)
                 except ValueError:
                     program.constants[name] = value
+        case "def":
+            called, parameters, body = re.fullmatch(r"(\w+)\((.*?)\) = (.*)", rest).groups()  # type: ignore[union-attr]
+            program.functions[called] = parameters.split(", "), expression(body)
         case "output":
             program.output = rest
         case "init":
@@ -145,7 +149,7 @@ def _entry(text: str) -> tuple[str, str, str]:
 
 def _equation(program: Program, line: str, block: list[tuple[str, str, str]]) -> None:
     left, right = re.split(r"(?<![<>=!])=(?!=)", line, maxsplit=1)
-    value = expression(right)
+    value = _called(program, expression(right))
     names = [name.strip() for name in left.split(",")]
     rounds: list[dict[str, int]] = [{}]
     for variable, first, last in block:
@@ -156,6 +160,21 @@ def _equation(program: Program, line: str, block: list[tuple[str, str, str]]) ->
         for index, target in enumerate(targets):
             assert target not in program.equations, target
             program.equations[target] = Equation(target, value, targets if is_split else (target,), index, loop)
+
+
+def _called(program: Program, value: ast.expr) -> ast.expr:
+    """What a call of a function of the cell's own stands for: the body with the arguments in it."""
+    if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in program.functions):
+        return value
+    parameters, body = program.functions[value.func.id]
+    arguments = dict(zip(parameters, value.args, strict=False))
+
+    class Given(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return arguments.get(node.id, node)
+
+    found: ast.expr = Given().visit(expression(ast.unparse(body)))
+    return found
 
 
 def _target(program: Program, name: str, loop: Mapping[str, int]) -> str:

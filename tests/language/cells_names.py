@@ -93,3 +93,40 @@ def greek(p: Any, s: Any, x: Any, k: Any) -> Values:
     first, second = psi.chunk(2)
     mu = 0.25 * s("mu") + 0.1 * (alpha * first + gamma * second) + p.omega * (p.W_alpha @ x())
     return {"h": tanh(mu * 1.5) + torch.cos(torch.pi * gamma), "mu": mu}
+
+
+@case(
+    """
+cell Functions
+input x, gap: 1
+state h, m = 1
+param λ: scalar = 0.3
+weights V: matrix
+def gate(u) = sigmoid(W@x + R@u + b)
+def mix(a, u, v) = a*u + (1 - a)*v
+def decayed(s) = exp(-softplus(λ)*gap)*s[t-1]
+def on(M, f, u) = f(M@u + 0.5*layernorm(u))
+i, o = gate(mix(0.25, decayed(h), m[t-1]))
+n = on(R, tanh, h[t-1]*m[t-1])
+m[t] = mix(i, decayed(m), n)
+h[t] = mix(o, on(V, sin, tanh(m[t])), gap if 1 == 2 else n)
+""",
+    lambda H: {"h": (H, 0.0), "m": (H, 1.0)},
+    extra={"gap": 1},
+    heads=2,
+)
+def functions(p: Any, s: Any, x: Any, k: Any) -> Values:
+    """Small functions, of which each call is an expression of its own."""
+    decay = torch.exp(-torch.nn.functional.softplus(p.lam) * x("gap"))
+
+    def on(matrix: torch.Tensor, f: Any, u: torch.Tensor) -> torch.Tensor:
+        rows = torch.nn.functional.layer_norm(u.reshape(k.N, -1), (k.D,)).reshape(-1)
+        found: torch.Tensor = f(mm(matrix, u) + 0.5 * rows)
+        return found
+
+    u = 0.25 * decay * s("h") + 0.75 * s("m")
+    i = sigmoid(p.W_i @ x() + mm(p.R_i, u) + p.b_i)
+    o = sigmoid(p.W_o @ x() + mm(p.R_o, u) + p.b_o)
+    n = on(p.R_n, tanh, s("h") * s("m"))
+    m = i * decay * s("m") + (1 - i) * n
+    return {"h": o * on(p.V_h, torch.sin, tanh(m)) + (1 - o) * n, "m": m}

@@ -19,6 +19,7 @@ from rnncc.ir.syntax import (
     EquationDecl,
     Expression,
     ForDecl,
+    FunctionDecl,
     IfElse,
     Index,
     InitDecl,
@@ -164,6 +165,9 @@ def test_number(text: str, value: float, is_integer: bool) -> None:
         ("a, b = c", (EquationDecl((Target("a", None), Target("b", None)), C),)),
         ("h[t] = a", (EquationDecl((Target("h", Name("t")),), A),)),
         ("s[0] = a", (EquationDecl((Target("s", Number(0, True)),), A),)),
+        ("def f(a) = b", (FunctionDecl("f", (A,), B),)),
+        ("def f(a, b) = a < c", (FunctionDecl("f", (A, B), Binary("<", A, C)),)),
+        ("def f() = 1", (FunctionDecl("f", (), ONE),)),
         # Words of declarations are names where an equation says so.
         ("output = a", (EquationDecl((Target("output", None),), A),)),
         ("input, state = a", (EquationDecl((Target("input", None), Target("state", None)), A),)),

@@ -38,8 +38,8 @@ CHECK = (
     Code(
         "RNN203",
         "unknown function",
-        f"The functions are `{_FUNCTIONS}`. Their definitions are PyTorch's with default arguments. A function of your "
-        "own is an equation: give its value a name.",
+        f"The functions are `{_FUNCTIONS}`. Their definitions are PyTorch's with default arguments. `def gate(u) = "
+        "…` defines one of your own, above its first call.",
         _cell("state h", "h[t] = tahn(W@x + R@h[t-1] + b)"),
         _cell("state h", _ELMAN),
     ),
@@ -178,7 +178,7 @@ CHECK = (
     Code(
         "RNN218",
         "a name means two things",
-        "States, inputs, dims, constants, params, groups, loop variables and gates of one cell share one set of names.",
+        "All things of a cell, and the parameters of its functions, share one set of names.",
         _cell("input scale: 1", "state h", "const scale = 0.1", "h[t] = scale*tanh(W@x + R@h[t-1] + b)"),
         _cell("input gap: 1", "state h", "const scale = 0.1", "h[t] = scale*gap*tanh(W@x + R@h[t-1] + b)"),
         label="declared before",

@@ -167,7 +167,7 @@ PARSE = (
         "RNN120",
         "unknown kind of statement",
         "The statements are `input`, `state`, `output`, `dim`, `const`, `local`, `param`, `weights`, `init`, "
-        "`for`, and equations.",
+        "`def`, `for`, and equations.",
         "cell Elman\nstates h\nh[t] = tanh(W@x + R@h[t-1] + b)\n",
         "cell Elman\nstate h\nh[t] = tanh(W@x + R@h[t-1] + b)\n",
     ),

@@ -21,8 +21,8 @@ WARNINGS = (
     Code(
         "RNN252",
         "a declaration is never used",
-        "A param, group, constant or dim is declared that no equation names. A parameter that takes no part gets "
-        "no gradient, which stops distributed training with an error; so it is not made.",
+        "A param, group, constant, dim or function is declared that no equation names. A parameter that takes no part "
+        "gets no gradient, which stops distributed training with an error; so it is not made.",
         _cell("state h", "param k: scalar = 1", "h[t] = tanh(W@x + R@h[t-1] + b)"),
         _cell("state h", "param k: scalar = 1", "h[t] = k*tanh(W@x + R@h[t-1] + b)"),
         _WARNING,

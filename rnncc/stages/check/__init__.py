@@ -3,7 +3,8 @@
 Input: CellDecl, and other values for its constants. Output: Typed, and warnings. Fails with: RnnccError holding every
 RNN2xx error that is found before anything is placed (`partition` finds the others).
 
-The passes, each in its module: declare, unroll, resolve, order, shapes; lints looks for what is legal and suspicious.
+The passes, each in its module: declare, expand, unroll, resolve, order, shapes; lints looks for what is legal and
+suspicious.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rnncc.language.report import Report
 from rnncc.language.source import NOWHERE
 from rnncc.language.spelling import closest
 from rnncc.stages.check.declare import Symbols, declare
+from rnncc.stages.check.expand import expand
 from rnncc.stages.check.lints import lint
 from rnncc.stages.check.order import order
 from rnncc.stages.check.resolve import Resolved, resolve
@@ -41,7 +43,7 @@ def check(decl: CellDecl, constants: Constants) -> tuple[Typed, tuple[Diagnostic
     report = Report(decl.source)
     _spelled_alike(decl, report)
     symbols = declare(decl, constants, report)
-    instances = unroll(decl, symbols, report)
+    instances = unroll(expand(decl, symbols, report), symbols, report)
     resolved = resolve(instances, symbols, report)
     output = _output(decl, symbols, resolved, report)
     _states_written(symbols, resolved, report)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Mapping
 from rnncc.ir.syntax import Call, Expression
 from rnncc.ir.term import Bad, Eye, Op, Row, Share, Term, Transposed
 from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
+from rnncc.language.names import FUNCTIONS
 from rnncc.language.operators import OPERATORS, STEPS
 from rnncc.language.report import Report
 from rnncc.stages.check.declare import Symbols
@@ -69,6 +70,8 @@ class Calls:
         name = call.function
         span = call.function_span if call.function_span.end else call.span
         symbols = self.symbols
+        if name in symbols.ignored:
+            return
         outside = OUTSIDE_FUNCTIONS.get(name.lower())
         if outside is not None:
             report_outside(outside, span, self.report)
@@ -79,12 +82,16 @@ class Calls:
             help = f"an index is written in square brackets: '{name}[t-1]'"
             self.report.error("RNN203", f"'{name}' is not a function", span, help=help)
         else:
-            help = instead_of(name)
-            help = help or "'rnncc explain RNN203' lists the functions; one of your own is an equation with a name"
+            help = instead_of(name, self.known())
+            help = help or f"'rnncc explain RNN203' lists the functions; 'def {name}(u) = …' defines one of your own"
             self.report.error("RNN203", f"unknown function '{name}'", span, "not a known function", help)
             # What is wrong inside is wrong whatever the function is called.
             for argument in call.arguments:
                 self.term(argument)
+
+    def known(self) -> frozenset[str]:
+        """What may be called."""
+        return FUNCTIONS | {name for name, kind in self.symbols.kinds.items() if kind == "function"}
 
     def arguments(self, name: str, call: Call, counts: tuple[int, int]) -> bool:
         """Whether the number of arguments is right; reports what is wrong."""

@@ -16,6 +16,7 @@ from rnncc.ir.syntax import (
     EquationDecl,
     Expression,
     ForDecl,
+    FunctionDecl,
     InitDecl,
     InputDecl,
     LocalDecl,
@@ -227,6 +228,8 @@ class _Declarer:
                     self.report.error("RNN227", message, written.span, help="declare a group of another name")
                 elif self._take(name, "group", statement.span, frozenset(BUILT_IN)):
                     symbols.groups[name] = type_
+            case FunctionDecl(name):
+                self._take(name, "function", statement.span)
             case OutputDecl():
                 if symbols.output is not None:
                     first = Label(symbols.output.span, "the first output")

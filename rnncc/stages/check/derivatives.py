@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
-from typing import assert_never
 
-from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Keyword, Lambda, Name, Number, Unary
+from rnncc.ir.syntax import Binary, Call, Expression, Index, Keyword, Lambda, Name, children
 from rnncc.ir.term import Bad, Num, Op, Surrogate, Term, Val
 from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
 from rnncc.language.names import reserved
@@ -56,11 +55,14 @@ class Derivatives:
         if isinstance(grad, Lambda):
             return self.function(grad, scope)
         name = grad.function if isinstance(grad, Call) else grad.name if isinstance(grad, Name) else ""
+        if name in self.symbols.ignored:
+            return None
         if name in SURROGATES and not (name in self.symbols.constants and isinstance(grad, Name)):
             return self.named(name, grad)
         if name and name not in scope and name not in NAMED_NUMBERS and not self.is_number(name):
             known = f"one of: {', '.join(f'{known}(10)' for known in sorted(SURROGATES))}, a number, or {_EXAMPLE}"
-            help = closest(name, SURROGATES) or known
+            is_own = self.symbols.kinds.get(name) == "function"
+            help = f"write 'grad=u -> {name}(u)'" if is_own else closest(name, SURROGATES) or known
             self.report.error("RNN204", f"unknown surrogate derivative '{name}'", grad.span, help=help)
             return None
         return None if self.misplaced(grad, "", scope) else _given(self.term(grad))
@@ -114,7 +116,8 @@ class Derivatives:
     def not_allowed(self, part: Expression, argument: str, scope: Mapping[str, int]) -> str:
         match part:
             case Name(name):
-                known = name in (argument, *scope, *NAMED_NUMBERS) or self.is_number(name)
+                # What was reported is wrong once.
+                known = name in (argument, *scope, *NAMED_NUMBERS, *self.symbols.ignored) or self.is_number(name)
                 return "" if known else f"'{name}' is none of these"
             case Index(base):
                 return f"'{base}[…]' is none of these"
@@ -140,22 +143,9 @@ def _given(slope: Term) -> tuple[str, Term] | None:
 def _parts(expression: Expression) -> Iterator[Expression]:
     """An expression and those inside it; what stands after a keyword is another derivative."""
     yield expression
-    inner: tuple[Expression, ...] = ()
-    match expression:
-        case Number() | Name() | Index():
-            pass
-        case Call(_, arguments):
-            inner = arguments
-        case Unary(_, operand):
-            inner = (operand,)
-        case Binary(_, left, right):
-            inner = (left, right)
-        case IfElse(condition, then, otherwise):
-            inner = (condition, then, otherwise)
-        case _:
-            assert_never(expression)
-    for part in inner:
-        yield from _parts(part)
+    for part in expression.arguments if isinstance(expression, Call) else children(expression):
+        if not isinstance(part, Lambda):
+            yield from _parts(part)
 
 
 def _place(part: Expression) -> Span:

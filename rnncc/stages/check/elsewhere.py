@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from rnncc.language.names import FUNCTIONS
 from rnncc.language.report import Report
 from rnncc.language.source import Span
 from rnncc.language.spelling import closest
@@ -126,7 +126,6 @@ _WORDS = {
     "prev": "an older input is 'x[t-1]', an older state 'h[t-1]'",
     "diag": "declare 'weights D: diag', or multiply element by element: 'u*v'",
     "pad": _MOVED,
-    **dict.fromkeys(["rand", "randn", "noise", "normal", "uniform", "bernoulli", "gaussian"], _NOISE),
     **dict.fromkeys(("rand", "randn", "noise", "normal", "uniform", "bernoulli", "gaussian"), _NOISE),
     **dict.fromkeys(("inv", "inverse", "pinv", "expm", "matrix_exp", "cayley", "svd", "qr", "cholesky"), _OF_MATRICES),
     **dict.fromkeys(("det", "trace", "tril", "triu", "spectral_norm", "weight_norm", "orthogonal"), _OF_MATRICES),
@@ -148,11 +147,11 @@ def report_outside(outside: Outside, span: Span, report: Report) -> None:
     report.once("RNN229", f"{outside.what} outside the language", span, help)
 
 
-def instead_of(function: str) -> str:
-    """What says the same as a function that the language does not have, or the nearest name."""
+def instead_of(function: str, known: Collection[str]) -> str:
+    """What says the same as a function that the language does not have, or the nearest of the known names."""
     name = function.lower()
     if name in _WORDS:
         return _WORDS[name]
     if name in _OTHER_NAMES:
         return f"write '{_OTHER_NAMES[name]}'"
-    return closest(function, FUNCTIONS)
+    return closest(function, known)

@@ -75,6 +75,7 @@ def _unused_declarations(subject: _Subject, report: Report) -> None:
             "group": name not in groups,
             "constant": name not in subject.mentioned,
             "dim": name not in subject.mentioned,
+            "function": name not in subject.mentioned,
             "local": name not in targets,
         }
         if unused.get(kind):

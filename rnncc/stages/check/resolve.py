@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Keyword, Lambda, Name, Number, Unary
+from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Keyword, Lambda, Name, Number, Unary, children
 from rnncc.ir.term import Argument, Bad, Equation, Num, Product, Term, Val, negative, walk
 from rnncc.ir.typed import GroupMember
 from rnncc.language.diagnostics import Label
@@ -170,8 +170,9 @@ class _Resolver:
         elif name == "t":
             help = "count in a state, 'n[t] = n[t-1] + 1', or add it as an input: 'input time: 1'"
             self.report.once("RNN216", "the step's number 't' is no value", span, help)
-        elif name in FUNCTIONS:
-            self.report.error("RNN202", f"'{name}' is a function and must be called", span, help=f"write '{name}(…)'")
+        elif name in FUNCTIONS or self.symbols.kinds.get(name) == "function":
+            message, help = f"'{name}' is a function and must be called", f"write '{name}(…)'"
+            self.report.error("RNN202", message, span, "not called", help)
         elif name in self.bases:
             message = f"'{name}' is defined for each turn of a loop and needs an index"
             self.report.error("RNN202", message, span, help=f"write '{name}[…]'")
@@ -338,19 +339,14 @@ def _input_of(product: Product, symbols: Symbols) -> str:
 
 
 def _count(expression: Keyword) -> int:
+    """How many operators and names an expression has."""
     match expression:
-        case Unary(_, operand):
-            return 1 + _count(operand)
-        case Binary(_, left, right):
-            return 1 + _count(left) + _count(right)
-        case IfElse(condition, then, otherwise):
-            return 1 + _count(condition) + _count(then) + _count(otherwise)
-        case Call(_, arguments, keywords):
-            return 1 + sum(map(_count, (*arguments, *(value for _, value in keywords))))
+        case Index():
+            return 1
         case Lambda(_, body):
             return _count(body)
         case _:
-            return 1
+            return 1 + sum(map(_count, children(expression)))
 
 
 def resolve(instances: tuple[Instance, ...], symbols: Symbols, report: Report) -> Resolved:

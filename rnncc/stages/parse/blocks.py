@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from lark.exceptions import UnexpectedToken
 
-from rnncc.ir.syntax import CellDecl, ForDecl
+from rnncc.ir.syntax import DEEPEST, CellDecl, ForDecl
 from rnncc.ir.syntax import Statement as Decl
 from rnncc.language.diagnostics import Diagnostic, Label
 from rnncc.language.source import NOWHERE, Span, line_and_column
 from rnncc.stages.parse.build import Header, Loop, build
 from rnncc.stages.parse.complain import complain
-from rnncc.stages.parse.lexer import DEEPEST, Lexed, Statement, span_of
+from rnncc.stages.parse.lexer import Lexed, Statement, span_of
 from rnncc.stages.parse.walk import findings
 
 

@@ -22,6 +22,7 @@ from rnncc.ir.syntax import (
     DimDecl,
     EquationDecl,
     Expression,
+    FunctionDecl,
     IfElse,
     Index,
     InitDecl,
@@ -143,6 +144,10 @@ class _Builder(Transformer[Token, Built]):
     def init(self, children: list[Any]) -> tuple[InitDecl]:
         return (InitDecl(str(children[1]), children[3], _from(children[1:])),)
 
+    def function(self, children: list[Any]) -> tuple[FunctionDecl]:
+        name, *parameters, body = children[1], *_nodes(children)
+        return (FunctionDecl(str(name), tuple(parameters), body, _from(children), span_of(name)),)
+
     def equation(self, children: list[Any]) -> tuple[EquationDecl]:
         targets = tuple(child for child in children if isinstance(child, Target))
         return (EquationDecl(targets, children[-1], _from(children)),)
@@ -156,6 +161,8 @@ class _Builder(Transformer[Token, Built]):
 
     def name(self, children: list[Any]) -> Name:
         return Name(str(children[0]), span_of(children[0]))
+
+    parameter = name
 
     def index(self, children: list[Any]) -> Index:
         return Index(str(children[0]), children[2], _from(children), span_of(children[0]))

@@ -22,6 +22,7 @@ _FORMS = {
     "PARAM": "param g: vector = 1, M: matrix",
     "WEIGHTS": "weights p: vector, Q: matrix",
     "INIT": "init R = orthogonal",
+    "DEF": "def gate(u) = sigmoid(W@x + R@u + b)",
     "FOR": "for l in 1..L:",
 }
 # Statements of other languages, and what says the same here.
@@ -105,6 +106,8 @@ class _Complaint:
             return self._header()
         if first == "FOR":
             return self._loop()
+        if first == "DEF":
+            return self._function()
         return self._operator() or (self._declaration() if first in _FORMS else self._equation())
 
     def _header(self) -> Diagnostic:
@@ -130,6 +133,11 @@ class _Complaint:
                 "RNN115", "a loop's body stands on lines of its own", self._here(), "on the next line", help
             )
         return self._say("RNN115", f"a loop cannot be read: {self._found()}", self._here(), self._wanted(), help)
+
+    def _function(self) -> Diagnostic:
+        if not self.equals or self.at <= self.equals[0]:
+            return self._declaration()
+        return self._operator() or self._missing_operator() or self._general()
 
     def _operator(self) -> Diagnostic | None:
         """Look for a slip around one operator, in any statement."""
@@ -220,7 +228,10 @@ class _Complaint:
         if len(tokens) >= 4 and tokens[0].type == "NAME" and tokens[1].type == "LPAR" and tokens[-1].type == "RPAR":
             inside = self.source.text[span_of(tokens[1]).end : span_of(tokens[-1]).start][:20]
             message = f"the time of '{tokens[0]}' is written in square brackets"
-            return self._say("RNN113", message, left, "round brackets", f"write `{tokens[0]}[{inside}]`")
+            help = f"write `{tokens[0]}[{inside}]`"
+            if "t" not in tokens:
+                help += f"; a function is defined by `def {tokens[0]}({inside}) = …`"
+            return self._say("RNN113", message, left, "round brackets", help)
         help = "left of `=` stand names: `i`, `h[t]`, `n[l]`, or several of them separated by commas"
         return self._say("RNN118", "the left side of '=' is not a target", left, "not a name", help)
 

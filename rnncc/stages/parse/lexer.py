@@ -11,16 +11,15 @@ from dataclasses import dataclass, field
 
 from lark import Token
 
+from rnncc.ir.syntax import DEEPEST
 from rnncc.language.diagnostics import Diagnostic, Label
 from rnncc.language.greek import in_ascii
 from rnncc.language.source import Source, Span
 from rnncc.stages.parse.characters import FOREIGN, TRANSPOSE_HELP, foreign_help, latex_subscript, unknown_character
 
-# How deep brackets, operators and loops may be nested (language.md, limits).
-DEEPEST = 100
 LONGEST_NAME = 64
 
-KEYWORDS = ("input", "state", "output", "dim", "const", "local", "param", "weights", "init", "for", "cell")
+KEYWORDS = ("input", "state", "output", "dim", "const", "local", "param", "weights", "init", "def", "for", "cell")
 _EVERYWHERE = {"for": "FOR", "if": "IF", "else": "ELSE", "in": "IN"}
 _SYMBOLS = {
     "+": "PLUS",
@@ -268,7 +267,8 @@ def _retag(tokens: list[Token]) -> None:
     first = tokens[0]
     if first.type == "NAME" and first in KEYWORDS:
         following = tokens[1].type if len(tokens) > 1 else ""
-        if following not in ("EQUAL", "COMMA", "LSQB", "LPAR"):
+        # `def` names nothing: a bracket behind it lacks the name.
+        if following not in ("EQUAL", "COMMA", "LSQB", "LPAR") or (first, following) == ("def", "LPAR"):
             first.type = first.upper()
 
 

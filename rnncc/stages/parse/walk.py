@@ -6,33 +6,30 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from rnncc.ir.syntax import (
+    DEEPEST,
     Binary,
     Call,
     ConstDecl,
     DimDecl,
     EquationDecl,
     ForDecl,
-    IfElse,
-    Index,
+    FunctionDecl,
     InitDecl,
     InputDecl,
     Keyword,
-    Lambda,
     LocalDecl,
     Name,
-    Number,
     OutputDecl,
     ParamDecl,
     StateDecl,
     Statement,
     TypeDecl,
-    Unary,
     WeightsDecl,
+    children,
 )
 from rnncc.language.diagnostics import Diagnostic
 from rnncc.language.source import Source
 from rnncc.stages.parse.build import Built, Header, Loop
-from rnncc.stages.parse.lexer import DEEPEST
 
 
 def findings(built: Built, source: Source) -> list[Diagnostic]:
@@ -56,7 +53,7 @@ def findings(built: Built, source: Source) -> list[Diagnostic]:
             found.append(Diagnostic("RNN113", message, node.span, "round brackets", help, source=source))
         if isinstance(node, Call):
             found.extend(_repeated(node, source))
-        stack.extend((child, depth + 1) for child in _children(node))
+        stack.extend((child, depth + 1) for child in children(node))
     return found
 
 
@@ -77,26 +74,6 @@ def _repeated(call: Call, source: Source) -> Iterator[Diagnostic]:
         if name in names[:index]:
             message = f"the argument '{name}' of '{call.function}' is given twice"
             yield Diagnostic("RNN110", message, value.span, "the second one", source=source)
-
-
-def _children(node: Keyword) -> tuple[Keyword, ...]:
-    match node:
-        case Number() | Name():
-            return ()
-        case Index(_, index):
-            return (index,)
-        case Call(_, arguments, keywords):
-            return (*arguments, *(value for _, value in keywords))
-        case Unary(_, operand):
-            return (operand,)
-        case Binary(_, left, right):
-            return (left, right)
-        case IfElse(condition, then, otherwise):
-            return (condition, then, otherwise)
-        case Lambda(_, body):
-            return (body,)
-        case _:
-            assert_never(node)
 
 
 def _roots(built: Built) -> Iterator[Keyword]:
@@ -124,6 +101,8 @@ def _expressions(statement: Statement) -> Iterator[Keyword]:
             yield from (part for part in (width, initial) if part is not None)
         case ConstDecl(_, value) | LocalDecl(_, value) | InitDecl(_, value):
             yield value
+        case FunctionDecl(_, _, body):
+            yield body
         case ParamDecl(_, kind, initial):
             yield from _type(kind)
             if initial is not None:
