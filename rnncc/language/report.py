@@ -61,6 +61,11 @@ class Report:
         return any(found.span == span for found in self._errors.values())
 
     @property
+    def has_errors(self) -> bool:
+        """Whether an error was found."""
+        return bool(self._errors)
+
+    @property
     def warnings(self) -> tuple[Diagnostic, ...]:
         """The warnings, then the notes, each in the order of the text."""
         return in_order(self._warnings.values())

@@ -11,6 +11,7 @@ from typing import Any
 from tests.generated.definitions import with_functions
 from tests.generated.expressions import NARROW, Bounded, Expressions, Leaf, Scope
 from tests.generated.interpreter import Step, states
+from tests.generated.narrow import is_narrow, reads_values
 from tests.generated.program import read, spelled
 from tests.language.loop import HIDDEN, INPUT, Case, Setting
 
@@ -63,6 +64,8 @@ class _Cell:
         self.square = random.random() < 0.25
         self.draft = _Draft()
         self.counts: dict[str, int] = {}
+        # Targets that may do without a declaration, and their widths.
+        self.open: dict[str, str] = {}
         inputs = HIDDEN if self.square else INPUT
         self.draft.sizes = {"I": inputs, "H": HIDDEN}
         self.units = {"H": HIDDEN, "2*H": 2 * HIDDEN}
@@ -217,12 +220,23 @@ class _Cell:
 
     def target(self, width: str, stem: str = "v") -> str:
         name = self.new(stem)
-        if width != "H" or self.chance(0.3):
+        if width not in ("H", NARROW) or self.chance(0.3):
             self.declare(f"local {name}: {width}")
+        else:
+            self.open[name] = width
         return name
+
+    def settle(self, left: str, text: str) -> None:
+        """Declare targets whose values would give them another width, and some of the others."""
+        narrow = is_narrow(text, self.draft.leaves) and reads_values(text)
+        for name in left.split(", "):
+            width = self.open.pop(name, "")
+            if width and narrow != (width == NARROW):
+                self.declare(f"local {name}: {width}")
 
     def write(self, left: str, value: Bounded, width: str = "") -> None:
         self.draft.equations.append(f"{left} = {ast.unparse(ast.parse(value.text, mode='eval'))}")
+        self.settle(left, value.text)
         if width and re.search(r"\bg\b", value.text) and not re.search(r"@| if |sum|mean|concat|repeat", value.text):
             # Another equation may share the parameter by its full name.
             self.draft.vectors.append((f"g_{left}", width))
@@ -279,7 +293,7 @@ class _Cell:
         if start is None or not self.draw.can_pin("H"):
             return
         name, rounds = self.new("s"), self.random.choice((1, 2, 3))
-        self.declare(f"const L{name} = {rounds}")
+        self.declare(f"const L{name} = {rounds}", f"local {name}: H")
         inner = self.random.choice((
             f"tanh(R@{name}[l - 1] + (W@x if l == 1 else 0) + b)",
             f"{name}[l - 1]*sigmoid(V@{name}[l - 1]) + g*(mean({name}[l - 1]) if l > 1 else 0)",

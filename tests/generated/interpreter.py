@@ -7,6 +7,7 @@ width that depends on inputs alone has no heads: [k, 1, D].
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping
 from math import inf, pi
 from typing import Any
@@ -91,6 +92,17 @@ class _Values:
         shape = self.layout(width)
         return value.expand(shape) if self.is_narrow(value) else value.reshape(shape)
 
+    def stays_narrow(self, target: str, value: Tensor) -> bool:
+        """Whether a target that nothing declares is one number per head: its value is, and is not made of scalars."""
+        program = self.program
+        if program.is_declared(target) or not self.is_narrow(value):
+            return False
+        scalars = {name for name, kind in program.params.items() if kind == "scalar"} | {*program.constants}
+        read = {node.id for node in ast.walk(program.equations[target].value) if isinstance(node, ast.Name)}
+        known = {*program.inputs, *program.states, *program.equations, *program.params, *program.groups}
+        loops = {re.sub(r"_\d+$", "", name) for name in program.equations}
+        return bool(read & (known | loops) - scalars)
+
     def is_narrow(self, value: Tensor) -> bool:
         return value.shape[0] == 1 and value.shape[2] == 1 and value.shape[1] in (1, self.heads)
 
@@ -140,6 +152,8 @@ class _Values:
         return width if width.names else None
 
     def of_target(self, target: str) -> Width | None:
+        if not self.program.is_declared(target) and self.is_narrow(self.value(target)):
+            return None
         width = self.program.target_width(target)
         return width if width.names else None
 
@@ -149,7 +163,8 @@ class _Values:
         if target not in self.known:
             outer, self.equation = self.equation, self.program.equations[target]
             width = self.program.target_width(target)
-            self.known[target] = self.fill(self.right_side(self.equation, width), width)
+            found = self.right_side(self.equation, width)
+            self.known[target] = found if self.stays_narrow(target, found) else self.fill(found, width)
             self.equation = outer
         return self.known[target]
 

@@ -60,6 +60,11 @@ class Program:
             k = int(str(tree.left.value))
         return Width(k, size, names)
 
+    def is_declared(self, target: str) -> bool:
+        """Whether the text says how wide an equation's target is. A split says so too."""
+        base = re.sub(r"_\d+$", "", target) if self.equations[target].loop else target
+        return target in self.states or base in self.locals or len(self.equations[target].targets) > 1
+
     def target_width(self, target: str) -> Width:
         """The declared width of an equation's target, H if there is none. Loops: that of n for n_1."""
         base = re.sub(r"_\d+$", "", target) if self.equations[target].loop else target

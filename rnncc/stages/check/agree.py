@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rnncc.ir import dim as dims
 from rnncc.ir.dim import INPUT_SIZE, Dim
-from rnncc.ir.term import Op, Surrogate, Term, Val
+from rnncc.ir.term import Equation, Op, Surrogate, Term, Val
 from rnncc.ir.typed import Shape
 from rnncc.language.diagnostics import Label
 from rnncc.language.greek import in_ascii
@@ -30,14 +30,33 @@ class Side:
 
 
 class Agreement:
-    """Makes widths equal. `shapes` are those of the values known so far."""
+    """Makes widths equal. `shapes` are those of the values known so far, `narrow` those of them whose width nothing
+    declares."""
 
-    def __init__(self, solver: Solver, shapes: Mapping[str, Shape], symbols: Symbols, report: Report) -> None:
-        self.solver, self.shapes, self.symbols, self.report = solver, shapes, symbols, report
+    def __init__(
+        self,
+        solver: Solver,
+        shapes: Mapping[str, Shape],
+        symbols: Symbols,
+        report: Report,
+        narrow: Mapping[str, Equation],
+    ) -> None:
+        self.solver, self.shapes, self.symbols, self.report, self.narrow = solver, shapes, symbols, report, narrow
+
+    def unknown(self) -> Shape:
+        """The shape of what an error left behind. It fits everywhere."""
+        return Shape(self.solver.fresh(), kind="unknown")
+
+    def why(self, span: Span) -> str:
+        return f"line {self.report.line(span)}"
+
+    def describe(self, term: Term) -> str:
+        text = self.report.text(term.span)
+        return f"'{text}'" if len(text) <= 30 else "this"
 
     def same(self, left: Side, right: Side) -> None:
         """Both widths are one; an error where they cannot be."""
-        why = f"line {self.report.line(right.span)}{self.wide_input(left, right)}"
+        why = self.why(right.span) + self.wide_input(left, right)
         if not self.solver.equal(left.width, right.width, right.span, why):
             self.mismatch(left, right)
 
@@ -74,8 +93,10 @@ class Agreement:
         self.report.error("RNN214", message, right.span, f"width {widths[1]}", help, notes)
 
     def origins(self, span: Span) -> tuple[Label, ...]:
-        """Where the width of a plain name was declared."""
+        """Where the width of a plain name was declared, or comes from."""
         name = in_ascii(self.report.source.text[span.start : span.end].partition("[")[0].strip())
+        if name in self.narrow:
+            return (Label(self.narrow[name].target_span, f"as wide as its value: 'local {name}: H' spreads it"),)
         declared = self.symbols.spans.get(name)
         if declared is None or declared == span:
             return ()

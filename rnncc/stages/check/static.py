@@ -130,7 +130,8 @@ class Statics:
         if name in self.dims:
             message = f"must be known when the cell is compiled; the size '{name}' is chosen later"
             if reserved(name) or name == "num_heads":
-                help = f"a formula of {name} may stand where a width does, 'state s: {name}//2'; here write a number"
+                formula = f"2*{name}" if name == "num_heads" else f"{name}//2"
+                help = f"a formula of {name} may stand where a width does, 'state s: {formula}'; here write a number"
             else:
                 help = f"declare 'const {name} = …' in place of the dim"
             raise _NotStatic("RNN220", message, span, help)

@@ -1,0 +1,43 @@
+"""Which drawn expressions are one number per head, so that their targets are it too unless they are declared."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from tests.generated.expressions import NARROW, Leaf
+
+
+def is_narrow(text: str, leaves: Iterable[Leaf]) -> bool:
+    """Whether an expression is one number per head, or one."""
+    known = {ast.unparse(ast.parse(leaf.value.text, mode="eval")) for leaf in leaves if leaf.width == NARROW}
+    return _is_narrow(ast.parse(text.strip(), mode="eval").body, known)
+
+
+def reads_values(text: str) -> bool:
+    """Whether an expression reads more than scalars."""
+    tree = ast.parse(text.strip(), mode="eval")
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called}
+    return bool(names - {"ps", "dt", "pi", "inf"})
+
+
+def _is_narrow(node: ast.expr, known: set[str]) -> bool:
+    match node:
+        case ast.Constant():
+            return True
+        case ast.Name() | ast.Subscript():
+            return ast.unparse(node) in {*known, "pi", "inf"}
+        case ast.BinOp(_, ast.MatMult(), _):
+            return False
+        case ast.BinOp(left, _, right) | ast.Compare(left, _, [right]):
+            return _is_narrow(left, known) and _is_narrow(right, known)
+        case ast.UnaryOp(_, operand):
+            return _is_narrow(operand, known)
+        case ast.IfExp(_, body, _):
+            return _is_narrow(body, known)
+        case ast.Call(ast.Name(name), arguments):
+            if name in ("concat", "repeat", "split"):
+                return False
+            return name in ("sum", "mean") or all(_is_narrow(argument, known) for argument in arguments)
+    return False
