@@ -13,6 +13,7 @@ import rnncc
 from rnncc import verify
 from rnncc.analysis.kinks import branches
 from rnncc.ir.cell import Cell
+from rnncc.ir.expr import Ref, apply
 from rnncc.language.read import read_source
 from rnncc.language.source import Source
 from rnncc.machine.paths import locate
@@ -255,6 +256,14 @@ def test_branches_are_what_relus_comparisons_and_spikes_look_at() -> None:
     found = branches(front(Source("branches.rnn", text))[0][0])
     assert [branch.points for branch in found] == [(0.0,)] * 3
     assert branches(front(Source("elman.rnn", GOOD))[0][0]) == ()
+
+
+def test_a_maximum_is_a_branch_where_a_gradient_passes_it() -> None:
+    text = "cell Largest\nstate h\nv = W@x + R@h[t-1]\na = max(v)\nu = tanh(W@x)\ne = max(u)\n"
+    text += "h[t] = softmax(v) + a*u + exp(u - detach(e))\n"
+    ((cell, _),) = front(Source("largest.rnn", text))
+    assert [(branch.value, branch.points) for branch in branches(cell)] == [(apply("sub", Ref("v"), Ref("a")), (0.0,))]
+    assert verify.verify(rnncc.compile(text, "largest").Largest, cell).passed
 
 
 def test_verify_calls_weak_what_hardly_proves_anything(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,8 @@ class Bounds:
                         return self._parts(inner, operators)
                     case RowOp(_, RowOperator.MAX, (operand,)) if "max" in operators:
                         return (Ref(operand),)
+            case Apply("detach", (value,)):
+                return self._parts(value, operators)
             case Apply(operator, (left, right)) if operator in operators:
                 return tuple(part for side in (left, right) for part in (side, *self._parts(side, operators)))
         return ()

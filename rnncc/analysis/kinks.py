@@ -1,4 +1,5 @@
-"""Where a cell's values or derivatives jump: the values that its relus, comparisons, spikes and the like look at."""
+"""Where a cell's values or derivatives jump: the values that its relus, comparisons, spikes, maxima and the like look
+at."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
-from rnncc.ir.cell import Cell, Node, Pointwise
+from rnncc.ir.cell import Cell, Contraction, Delay, Node, Pointwise, RowOp, RowOperator, operands
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply
 from rnncc.language.operators import OPERATORS
 
@@ -31,12 +32,45 @@ def fixed_branches(cell: Cell) -> tuple[Branch, ...]:
 
 
 def _of(nodes: Iterable[Node]) -> tuple[Branch, ...]:
+    nodes = tuple(nodes)
+    followed = {name for node in nodes for name in _followed(node)}
+    detached = {name for node in nodes for name in operands(node)} - followed
     return tuple(
-        Branch(node.target, value, points)
+        Branch(target, value, points)
         for node in nodes
-        if isinstance(node, Pointwise)
-        for value, points in _within(node.expr)
+        for target, value, points in _of_node(node, has_gradient=node.target not in detached)
     )
+
+
+def _of_node(node: Node, has_gradient: bool) -> Iterator[tuple[str, Expr, tuple[float, ...]]]:
+    match node:
+        case Pointwise(target, expr):
+            yield from ((target, value, points) for value, points in _within(expr))
+        case RowOp(target, RowOperator.MAX, (operand,)) if has_gradient:
+            # The gradient jumps where the largest element changes; that element itself is exactly the maximum.
+            yield operand, apply("sub", Ref(operand), Ref(target)), (0.0,)
+        case RowOp() | Contraction() | Delay():
+            return
+        case _:
+            assert_never(node)
+
+
+def _followed(node: Node) -> Iterator[str]:
+    """The values that a node reads and passes a gradient to."""
+    yield from _followed_in(node.expr) if isinstance(node, Pointwise) else operands(node)
+
+
+def _followed_in(expr: Expr) -> Iterator[str]:
+    match expr:
+        case Const() | Apply("detach", _):
+            return
+        case Ref(name):
+            yield name
+        case Apply(_, arguments):
+            for argument in arguments:
+                yield from _followed_in(argument)
+        case _:
+            assert_never(expr)
 
 
 def _within(expr: Expr) -> Iterator[tuple[Expr, tuple[float, ...]]]:

@@ -91,7 +91,7 @@ class RowOperator(Enum):
     SUM = "sum"  # [k, N, D] -> [1, N, 1]
     MEAN = "mean"  # the same
     SPREAD = "spread"  # [1, N, 1] -> [k, N, D], each element / (k*D): the adjoint of mean
-    MAX = "max"  # the same; no gradient of its own: only softmax uses it, where the gradient cancels
+    MAX = "max"  # the same as sum; the largest elements share its gradient (torch.amax)
     CUMSUM = "cumsum"
     CUMSUM_REVERSED = "cumsum_reversed"  # sum of the elements from here to the end: the adjoint of cumsum
     SLICE = "slice"  # units `offset` to `offset + width of the target` along the packed axis k

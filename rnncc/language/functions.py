@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rnncc.language.operators import OPERATORS
+
 ROW_FUNCTIONS: dict[str, tuple[int, int]] = {
     # name: least and most positional arguments
     "layernorm": (1, 1),
@@ -10,8 +12,15 @@ ROW_FUNCTIONS: dict[str, tuple[int, int]] = {
     "cumsum": (1, 1),
     "sum": (1, 1),
     "mean": (1, 1),
+    "max": (1, 1),
+    "min": (1, 1),
     "split": (1, 1),
     "repeat": (2, 2),
     "concat": (2, 64),
 }
 MATRIX_FUNCTIONS: dict[str, tuple[int, int]] = {"T": (1, 1), "eye": (1, 1)}
+
+
+def is_across_units(name: str, arguments: int) -> bool:
+    """Whether a call with so many arguments is one of ROW_FUNCTIONS: `max(v)` is, `max(a, b)` is an operator."""
+    return name in ROW_FUNCTIONS and (name not in OPERATORS or arguments == 1)

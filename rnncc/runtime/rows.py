@@ -59,8 +59,8 @@ def row_mean(value: Tensor, heads: int, k: int) -> Tensor:
 
 
 def row_max(value: Tensor, heads: int, k: int) -> Tensor:
-    """The maximum over each head's units. It has no gradient: what softmax subtracts cancels."""
-    return split_heads(value.detach(), heads, k).amax(-1)
+    """The maximum over each head's units. The largest share its gradient."""
+    return split_heads(value, heads, k).amax(-1)
 
 
 def row_cumsum(value: Tensor, heads: int, k: int) -> Tensor:

@@ -165,6 +165,18 @@ weights E: matrix
 u = E@h[t-1]
 h[t] = tanh(R@h[t-1]*gap + W@x + u)
 """,
+    # All numbers of a maximum are negative, so what is padded takes no part. Of two parts, of a narrower value.
+    "largest": """cell Largest
+dim P
+state h, c: P
+local w: P
+weights U: matrix
+v = 0.5*tanh(W@x + R@h[t-1]) - 3
+w = tanh(U@h[t-1]) - 5
+c[t] = 0.5*c[t-1] + w - 0.5*min(w)
+e = max(concat(v, h[t-1] - 8))
+h[t] = tanh(v - max(v) + 1) + 0.5*e + 0.1*max(c[t])
+""",
     # The gradients of `gap` and of `p` are sums of the same value.
     "shared": """cell Shared
 input x, gap: 1
@@ -192,6 +204,9 @@ h[t] = tanh(R@h[t-1] + W@x) + 0.1*exp(-gap) + 0.1*tanh(p)
         ("half", GATHER, "bf16", 64, 2, 3, {}),
         ("half", GRID, "f32", 64, 1, 9, {}),
         ("gapped", GATHER, "f32", 64, 1, 9, {}),
+        ("largest", GATHER, "f32", 64, 2, 9, {"P": 48}),
+        ("largest", GATHER, "f32", 72, 1, 3, {"P": 40}),
+        ("largest", GRID, "f32", 72, 1, 9, {"P": 24}),
         ("shared", GATHER, "f32", 64, 2, 9, {}),
         ("shared", GRID, "f32", 40, 1, 3, {}),
         ("twice", GATHER, "f32", 48, 2, 9, {}),

@@ -237,7 +237,8 @@ class _Cell:
     def write(self, left: str, value: Bounded, width: str = "") -> None:
         self.draft.equations.append(f"{left} = {ast.unparse(ast.parse(value.text, mode='eval'))}")
         self.settle(left, value.text)
-        if width and re.search(r"\bg\b", value.text) and not re.search(r"@| if |sum|mean|concat|repeat", value.text):
+        narrows = re.search(r"@| if |sum|mean|max|min|concat|repeat", value.text)
+        if width and re.search(r"\bg\b", value.text) and not narrows:
             # Another equation may share the parameter by its full name.
             self.draft.vectors.append((f"g_{left}", width))
 

@@ -20,7 +20,7 @@ MOST_PHASES = 6
 # What a chain may have, and a fused kernel takes.
 FEATURES = (
     "product", "sum of operands", "two matrices of an operand", "reset before product", "several gates",
-    "bias inside", "layernorm", "rmsnorm", "softmax", "mean", "sum", "divided by its mean", "parts",
+    "bias inside", "layernorm", "rmsnorm", "softmax", "mean", "sum", "max", "divided by its mean", "parts",
     "norm of parts", "concat", "per-head number", "spread number", "several states", "late state",
     "learned start", "earlier state", "loop", "computed matrix", "cumsum", "repeat", "no product",
     "value of its own width", "norm of its own width", "softmax of its own width", "number of its own width",

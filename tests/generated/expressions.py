@@ -159,14 +159,16 @@ class Expressions:
         return self.unary_of(found) if depth > 0 and kind < 0.75 else found
 
     def reduction(self, depth: int) -> Bounded | None:
-        """sum or mean of something wide."""
+        """sum, mean, max or min of something wide."""
         widths = [w for w in self.sizes if w != NARROW and self.can_pin(w) and self.may_reduce(w)]
         if not widths:
             return None
         width = self.random.choice(widths)
         inner = self.draw(width, depth - 1, pinned=True)
-        if self.random.random() < 0.5:
-            return Bounded(f"mean({inner.text})", inner.low, inner.high)
+        kind = self.random.random()
+        if kind < 0.7:
+            name = "mean" if kind < 0.4 else "max" if kind < 0.6 else "min"
+            return Bounded(f"{name}({inner.text})", inner.low, inner.high)
         if inner.size * self.sizes[width] > LIMIT:
             inner = self.scaled(inner)
         units = self.sizes[width]

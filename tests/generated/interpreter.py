@@ -57,6 +57,11 @@ class Step:
         return _Values(self.program, self.inputs_alone, p, s, x, k.N).results()
 
 
+REDUCTIONS: dict[str, Callable[..., Tensor]] = {
+    "sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch.amin,
+}  # fmt: skip
+
+
 class _Values:
     def __init__(self, program: Program, inputs_alone: frozenset[str], p: Any, s: Any, x: Any, heads: int) -> None:
         self.program, self.inputs_alone, self.heads = program, inputs_alone, heads
@@ -134,7 +139,7 @@ class _Values:
             case ast.IfExp():
                 return self.width(self.chosen(node))
             case ast.Call(ast.Name(name), arguments):
-                if name in ("sum", "mean"):
+                if name in REDUCTIONS and len(arguments) == 1:
                     return None
                 if name in ("concat", "repeat"):
                     parts = [self.width(argument) for argument in (arguments if name == "concat" else arguments[:1])]
@@ -263,9 +268,8 @@ class _Values:
     ) -> Tensor:
         first = arguments[0]
         match name:
-            case "sum" | "mean":
-                inner = self.eval(first, self.width(first))
-                return inner.sum((0, 2), keepdim=True) if name == "sum" else inner.mean((0, 2), keepdim=True)
+            case "sum" | "mean" | "max" | "min" if len(arguments) == 1:
+                return REDUCTIONS[name](self.eval(first, self.width(first)), (0, 2), keepdim=True)
             case "concat":
                 return torch.cat([self.eval(part, self.width(part)) for part in arguments], 0)
             case "repeat":

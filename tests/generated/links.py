@@ -27,7 +27,7 @@ class Links(Draft):
             (1, self.product), (1, self.product), (1, self.product), (1, self.rmsnorm), (1, self.number),
             (1, self.parts), (1, self.divided), (2, self.layernorm), (2, self.softmax), (2, self.rounds),
             (2, lambda: self.norm_of_parts("rmsnorm")), (3, lambda: self.norm_of_parts("layernorm")),
-            (3, self.attention), (1, self.cumsum),
+            (3, self.attention), (1, self.cumsum), (2, self.logsumexp),
         ]  # fmt: skip
         found += [
             (2, self.own_width), (2, self.own_width), (3, self.own_norm), (3, self.own_square), (4, self.own_softmax),
@@ -135,6 +135,13 @@ class Links(Draft):
     def attention(self) -> None:
         self.features |= {"softmax", "sum"}
         self.narrow(f"sum(softmax({self.taken()})*{self.some(self.now).text})")
+
+    def logsumexp(self) -> None:
+        """Rounding may change which number is the largest: its gradient cancels."""
+        self.features.add("max")
+        name = self.new("e")
+        self.write(name, self.taken())
+        self.narrow(f"0.3*(max({name}) + log(sum(exp({name} - max({name})))))")
 
     def narrow(self, text: str) -> None:
         """The next value is one number per head, or that number for all units."""

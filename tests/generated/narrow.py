@@ -39,5 +39,6 @@ def _is_narrow(node: ast.expr, known: set[str]) -> bool:
         case ast.Call(ast.Name(name), arguments):
             if name in ("concat", "repeat", "split"):
                 return False
-            return name in ("sum", "mean") or all(_is_narrow(argument, known) for argument in arguments)
+            reduces = name in ("sum", "mean", "max", "min") and len(arguments) == 1
+            return reduces or all(_is_narrow(argument, known) for argument in arguments)
     return False

@@ -139,3 +139,33 @@ def steps_of_steps(p: Any, s: Any, x: Any, k: Any) -> Values:
     f = given(4 * h, (4 * h).floor(), torch.cos(4 * h)) + 0.5
     c = given(f, f.sign(), 2 * (f > 0).double() + (f / 2).round())
     return {"h": 0.3 * a + 0.2 * c + tanh(p.W_h @ x() + given(h, (h > 0).double(), h))}
+
+
+@case(
+    """
+cell Defined
+state h, v
+const θ = 0.3, k = 2.0
+def slope(u) = exp(-k*u**2)
+def spike(u, θ0) = heaviside(u - θ0, grad=δ -> slope(δ))
+def quantised(u, levels, g) = round(levels*u, grad=g)/levels
+def straight(f, u) = u + detach(f(u) - u)
+def held(s) = 0.5*detach(s[t-1]) + 0.4*s[t-1]
+z = spike(v[t-1], θ)
+c = quantised(tanh(W@x + R@h[t-1] + b), 4, 1) + quantised(h[t-1], 2, triangular(0.7))
+v[t] = held(v) + c - detach(z)*θ
+h[t] = 0.5*straight(sign, v[t]) + z + 0.1*held(h)
+""",
+    lambda H: {"h": (H, 0.0), "v": (H, 0.0)},
+    heads=2,
+)
+def defined(p: Any, s: Any, x: Any, k: Any) -> Values:
+    """Functions of the cell's own, which stop gradients, or have derivatives that they are given."""
+    h, v = s("h"), s("v")
+    u = v - 0.3
+    z = given(u, (u > 0).double(), exp(-2 * u**2))
+    a, r = 4 * tanh(p.W_c @ x() + mm(p.R_c, h) + p.b_c), 2 * h
+    c = given(a, a.round(), torch.ones_like(a)) / 4 + given(r, r.round(), 0.7 * torch.relu(1 - r.abs())) / 2
+    new = 0.5 * v.detach() + 0.4 * v + c - z.detach() * 0.3
+    straight = given(new, new.sign(), torch.ones_like(new))
+    return {"v": new, "h": 0.5 * straight + z + 0.1 * (0.5 * h.detach() + 0.4 * h)}

@@ -6,8 +6,9 @@ from rnncc.language.codes.entry import Code
 from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
 from rnncc.language.operators import OPERATORS
 
-_FUNCTIONS = ", ".join([*(name for name, row in OPERATORS.items() if row.user), *ROW_FUNCTIONS, *MATRIX_FUNCTIONS])
-_OF_INPUTS = ", ".join(f"`{name}`" for name, row in OPERATORS.items() if row.user and not row.in_loop)
+_OPERATORS = {name: row for name, row in OPERATORS.items() if row.user}
+_FUNCTIONS = ", ".join({**_OPERATORS, **ROW_FUNCTIONS, **MATRIX_FUNCTIONS})
+_OF_INPUTS = ", ".join(f"`{name}`" for name, row in _OPERATORS.items() if not row.in_loop)
 
 
 def _cell(*lines: str) -> str:
@@ -46,14 +47,13 @@ CHECK = (
     Code(
         "RNN204",
         "wrong arguments of a function",
-        "The number of arguments or a keyword does not fit the function: `max`, `min` and `logaddexp` take two "
-        "values, `clamp` a value and two bounds, `where` a condition and two values, `repeat` a value and a whole "
-        "number. Functions across the units (`sum`, `softmax`, `layernorm`, `concat`, …) take values of the step or "
-        "params: a number has no units. The one keyword is `grad=`, the derivative of a step function (`sign`, "
-        "`heaviside`, `floor`, `round`): a number, `fast_sigmoid(k)`, `atan(k)`, `sigmoid(k)`, `triangular(k)`, or "
-        "`u -> exp(-u**2)`, which reads numbers, constants and its argument.",
-        _cell("state h", "h[t] = max(W@x + R@h[t-1] + b)"),
-        _cell("state h", "h[t] = max(W@x + R@h[t-1] + b, 0)"),
+        "The number of arguments or a keyword does not fit the function: `max` and `min` take one value or two, "
+        "`clamp` a value and two bounds, `where` a condition and two values, `repeat` a value and a whole number. "
+        "Functions across the units (`sum`, `softmax`, …) take values of the step or params: a number has none. The "
+        "one keyword is `grad=`, the derivative of a step function (`sign`, `heaviside`, `floor`, `round`): a number, "
+        "`fast_sigmoid(k)`, `atan(k)`, `sigmoid(k)`, `triangular(k)`, or `u -> exp(-u**2)` of constants and u.",
+        _cell("state h", "h[t] = clamp(W@x + R@h[t-1] + b, 1)"),
+        _cell("state h", "h[t] = clamp(W@x + R@h[t-1] + b, -1, 1)"),
         label="does not fit the function",
     ),
     Code(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Mapping
 
 from rnncc.ir.syntax import Call, Expression
 from rnncc.ir.term import Bad, Eye, Op, Row, Share, Term, Transposed
-from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
+from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS, is_across_units
 from rnncc.language.names import FUNCTIONS
 from rnncc.language.operators import OPERATORS, STEPS
 from rnncc.language.report import Report
@@ -48,16 +48,17 @@ class Calls:
             return Bad(call.span)
         if name in STEPS and call.keywords:
             return self.derivatives.step(name, call, scope)
-        if name in OPERATORS and OPERATORS[name].user:
+        across = is_across_units(name, len(call.arguments))
+        if name in OPERATORS and OPERATORS[name].user and not across:
             arity = OPERATORS[name].arity
-            if not self.arguments(name, call, (arity, arity)):
+            if not self.arguments(name, call, (1 if name in ROW_FUNCTIONS else arity, arity)):
                 return Bad(call.span)
             arguments = tuple(self.term(argument) for argument in call.arguments)
             wrong = refuse_zero_divisor(name, arguments, self.report)
             return Bad(call.span) if wrong else Op(name, arguments, call.span)
         if name == "repeat":
             return self.repeat(call, scope)
-        if name in ROW_FUNCTIONS:
+        if across:
             if not self.arguments(name, call, ROW_FUNCTIONS[name]):
                 return Bad(call.span)
             return Row(name, tuple(self.term(argument) for argument in call.arguments), span=call.span)
@@ -102,9 +103,9 @@ class Calls:
         given = len(call.arguments)
         if least <= given <= most:
             return not call.keywords
-        wanted = f"{least}" if least == most else f"{least} to {most}"
+        wanted = f"{least}" if least == most else f"{least} {'or' if most == least + 1 else 'to'} {most}"
         plural = "" if wanted == "1" else "s"
-        nested = (least, most, given) == (2, 2, 3) and name in ("max", "min", "logaddexp")
+        nested = (most, given) == (2, 3) and name in ("max", "min", "logaddexp")
         help = f"write '{name}({name}(a, b), c)'" if nested else ""
         self.report.error("RNN204", f"'{name}' takes {wanted} argument{plural}, not {given}", call.span, help=help)
         # What is one too many is not looked into.

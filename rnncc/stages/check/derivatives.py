@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 
 from rnncc.ir.syntax import Binary, Call, Expression, Index, Keyword, Lambda, Name, children
 from rnncc.ir.term import Bad, Num, Op, Surrogate, Term, Val
-from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
+from rnncc.language.functions import MATRIX_FUNCTIONS, is_across_units
 from rnncc.language.names import reserved
 from rnncc.language.operators import GIVEN, SURROGATES
 from rnncc.language.report import Report
@@ -123,11 +123,12 @@ class Derivatives:
                 return f"'{base}[…]' is none of these"
             case Binary("@"):
                 return "a product mixes units"
-            case Call(function):
+            case Call(function, arguments):
                 constant = self.symbols.constants.get(function)
                 name = constant.value if constant is not None and isinstance(constant.value, str) else function
                 # An unknown function is reported as such.
-                return f"'{name}' mixes units" if name in (*ROW_FUNCTIONS, *MATRIX_FUNCTIONS) else ""
+                mixes = name in MATRIX_FUNCTIONS or is_across_units(name, len(arguments))
+                return f"'{name}' mixes units" if mixes else ""
             case _:
                 return ""
 

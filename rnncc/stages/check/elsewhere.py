@@ -67,7 +67,8 @@ _TYPES = {
 
 # What people write for a function of another name.
 _OTHER_NAMES = {
-    "maximum": "max", "minimum": "min", "swish": "silu", "ln": "log", "layer_norm": "layernorm", "rms_norm": "rmsnorm",
+    "maximum": "max", "minimum": "min", "amax": "max", "amin": "min", "swish": "silu", "ln": "log",
+    "layer_norm": "layernorm", "rms_norm": "rmsnorm",
     "hard_sigmoid": "hardsigmoid", "hard_tanh": "hardtanh", "leaky_relu": "leakyrelu", "transpose": "T",
     "step": "heaviside", "chunk": "split", "cat": "concat", "clip": "clamp", "sgn": "sign", "spike": "heaviside",
     "repeat_interleave": "repeat", "rint": "round", "stop_gradient": "detach", "stopgrad": "detach", "stop": "detach",
@@ -96,7 +97,7 @@ _WORDS = {
     "std": "write 'sqrt(mean((v - mean(v))**2))'",
     "prod": "write 'exp(sum(log(v)))' where v is positive",
     "cumprod": "write 'exp(cumsum(log(v)))' where v is positive",
-    "logsumexp": "write 'm + log(sum(exp(v - m)))' with a bound m of v",
+    "logsumexp": "write 'm + log(sum(exp(v - m)))' with 'm = detach(max(v))'",
     "softmin": "write 'softmax(-v)'",
     "log_softmax": "write 'log(softmax(v))'",
     "tile": "write 'concat(v, v)'",

@@ -42,7 +42,7 @@ from rnncc.stages.check.solver import Solver, is_unknown
 from rnncc.stages.check.split import Split, split_widths
 
 # Of equal elements these make the same number, however many there are.
-_OF_EQUALS = frozenset({"mean", "max", "layernorm", "rmsnorm"})
+_OF_EQUALS = frozenset({"mean", "max", "min", "layernorm", "rmsnorm"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +296,7 @@ class _Inference:
             return self.agreement.unknown()
         first = shapes[0].width
         match function:
-            case "sum" | "mean":
+            case "sum" | "mean" | "max" | "min":
                 return Shape(reduced(self.solver.resolve(first), self.input_dims))
             case "repeat":
                 return Shape(dims.scale(self.solver.resolve(first), times))

@@ -252,7 +252,7 @@ class Sweep:
                 self._collect(name, span).slices.append(_Slice(node.offset, result, d))
                 return
             case RowOperator.MAX:
-                # Only softmax has it, where its gradient cancels.
+                self._give(name, self._share_of_largest(node, d), width, span)
                 return
             case RowOperator.MEAN:
                 reverse = RowOperator.SPREAD
@@ -272,6 +272,20 @@ class Sweep:
                 assert_never(node.operator)
         part = self._row(width, RowOp(f"d_{name}__from_{target}", reverse, (d,), node.offset, node.times, span))
         self._give(name, Ref(part), width, span)
+
+    def _share_of_largest(self, node: RowOp, d: str) -> Expr:
+        """What each unit gets of a maximum's cotangent: the largest share it, the others get none.
+
+        The maximum is taken again, of the values as they are here. They may have been rounded when they were saved, and
+        would then differ from the maximum of those that were not.
+        """
+        (name,) = node.operands
+        width, result, span = self.values[name].width, self.values[node.target].width, node.span
+        again = self._row(result, RowOp(f"{node.target}__again", RowOperator.MAX, (name,), span=span))
+        is_largest = self._pointwise(f"d_{name}__is_largest", width, apply("eq", Ref(name), Ref(again)), span)
+        count = self._row(result, RowOp(f"d_{name}__count", RowOperator.SUM, (is_largest,), span=span))
+        share = self._pointwise(f"d_{name}__share", result, apply("div", Ref(d), Ref(count)), span)
+        return apply("mul", Ref(is_largest), Ref(share))
 
 
 def _clipped(d: str) -> Expr:

@@ -58,6 +58,12 @@ class RowFunctions:
                 return RowOp("", RowOperator.SUM, operands, span=term.span), Shape(narrow)
             case "mean":
                 return RowOp("", RowOperator.MEAN, operands, span=term.span), Shape(narrow)
+            case "max":
+                return RowOp("", RowOperator.MAX, operands, span=term.span), Shape(narrow)
+            case "min":
+                opposite = self.nodes.named(apply("neg", Ref(first)))
+                least = apply("neg", self.reduce(RowOperator.MAX, opposite, narrow))
+                return Pointwise("", least, term.span), Shape(narrow)
             case "cumsum":
                 return RowOp("", RowOperator.CUMSUM, operands, span=term.span), Shape(width)
             case "repeat":
@@ -102,7 +108,7 @@ class RowFunctions:
         return apply("mul", value, apply("rsqrt", apply("add", squares, apply("epsilon", value))))
 
     def softmax(self, operand: str, narrow: Dim) -> Expr:
-        """exp(v - max) / sum."""
+        """exp(v - max) / sum. The gradient through the maximum would cancel, so there is none."""
         largest = self.reduce(RowOperator.MAX, operand, narrow)
-        powers = Ref(self.nodes.named(apply("exp", apply("sub", Ref(operand), largest))))
+        powers = Ref(self.nodes.named(apply("exp", apply("sub", Ref(operand), apply("detach", largest)))))
         return apply("div", powers, self.reduce(RowOperator.SUM, powers.name, narrow))

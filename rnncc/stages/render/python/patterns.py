@@ -168,7 +168,7 @@ def _softmax(node: Pointwise, made: Mapping[str, Node]) -> Softmax | None:
         case _:
             return None
     match _expression(powers, made):
-        case Apply("exp", (Apply("sub", (Ref(operand), Ref(largest))),)):
+        case Apply("exp", (Apply("sub", (Ref(operand), Apply("detach", (Ref(largest),)))),)):
             return Softmax(node.target, operand) if _row_operand(largest, RowOperator.MAX, made) == operand else None
         case _:
             return None
