@@ -16,9 +16,9 @@ from rnncc.stages.render.templates import text
 
 
 def gpu_kernels(package: Package) -> Bundle:
-    """Returns the files that a package for GPUs has besides. Its kernels that take all sizes belong to a cell, or to an op
-    that is the same for every cell. Both kinds have a source file of the host side, and files of kernels. Fused kernels
-    are added to them, where there are any."""
+    """Returns the files that a package for GPUs has besides. Its kernels that take all sizes belong to a cell, or to an
+    op that is the same for every cell. Both kinds have a source file of the host side, and files of kernels. Fused
+    kernels are added to them, where there are any."""
     hosts = tuple(_hosts(package)) if package.on_gpus else ()
     whole = tuple(_kernels(package)) if package.on_gpus else ()
     fused = tuple(fused_files(package.kernels))
