@@ -129,7 +129,8 @@ Node = Pointwise | Contraction | RowOp | Delay
 @dataclass(frozen=True, slots=True)
 class Initialiser:
     """How a parameter starts. `kind`: `default` (U(±1/√H)), `constant` (value), `uniform` (low, high), `normal`
-    (mean, std), `xavier`, `xavier_normal`, `kaiming`, `orthogonal`, `eye`; matrices per gate and head."""
+    (mean, std), `xavier`, `xavier_normal`, `kaiming`, `orthogonal`, `eye`; matrices per gate and head. `left_factor`,
+    `right_factor`: of a product that varies as `default` does."""
 
     kind: str = "default"
     values: tuple[float, ...] = ()

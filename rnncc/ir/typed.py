@@ -36,18 +36,26 @@ class Shape:
 @dataclass(frozen=True, slots=True)
 class ParameterType:
     """`kind` is vector, scalar, matrix, diag, or unknown after an error. `width` and `columns` are what `matrix(P, H)`
-    gives, else None (to be inferred). `blockdiag(n)` is a matrix of that structure."""
+    gives, else None (to be inferred). `blockdiag(n)` is a matrix of that structure. `rank` is what `lowrank(k)` gives.
+    `initialiser`: how a group of the type starts where no `init` says it."""
 
     kind: str
     width: Dim | None = None
     columns: Dim | None = None
     structure: Structure = DENSE
+    rank: Dim | None = None
+    initialiser: Initialiser = Initialiser()
     span: Span = _span()
 
     @property
     def is_matrix(self) -> bool:
         """Whether `@` may stand behind it."""
         return self.kind in ("matrix", "diag")
+
+
+def written(group: str) -> str:
+    """A group as the text names it: R for its factors R__u and R__v."""
+    return group.partition("__")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,11 @@ class GroupMember:
     group: str
     target: str
     span: Span = _span()
+
+    @property
+    def written(self) -> str:
+        """The group as the text names it."""
+        return written(self.group)
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,10 +134,11 @@ class RecurrentModule(StateDicts, Regularised):
                     f"{constant.name}={value!r} is another program than this class was built with "
                     f"({constant.name}={constant.value!r}); derive from a module loaded with {constant.name}={value!r}"
                 )
-        for size in cell.sizes:
-            self.dims[size.name] = keywords.pop(size.name, None)
+        own_sizes = [size.name for size in cell.sizes if size.is_keyword]
+        for size in own_sizes:
+            self.dims[size] = keywords.pop(size, None)
         if keywords:
-            known = [constant.name for constant in cell.constants] + [size.name for size in cell.sizes]
+            known = [constant.name for constant in cell.constants] + own_sizes
             raise TypeError(
                 f"{type(self).__name__} got an unexpected keyword argument {next(iter(keywords))!r}"
                 + (f"; its own are {', '.join(known)}" if known else "")

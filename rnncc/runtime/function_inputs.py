@@ -139,7 +139,7 @@ def read_constants(cell: CellSpec, given: Mapping[str, float]) -> dict[str, floa
 def check_sizes_asked_for(cell: CellSpec, asked: Mapping[str, int | None]) -> None:
     """Raises TypeError for a keyword that is no size of the cell, and for a size that is no integer; ValueError for one
     below 1."""
-    known = {"hidden_size", "input_size", "num_heads", *(size.name for size in cell.sizes)}
+    known = {"hidden_size", "input_size", "num_heads", *(size.name for size in cell.sizes if size.is_keyword)}
     for name, value in asked.items():
         if name not in known:
             raise TypeError(f"{cell.name} got an unexpected keyword argument {name!r}")

@@ -67,7 +67,7 @@ class RecurrentLayer(RecurrentModule):
     @staticmethod
     def document(cell: CellSpec) -> str:
         """The docstring of a cell's layer."""
-        own = [f"{size.name}: a size" for size in cell.sizes]
+        own = [f"{size.name}: a size" for size in cell.sizes if size.is_keyword]
         own += [f"{constant.name}: default {constant.value!r}" for constant in cell.constants]
         defaults = {i.name: f" ({i.default:g} where left out)" for i in cell.inputs if i.default is not None}
         extra = [f"{item.name}= [T, B, width]{defaults.get(item.name, '')}" for item in cell.inputs[1:]]

@@ -94,6 +94,11 @@ def _fill(member: MemberSpec, tensor: Tensor, bound: float) -> None:
             # torch computes it in float32 or wider only.
             wide = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
             tensor.copy_(nn.init.orthogonal_(wide))
+        case "left_factor" | "right_factor":
+            # Elements of a product of two such factors have the variance of U(-bound, bound).
+            rank = tensor.shape[1 if member.initialiser == "left_factor" else 0]
+            each = (3 / rank) ** 0.25 * math.sqrt(bound)
+            nn.init.uniform_(tensor, -each, each)
         case "eye":
             nn.init.eye_(tensor)
         case other:

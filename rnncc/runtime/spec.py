@@ -47,11 +47,17 @@ class ParameterSpec:
 
 @dataclass(frozen=True, slots=True)
 class SizeSpec:
-    """A declared dim: a keyword of the constructor, or `solved` from the others."""
+    """A declared dim: a keyword of the constructor, or `solved` from the others. The compiler's own, as the rank of
+    `lowrank(k)`, are no keywords."""
 
     name: str
     default: int | None = None
     solved: Width | None = None
+
+    @property
+    def is_keyword(self) -> bool:
+        """Whether a caller may give it."""
+        return "__" not in self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import pytest
 
 from rnncc.language.codes import CODES, Code
 from rnncc.language.codes.check import CHECK
+from rnncc.language.codes.declare import DECLARE
 from rnncc.language.codes.later import LATER
 from rnncc.language.codes.page import errors_page
 from rnncc.language.codes.parse import PARSE
@@ -17,7 +18,7 @@ from rnncc.language.diagnostics import Severity
 from tests.conftest import Golden
 
 ROOT = Path(__file__).parents[2]
-ROWS = (*PARSE, *CHECK, *WARNINGS, *LATER)
+ROWS = (*PARSE, *CHECK, *DECLARE, *WARNINGS, *LATER)
 
 
 def test_codes_are_unique_and_sorted() -> None:

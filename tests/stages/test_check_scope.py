@@ -85,7 +85,9 @@ REFUSED = {
         ("state h", "buffer A: matrix(H, H)", "h[t] = tanh(W@x + A@h[t-1])"),
         "RNN120", "buffer", "requires_grad_(False)",
     ),
-    "low rank": (("state h", "weights R: lowrank(4)", ELMAN), "RNN228", "lowrank(4)", "U@(V@h[t-1])"),
+    "low rank": (
+        ("state h", "param V: lowrank(4)", "h[t] = tanh(W@x + V@h[t-1])"), "RNN227", "lowrank(4)", "weights V: lowrank",
+    ),
     # Functions that are written otherwise.
     "dropout": (
         ("state h", "h[t] = dropout(tanh(W@x + R@h[t-1]), 0.1)"), "RNN203", "dropout", "recurrent_dropout=0.1",

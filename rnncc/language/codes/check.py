@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from rnncc.language.codes.entry import Code
+from rnncc.language.codes.entry import ELMAN, Code, cell_text
 from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
 from rnncc.language.operators import OPERATORS
 
 _OPERATORS = {name: row for name, row in OPERATORS.items() if row.user}
 _FUNCTIONS = ", ".join({**_OPERATORS, **ROW_FUNCTIONS, **MATRIX_FUNCTIONS})
-_OF_INPUTS = ", ".join(f"`{name}`" for name, row in _OPERATORS.items() if not row.in_loop)
 
-
-def _cell(*lines: str) -> str:
-    return "\n".join(("cell Example", *lines, ""))
-
-
-_ELMAN = "h[t] = tanh(W@x + R@h[t-1] + b)"
 
 CHECK = (
     Code(
@@ -24,8 +17,8 @@ CHECK = (
         "Inside a step a state has two values, the old one `h[t-1]` and the new one `h[t]`. Which of them a "
         "formula means decides what it computes: published implementations of one cell (LEM) differ by exactly "
         "this. So a bare `h` is not guessed.",
-        _cell("state h", "h[t] = tanh(W@x + R@h + b)"),
-        _cell("state h", _ELMAN),
+        cell_text("state h", "h[t] = tanh(W@x + R@h + b)"),
+        cell_text("state h", ELMAN),
     ),
     Code(
         "RNN202",
@@ -33,16 +26,16 @@ CHECK = (
         "Every name is a built-in (`x`, `W`, `R`, `b`, `bR`, `inf`, `pi`), a declaration, or the target of an "
         "equation of the same cell. For an instance such as `n[3]`, an equation or the loop must define exactly "
         "that one.",
-        _cell("state h", "gate = sigmoid(W@x + R@h[t-1] + b)", "h[t] = gat*tanh(W@x + b)"),
-        _cell("state h", "gate = sigmoid(W@x + R@h[t-1] + b)", "h[t] = gate*tanh(W@x + b)"),
+        cell_text("state h", "gate = sigmoid(W@x + R@h[t-1] + b)", "h[t] = gat*tanh(W@x + b)"),
+        cell_text("state h", "gate = sigmoid(W@x + R@h[t-1] + b)", "h[t] = gate*tanh(W@x + b)"),
     ),
     Code(
         "RNN203",
         "unknown function",
         f"The functions are `{_FUNCTIONS}`. Their definitions are PyTorch's with default arguments. `def gate(u) = "
         "…` defines one of your own, above its first call.",
-        _cell("state h", "h[t] = tahn(W@x + R@h[t-1] + b)"),
-        _cell("state h", _ELMAN),
+        cell_text("state h", "h[t] = tahn(W@x + R@h[t-1] + b)"),
+        cell_text("state h", ELMAN),
     ),
     Code(
         "RNN204",
@@ -52,8 +45,8 @@ CHECK = (
         "Functions across the units (`sum`, `softmax`, …) take values of the step or params: a number has none. The "
         "one keyword is `grad=`, the derivative of a step function (`sign`, `heaviside`, `floor`, `round`): a number, "
         "`fast_sigmoid(k)`, `atan(k)`, `sigmoid(k)`, `triangular(k)`, or `u -> exp(-u**2)` of constants and u.",
-        _cell("state h", "h[t] = clamp(W@x + R@h[t-1] + b, 1)"),
-        _cell("state h", "h[t] = clamp(W@x + R@h[t-1] + b, -1, 1)"),
+        cell_text("state h", "h[t] = clamp(W@x + R@h[t-1] + b, 1)"),
+        cell_text("state h", "h[t] = clamp(W@x + R@h[t-1] + b, -1, 1)"),
         label="does not fit the function",
     ),
     Code(
@@ -61,16 +54,16 @@ CHECK = (
         "a state is never updated",
         "Exactly one equation gives each state its new value. Without it the state would keep its initial value "
         "for ever: remove it, make it a `param`, or write its equation.",
-        _cell("state h, c", _ELMAN),
-        _cell("state h", _ELMAN),
+        cell_text("state h, c", ELMAN),
+        cell_text("state h", ELMAN),
     ),
     Code(
         "RNN206",
         "a name is given a value twice",
         "Equations are definitions, sorted by dependence, not assignments that run one after the other; so two of "
         "them cannot have the same target. Give the first value a name of its own.",
-        _cell("state h", "n = W@x + R@h[t-1] + b", "n = tanh(n)", "h[t] = n"),
-        _cell("state h", "a = W@x + R@h[t-1] + b", "n = tanh(a)", "h[t] = n"),
+        cell_text("state h", "n = W@x + R@h[t-1] + b", "n = tanh(n)", "h[t] = n"),
+        cell_text("state h", "a = W@x + R@h[t-1] + b", "n = tanh(a)", "h[t] = n"),
         label="the second equation",
     ),
     Code(
@@ -78,16 +71,16 @@ CHECK = (
         "the new value of a state is written `h[t]`",
         "A state is written at time t. The time is not left out on the left side, for the same reason as on the "
         "right: a reader must see which names are remembered.",
-        _cell("state h", "h = tanh(W@x + R@h[t-1] + b)"),
-        _cell("state h", _ELMAN),
+        cell_text("state h", "h = tanh(W@x + R@h[t-1] + b)"),
+        cell_text("state h", ELMAN),
     ),
     Code(
         "RNN208",
         "a time on a value that is not a state",
         "A gate has one value in a step and is forgotten afterwards, so it carries no time. If the next step "
         "needs its value, declare it as a state.",
-        _cell("state h", "g[t] = sigmoid(W@x + b)", "h[t] = g*tanh(W@x + R@h[t-1] + b)"),
-        _cell("state h", "g = sigmoid(W@x + b)", "h[t] = g*tanh(W@x + R@h[t-1] + b)"),
+        cell_text("state h", "g[t] = sigmoid(W@x + b)", "h[t] = g*tanh(W@x + R@h[t-1] + b)"),
+        cell_text("state h", "g = sigmoid(W@x + b)", "h[t] = g*tanh(W@x + R@h[t-1] + b)"),
         label="has no time index",
     ),
     Code(
@@ -95,8 +88,8 @@ CHECK = (
         "equations depend on each other in a circle",
         "Within one step each value must follow from values known before it; the message prints the circle. "
         "Usually one of the states in it is meant at `[t-1]`.",
-        _cell("state h, c", "c[t] = tanh(W@x + R@h[t] + b)", "h[t] = sigmoid(W@x + b)*c[t]"),
-        _cell("state h, c", "c[t] = tanh(W@x + R@h[t-1] + b)", "h[t] = sigmoid(W@x + b)*c[t]"),
+        cell_text("state h, c", "c[t] = tanh(W@x + R@h[t] + b)", "h[t] = sigmoid(W@x + b)*c[t]"),
+        cell_text("state h, c", "c[t] = tanh(W@x + R@h[t-1] + b)", "h[t] = sigmoid(W@x + b)*c[t]"),
     ),
     Code(
         "RNN210",
@@ -104,8 +97,8 @@ CHECK = (
         "`R` in the equation of gate i is one matrix, `R_i`. Applied to two different operands in that equation "
         "it would be one matrix shared by both, which is seldom meant. Declare a second group (`weights Q: "
         "matrix`). Or share the matrix: that is what a `param` is for.",
-        _cell("state h, c", "c[t] = tanh(W@x + R@h[t-1] + R@c[t-1] + b)", "h[t] = tanh(c[t])"),
-        _cell("state h, c", "weights Q: matrix", "c[t] = tanh(W@x + R@h[t-1] + Q@c[t-1] + b)", "h[t] = tanh(c[t])"),
+        cell_text("state h, c", "c[t] = tanh(W@x + R@h[t-1] + R@c[t-1] + b)", "h[t] = tanh(c[t])"),
+        cell_text("state h, c", "weights Q: matrix", "c[t] = tanh(W@x + R@h[t-1] + Q@c[t-1] + b)", "h[t] = tanh(c[t])"),
         label="a second operand",
     ),
     Code(
@@ -113,24 +106,24 @@ CHECK = (
         "a matrix is used element by element",
         "`*` multiplies two values unit by unit; a matrix acts on a vector with `@`. For a weight of one number per "
         "unit, declare it as `vector`.",
-        _cell("state h", "h[t] = tanh(W*x + R@h[t-1] + b)"),
-        _cell("state h", _ELMAN),
+        cell_text("state h", "h[t] = tanh(W*x + R@h[t-1] + b)"),
+        cell_text("state h", ELMAN),
     ),
     Code(
         "RNN212",
         "the left side of `@` is not a matrix",
         "`M@v` needs a matrix on its left. A weight of one number per unit (a `vector`, as in peepholes) multiplies "
         "with `*`; a vector times a matrix is written `T(M)@v`.",
-        _cell("state h, c", "weights p: vector", "c[t] = tanh(W@x + p@c[t-1] + b)", "h[t] = tanh(R@h[t-1] + c[t])"),
-        _cell("state h, c", "weights p: vector", "c[t] = tanh(W@x + p*c[t-1] + b)", "h[t] = tanh(R@h[t-1] + c[t])"),
+        cell_text("state h, c", "weights p: vector", "c[t] = tanh(W@x + p@c[t-1] + b)", "h[t] = tanh(R@h[t-1] + c[t])"),
+        cell_text("state h, c", "weights p: vector", "c[t] = tanh(W@x + p*c[t-1] + b)", "h[t] = tanh(R@h[t-1] + c[t])"),
     ),
     Code(
         "RNN213",
         "the right side of `@` is not a vector",
         "A matrix multiplies a value of the step, which is an input, a state, a gate or an expression of them. Numbers "
         "and scalars scale with `*`. Products of two matrices are allowed where both are parameters.",
-        _cell("state h", "h[t] = tanh(W@x + R@0.5 + h[t-1] + b)"),
-        _cell("state h", "h[t] = tanh(W@x + 0.5*h[t-1] + b)"),
+        cell_text("state h", "h[t] = tanh(W@x + R@0.5 + h[t-1] + b)"),
+        cell_text("state h", "h[t] = tanh(W@x + 0.5*h[t-1] + b)"),
         label="not a vector",
     ),
     Code(
@@ -139,8 +132,8 @@ CHECK = (
         "Values that are added or multiplied element by element have the same width (or width 1, which is spread "
         "over all units). The message says where each width comes from. A target has width H unless a `local` "
         "declares it.",
-        _cell("dim P = 64", "state m: P, h", _ELMAN, "m[t] = m[t-1] + h[t]"),
-        _cell("dim P = 64", "state m: P, h", "weights M: matrix", _ELMAN, "m[t] = m[t-1] + M@h[t]"),
+        cell_text("dim P = 64", "state m: P, h", ELMAN, "m[t] = m[t-1] + h[t]"),
+        cell_text("dim P = 64", "state m: P, h", "weights M: matrix", ELMAN, "m[t] = m[t-1] + M@h[t]"),
     ),
     Code(
         "RNN215",
@@ -148,8 +141,8 @@ CHECK = (
         "A recurrent layer goes through the sequence once; at step t the steps after it are not known. A "
         "bidirectional layer (`bidirectional=True`) sees the future through its second direction; otherwise shift "
         "the input.",
-        _cell("state h", "h[t] = tanh(W@x[t+1] + R@h[t-1] + b)"),
-        _cell("state h", _ELMAN),
+        cell_text("state h", "h[t] = tanh(W@x[t+1] + R@h[t-1] + b)"),
+        cell_text("state h", ELMAN),
         label="not known at t",
     ),
     Code(
@@ -158,8 +151,8 @@ CHECK = (
         "A state or an input is indexed by `t` or `t` minus a whole number known when the cell is compiled. A "
         "gate has no past (declare it as a state if the next step needs it), and a step has no number: `h[0]` or "
         "`h[2*t]` mean nothing here.",
-        _cell("state h", "h[t] = tanh(W@x + R@h[2*t] + b)"),
-        _cell("state h", _ELMAN),
+        cell_text("state h", "h[t] = tanh(W@x + R@h[2*t] + b)"),
+        cell_text("state h", ELMAN),
         label="no such index",
     ),
     Code(
@@ -172,15 +165,15 @@ CHECK = (
         "`weights`.) The generated code keeps your names, so the clash is refused here instead of there. For the same "
         "reason a constant, dim or input is not called like an argument of the layer (`dropout`, `lengths`), nor a "
         "parameter like an attribute of torch's modules (`type`, `half`).",
-        _cell("state h", "d_gate = sigmoid(W@x + b)", "h[t] = d_gate*tanh(W@x + R@h[t-1] + b)"),
-        _cell("state h", "gate = sigmoid(W@x + b)", "h[t] = gate*tanh(W@x + R@h[t-1] + b)"),
+        cell_text("state h", "d_gate = sigmoid(W@x + b)", "h[t] = d_gate*tanh(W@x + R@h[t-1] + b)"),
+        cell_text("state h", "gate = sigmoid(W@x + b)", "h[t] = gate*tanh(W@x + R@h[t-1] + b)"),
     ),
     Code(
         "RNN218",
         "a name means two things",
         "All things of a cell, and the parameters of its functions, share one set of names.",
-        _cell("input scale: 1", "state h", "const scale = 0.1", "h[t] = scale*tanh(W@x + R@h[t-1] + b)"),
-        _cell("input gap: 1", "state h", "const scale = 0.1", "h[t] = scale*gap*tanh(W@x + R@h[t-1] + b)"),
+        cell_text("input scale: 1", "state h", "const scale = 0.1", "h[t] = scale*tanh(W@x + R@h[t-1] + b)"),
+        cell_text("input gap: 1", "state h", "const scale = 0.1", "h[t] = scale*gap*tanh(W@x + R@h[t-1] + b)"),
         label="declared before",
     ),
     Code(
@@ -188,14 +181,14 @@ CHECK = (
         "two spellings meet in one name",
         "In generated code and parameters, the instance `n[1]` of a loop is `n_1`, `α` is `alpha`, and `W_i` is "
         "the W of gate i. Another value with exactly that name would overwrite it: rename it.",
-        _cell(
+        cell_text(
             "state h",
             "n_1 = sigmoid(W@x + b)",
             "for l in 1..2:",
             "    n[l] = tanh(R@h[t-1] + b)",
             "h[t] = n_1*n[1] + n[2]",
         ),
-        _cell(
+        cell_text(
             "state h",
             "z = sigmoid(W@x + b)",
             "for l in 1..2:",
@@ -211,8 +204,8 @@ CHECK = (
         "are whole numbers, or comparisons of them, made of literals, constants and loop variables. Widths may be made "
         "of I, H and dims as well: `state s: H//2`. To choose between values at run time, write "
         "`where(condition, a, b)`.",
-        _cell("state h", "h[t] = tanh((W@x if x > 0 else 0) + R@h[t-1] + b)"),
-        _cell("state h", "h[t] = tanh(where(W@x > 0, W@x, 0) + R@h[t-1] + b)"),
+        cell_text("state h", "h[t] = tanh((W@x if x > 0 else 0) + R@h[t-1] + b)"),
+        cell_text("state h", "h[t] = tanh(where(W@x > 0, W@x, 0) + R@h[t-1] + b)"),
         label="not known when compiling",
     ),
     Code(
@@ -221,7 +214,9 @@ CHECK = (
         "An equation may have 4,096 nodes and a cell 1,024 equations after its loops are unrolled; "
         "`h[t-k]` reaches back 64 steps at most (each is one more value that the kernels carry), `x[t-k]` 1,024. "
         "Beyond that the generated code would take minutes to compile. Check the loop's bounds.",
-        _cell("state h", "s[0] = h[t-1]", "for l in 1..2000:", "    s[l] = tanh(R@s[l-1] + b)", "h[t] = s[2000] + W@x"),
+        cell_text(
+            "state h", "s[0] = h[t-1]", "for l in 1..2000:", "    s[l] = tanh(R@s[l-1] + b)", "h[t] = s[2000] + W@x"
+        ),
         label="too many",
     ),
     Code(
@@ -230,171 +225,8 @@ CHECK = (
         "`i, f = split(v)` cuts v along its units: targets with a declared width take theirs, the others share "
         "the rest equally, in whole multiples. `split` stands alone on the right side, with at least two targets. "
         "Declare the width of v (`local v: 4*H`) or of the targets.",
-        _cell("state h", "local v: 3*H", "v = W@x + R@h[t-1] + b", "i, g = split(v)", "h[t] = sigmoid(i)*tanh(g)"),
-        _cell("state h", "local v: 2*H", "v = W@x + R@h[t-1] + b", "i, g = split(v)", "h[t] = sigmoid(i)*tanh(g)"),
+        cell_text("state h", "local v: 3*H", "v = W@x + R@h[t-1] + b", "i, g = split(v)", "h[t] = sigmoid(i)*tanh(g)"),
+        cell_text("state h", "local v: 2*H", "v = W@x + R@h[t-1] + b", "i, g = split(v)", "h[t] = sigmoid(i)*tanh(g)"),
         label="cannot be divided so",
-    ),
-    Code(
-        "RNN223",
-        "a dim has no possible value",
-        "A dim is a positive whole number, or a sum, product or whole quotient (`//`) of others. Here it is zero "
-        "or negative, or two uses of it contradict each other.",
-        _cell("dim P = 0", "state h: P", _ELMAN),
-        _cell("dim P = 64", "state h: P", _ELMAN),
-        label="too small",
-    ),
-    Code(
-        "RNN224",
-        "bad initialiser",
-        "`init NAME = …` names a group, a member of one (`b_f`) or a param. What it can start from: a number, "
-        "`uniform(a, b)`, `normal(mean, std)`, `xavier`, `xavier_normal`, `kaiming`, `orthogonal` and `eye`; the "
-        "last five need a matrix. Numbers are finite and within float32, `a` is not above `b`, `std` not negative.",
-        _cell("state h", _ELMAN, "init b = orthogonal"),
-        _cell("state h", _ELMAN, "init R = orthogonal"),
-        label="no initialiser",
-    ),
-    Code(
-        "RNN225",
-        "bad initial value of a state",
-        "A state starts as a number within float32, as `-inf`, or as `learned` (a parameter). Anything else, such as "
-        "a function of the first input, is passed to the module as `hx`.",
-        _cell("state h = tanh(x)", _ELMAN),
-        _cell("state h = learned", _ELMAN),
-        label="not known before the run",
-    ),
-    Code(
-        "RNN226",
-        "bad constant",
-        "A constant is a number, made of numbers and earlier constants, or the name of a function (`const act = "
-        "tanh`). It becomes a keyword of the module's constructor. What is trained is a `param`; what depends on "
-        "the input is an equation.",
-        _cell("state h", "const k = x", "h[t] = k*tanh(W@x + R@h[t-1] + b)"),
-        _cell("state h", "param k: scalar = 1", "h[t] = k*tanh(W@x + R@h[t-1] + b)"),
-        label="not constant",
-    ),
-    Code(
-        "RNN227",
-        "bad type",
-        "The types of parameters are `vector`, `scalar`, `matrix`, `matrix(rows, columns)`, `diag` and `blockdiag(n)`.",
-        _cell("state h", "weights p: vectr", "h[t] = tanh(W@x + p*h[t-1] + b)"),
-        _cell("state h", "weights p: vector", "h[t] = tanh(W@x + p*h[t-1] + b)"),
-        label="no such type",
-    ),
-    Code(
-        "RNN228",
-        "not supported yet",
-        "The language knows `sparse`, `mask` and `lowrank` matrices, but this version of rnncc does not compile "
-        "them. `blockdiag(n)` and `diag` are the nearest that it does.",
-        _cell("state h", "weights R: sparse(density=0.3)", _ELMAN),
-        _cell("state h", "weights R: blockdiag(4)", _ELMAN),
-        label="not supported yet",
-    ),
-    Code(
-        "RNN229",
-        "outside the scope of the language",
-        "A state is a vector, and a step is made of matrix-vector products and of functions applied unit by unit. "
-        "States with a second axis (mLSTM, GLA, DeltaNet, S6), sums over pairs of units (LTC), convolutions, complex "
-        "numbers, whole numbers as inputs and memories of open length are other kinds of programs. The message names "
-        "the nearest form that can be stated.",
-        _cell("state C: matrix", "k = W@x", "C[t] = C[t-1] + k"),
-        label="outside the language",
-    ),
-    Code(
-        "RNN230",
-        "the function is not available in the loop",
-        f"`T`, `eye` and matrix arithmetic work on parameters only; {_OF_INPUTS} also on inputs. "
-        "In the sequential part, on values that depend on a state, they are not compiled. `leakyrelu(v)` can be "
-        "written `max(v, 0.01*v)`, `elu(v)` `where(v > 0, v, exp(min(v, 0)) - 1)`.",
-        _cell("state h", "h[t] = leakyrelu(W@x + R@h[t-1] + b)"),
-        _cell("state h", "v = W@x + R@h[t-1] + b", "h[t] = max(v, 0.01*v)"),
-        label="reads a state",
-    ),
-    Code(
-        "RNN231",
-        "a cell without a state",
-        "What makes a cell recurrent is what it remembers: at least one `state`. A layer without one is an "
-        "ordinary feed-forward layer of torch.nn.",
-        _cell("h = tanh(W@x + b)"),
-        _cell("state h", _ELMAN),
-        label="has no state",
-    ),
-    Code(
-        "RNN232",
-        "bad output",
-        "`output NAME` names one value of the step, a state or a gate; it stands at most once. Without it the "
-        "first state is the output. Other states are returned on request (`return_sequences_of=`).",
-        _cell("state h", "output y", _ELMAN, "output h", "y = sigmoid(R@h[t] + b)"),
-        _cell("state h", "output y", _ELMAN, "y = sigmoid(R@h[t] + b)"),
-        label="cannot be an output",
-    ),
-    Code(
-        "RNN233",
-        "the equation has no such parameter",
-        "`W_f` is the parameter that a bare `W` makes in the equation of gate f. It can be shared by writing "
-        "`W_f` in another equation, but f's own equation must use `W`, for it decides the shape and the place in "
-        "the packed tensor.",
-        _cell("state h", "f = sigmoid(R@h[t-1] + b)", "h[t] = f*tanh(W_f@x + R@h[t-1] + b)"),
-        _cell("state h", "f = sigmoid(W@x + R@h[t-1] + b)", "h[t] = f*tanh(W_f@x + R@h[t-1] + b)"),
-        label="no such parameter",
-    ),
-    Code(
-        "RNN234",
-        "a declaration inside a loop",
-        "A `for` holds equations and further loops. Declarations say what is true of the whole cell: write them "
-        "above it.",
-        _cell(
-            "state h",
-            "for l in 1..2:",
-            "    const k = 2",
-            "    n[l] = tanh(R@h[t-1] + b)",
-            "h[t] = k*n[1] + n[2] + W@x",
-        ),
-        _cell(
-            "state h", "const k = 2", "for l in 1..2:", "    n[l] = tanh(R@h[t-1] + b)", "h[t] = k*n[1] + n[2] + W@x"
-        ),
-        label="belongs before the loop",
-    ),
-    Code(
-        "RNN235",
-        "the constant cannot take this value",
-        "A constant that shapes the program (a loop bound, a delay, a width, a function) may be given another "
-        "value when the cell is compiled: `rnncc.load(text, L=3)`. The name must be such a constant of the cell "
-        "and the value of its kind, which is a whole number or the name of a function.",
-        _cell(
-            "const L = 2",
-            "state h",
-            "s[0] = h[t-1]",
-            "for l in 1..L:",
-            "    s[l] = tanh(R@s[l-1] + b)",
-            "h[t] = s[L] + W@x",
-        ),
-        shaping=(("L", "tanh"),),
-        label="no such constant",
-    ),
-    Code(
-        "RNN236",
-        "the target cannot be written",
-        "Inputs, params, constants, dims, groups and loop variables have their values from elsewhere; an "
-        "equation defines a gate (a new name) or a state's `[t]`.",
-        _cell("input gap: 1", "state h", "gap = 2", "h[t] = gap*tanh(W@x + R@h[t-1] + b)"),
-        _cell("input gap: 1", "state h", "twice = 2*gap", "h[t] = twice*tanh(W@x + R@h[t-1] + b)"),
-        label="cannot be written",
-    ),
-    Code(
-        "RNN237",
-        "division by zero",
-        "The divisor is made of numbers alone, and is zero: the quotient is infinite or NaN at every step, and has no "
-        "derivative. Write `inf` where infinity is meant. Where a divisor may become zero, bound it: `v/max(n, 1e-6)`.",
-        _cell("state h", "h[t] = tanh(W@x + R@h[t-1] + b)/(1 - 1)"),
-        _cell("state h", "h[t] = tanh(W@x + R@h[t-1] + b)/(1 - 0.5)"),
-        label="this is zero",
-    ),
-    Code(
-        "RNN238",
-        "bad default of an input",
-        "A call may leave out an input that has a default, a number for every step and sequence. `x` can have none.",
-        _cell("input gap: 1 = x", "state h", "h[t] = gap*tanh(W@x + R@h[t-1] + b)"),
-        _cell("input gap: 1 = 1", "state h", "h[t] = gap*tanh(W@x + R@h[t-1] + b)"),
-        label="not known before the run",
     ),
 )

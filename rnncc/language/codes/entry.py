@@ -6,6 +6,13 @@ from dataclasses import dataclass
 
 from rnncc.language.diagnostics import Severity
 
+ELMAN = "h[t] = tanh(W@x + R@h[t-1] + b)"
+
+
+def cell_text(*lines: str) -> str:
+    """The text of a cell with these lines."""
+    return "\n".join(("cell Example", *lines, ""))
+
 
 @dataclass(frozen=True, slots=True)
 class Code:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rnncc.language.codes.check import _cell
-from rnncc.language.codes.entry import Code
+from rnncc.language.codes.entry import Code, cell_text
 from rnncc.language.diagnostics import Severity
 
 _WARNING, _NOTE = Severity.WARNING, Severity.NOTE
@@ -14,8 +13,8 @@ WARNINGS = (
         "a value is never used",
         "Nothing that the cell gives out depends on this equation, so it is not computed and its parameters are "
         "not made. Either it was forgotten in another equation or it can go.",
-        _cell("state h", "z = sigmoid(W@x + b)", "h[t] = tanh(W@x + R@h[t-1] + b)"),
-        _cell("state h", "z = sigmoid(W@x + b)", "h[t] = z*tanh(W@x + R@h[t-1] + b)"),
+        cell_text("state h", "z = sigmoid(W@x + b)", "h[t] = tanh(W@x + R@h[t-1] + b)"),
+        cell_text("state h", "z = sigmoid(W@x + b)", "h[t] = z*tanh(W@x + R@h[t-1] + b)"),
         _WARNING,
     ),
     Code(
@@ -23,8 +22,8 @@ WARNINGS = (
         "a declaration is never used",
         "A param, group, constant, dim or function is declared that no equation names. A parameter that takes no part "
         "gets no gradient, which stops distributed training with an error; so it is not made.",
-        _cell("state h", "param k: scalar = 1", "h[t] = tanh(W@x + R@h[t-1] + b)"),
-        _cell("state h", "param k: scalar = 1", "h[t] = k*tanh(W@x + R@h[t-1] + b)"),
+        cell_text("state h", "param k: scalar = 1", "h[t] = tanh(W@x + R@h[t-1] + b)"),
+        cell_text("state h", "param k: scalar = 1", "h[t] = k*tanh(W@x + R@h[t-1] + b)"),
         _WARNING,
         label="never used",
     ),
@@ -32,8 +31,8 @@ WARNINGS = (
         "RNN253",
         "an input is never used",
         "The module would ask for a tensor at every call and ignore it.",
-        _cell("input x, gap: 1", "state h", "h[t] = tanh(W@x + R@h[t-1] + b)"),
-        _cell("input x, gap: 1", "state h", "h[t] = tanh(gap*(W@x) + R@h[t-1] + b)"),
+        cell_text("input x, gap: 1", "state h", "h[t] = tanh(W@x + R@h[t-1] + b)"),
+        cell_text("input x, gap: 1", "state h", "h[t] = tanh(gap*(W@x) + R@h[t-1] + b)"),
         _WARNING,
         label="never read",
     ),
@@ -42,8 +41,8 @@ WARNINGS = (
         "a state never reaches the output",
         "The state is computed and kept, but the output does not depend on it, so a loss on the output cannot "
         "train it. It is returned in `h_n` all the same.",
-        _cell("state h, c", "h[t] = tanh(W@x + R@h[t-1] + b)", "c[t] = 0.9*c[t-1] + 0.1*h[t]"),
-        _cell("state h, c", "h[t] = tanh(W@x + R@h[t-1] + c[t-1] + b)", "c[t] = 0.9*c[t-1] + 0.1*h[t]"),
+        cell_text("state h, c", "h[t] = tanh(W@x + R@h[t-1] + b)", "c[t] = 0.9*c[t-1] + 0.1*h[t]"),
+        cell_text("state h, c", "h[t] = tanh(W@x + R@h[t-1] + c[t-1] + b)", "c[t] = 0.9*c[t-1] + 0.1*h[t]"),
         _WARNING,
         label="not in the output",
     ),
@@ -52,8 +51,8 @@ WARNINGS = (
         "the output depends on no state",
         "The layer's output at each step is a function of that step's input only; the recurrence takes no part in "
         "it. Usually `output` names the wrong value.",
-        _cell("state h", "output y", "h[t] = tanh(W@x + R@h[t-1] + b)", "y = sigmoid(W@x + b)"),
-        _cell("state h", "output y", "h[t] = tanh(W@x + R@h[t-1] + b)", "y = sigmoid(R@h[t] + b)"),
+        cell_text("state h", "output y", "h[t] = tanh(W@x + R@h[t-1] + b)", "y = sigmoid(W@x + b)"),
+        cell_text("state h", "output y", "h[t] = tanh(W@x + R@h[t-1] + b)", "y = sigmoid(R@h[t] + b)"),
         _WARNING,
         label="reads no state",
     ),
@@ -62,8 +61,8 @@ WARNINGS = (
         "`R` on a value that no state reaches",
         "`R` is by convention the recurrent matrix: it has the shape of a product with a state, is called "
         "`weight_hh`, and is initialised and dropped out as such. On a value made of inputs only, `W` is meant.",
-        _cell("state h", "u = tanh(R@x + b)", "h[t] = tanh(W@x + R@h[t-1] + b) + u"),
-        _cell("state h", "u = tanh(W@x + b)", "h[t] = tanh(W@x + R@h[t-1] + b) + u"),
+        cell_text("state h", "u = tanh(R@x + b)", "h[t] = tanh(W@x + R@h[t-1] + b) + u"),
+        cell_text("state h", "u = tanh(W@x + b)", "h[t] = tanh(W@x + R@h[t-1] + b) + u"),
         _WARNING,
         label="only inputs here",
     ),
@@ -73,8 +72,8 @@ WARNINGS = (
         "`W` is by convention the matrix of the inputs: it is always dense, also where `num_heads` splits the "
         "recurrent matrices into blocks, so on a state it couples the heads and the cell cannot be built with "
         "`num_heads` above 1. Write `R`, or declare a group.",
-        _cell("state h", "u = W@x + b", "h[t] = tanh(u + W@h[t-1] + b)"),
-        _cell("state h", "u = W@x + b", "h[t] = tanh(u + R@h[t-1] + b)"),
+        cell_text("state h", "u = W@x + b", "h[t] = tanh(u + W@h[t-1] + b)"),
+        cell_text("state h", "u = W@x + b", "h[t] = tanh(u + R@h[t-1] + b)"),
         _WARNING,
         label="couples the heads",
     ),
@@ -83,8 +82,8 @@ WARNINGS = (
         "a gate without a bias",
         "The equation applies matrices but adds no `b`. Some papers leave the bias out on purpose, many only in "
         "the notation. Reported on request only (`rnncc check --pedantic`).",
-        _cell("state h", "h[t] = tanh(W@x + R@h[t-1])"),
-        _cell("state h", "h[t] = tanh(W@x + R@h[t-1] + b)"),
+        cell_text("state h", "h[t] = tanh(W@x + R@h[t-1])"),
+        cell_text("state h", "h[t] = tanh(W@x + R@h[t-1] + b)"),
         _WARNING,
         pedantic=True,
         label="no bias",
@@ -96,8 +95,8 @@ WARNINGS = (
         "everything after it NaN. Bound its argument (`min`, `clamp`, `-softplus`), or keep a running maximum as "
         "sLSTM does (`m`). Inputs other than `x` are taken to be times or gates, so not negative: "
         "`exp(-softplus(lam)*gap)` gives no warning, and overflows where a negative `gap` is passed.",
-        _cell("state h", "i = W@x + R@h[t-1] + b", "h[t] = exp(i)*tanh(W@x + b)"),
-        _cell("state h", "i = W@x + R@h[t-1] + b", "h[t] = exp(min(i, 0))*tanh(W@x + b)"),
+        cell_text("state h", "i = W@x + R@h[t-1] + b", "h[t] = exp(i)*tanh(W@x + b)"),
+        cell_text("state h", "i = W@x + R@h[t-1] + b", "h[t] = exp(min(i, 0))*tanh(W@x + b)"),
         _WARNING,
         label="may overflow",
     ),
@@ -106,8 +105,8 @@ WARNINGS = (
         "division by a state that starts at 0",
         "At the first step (and after each reset) the state is 0, so the quotient is infinite or NaN. Give the "
         "state another initial value, or bound the divisor away from 0: `max(n[t-1], 1)`.",
-        _cell("state h, n", "n[t] = n[t-1] + sigmoid(W@x + b)", "h[t] = tanh(W@x + R@h[t-1] + b)/n[t-1]"),
-        _cell("state h, n = 1", "n[t] = n[t-1] + sigmoid(W@x + b)", "h[t] = tanh(W@x + R@h[t-1] + b)/n[t-1]"),
+        cell_text("state h, n", "n[t] = n[t-1] + sigmoid(W@x + b)", "h[t] = tanh(W@x + R@h[t-1] + b)/n[t-1]"),
+        cell_text("state h, n = 1", "n[t] = n[t-1] + sigmoid(W@x + b)", "h[t] = tanh(W@x + R@h[t-1] + b)/n[t-1]"),
         _WARNING,
         label="0 at the first step",
     ),
@@ -118,8 +117,8 @@ WARNINGS = (
         "before it is trained. Spiking cells use a surrogate for the backward pass, `heaviside(v, "
         "grad=fast_sigmoid(10))`, and quantised ones the straight-through estimator, `round(v, grad=1)`. Where no "
         "gradient is meant, `detach` says so: `detach(round(v))`.",
-        _cell("state h, v", "v[t] = 0.9*v[t-1] + W@x + R@h[t-1] + b", "h[t] = heaviside(v[t] - 1)"),
-        _cell(
+        cell_text("state h, v", "v[t] = 0.9*v[t-1] + W@x + R@h[t-1] + b", "h[t] = heaviside(v[t] - 1)"),
+        cell_text(
             "state h, v", "v[t] = 0.9*v[t-1] + W@x + R@h[t-1] + b", "h[t] = heaviside(v[t] - 1, grad=fast_sigmoid(10))"
         ),
         _WARNING,
@@ -132,8 +131,8 @@ WARNINGS = (
         "`input_size == hidden_size` only. That may be meant; often a matrix was forgotten. `rnncc explain FILE` lists "
         "these constraints, and the layer checks them when it is made (RNN701). Reported on request only "
         "(`rnncc check --pedantic`).",
-        _cell("state h", "h[t] = tanh(x + R@h[t-1] + b)"),
-        _cell("state h", "h[t] = tanh(W@x + R@h[t-1] + b)"),
+        cell_text("state h", "h[t] = tanh(x + R@h[t-1] + b)"),
+        cell_text("state h", "h[t] = tanh(W@x + R@h[t-1] + b)"),
         _WARNING,
         pedantic=True,
         label="here they meet",
@@ -143,8 +142,8 @@ WARNINGS = (
         "numbers make an infinity or a NaN",
         "An expression of finite numbers alone, such as `log(0)`, `log(-1)` or `10**400`, is infinite or NaN. So is "
         "every value that it is added to, at every step. Write `inf` where that is meant, as in a maximum.",
-        _cell("state h", "g = sigmoid(W@x + R@h[t-1] + b)", "h[t] = min(g, -log(0))"),
-        _cell("state h", "g = sigmoid(W@x + R@h[t-1] + b)", "h[t] = min(g, inf)"),
+        cell_text("state h", "g = sigmoid(W@x + R@h[t-1] + b)", "h[t] = min(g, -log(0))"),
+        cell_text("state h", "g = sigmoid(W@x + R@h[t-1] + b)", "h[t] = min(g, inf)"),
         _WARNING,
         label="not finite",
     ),
@@ -156,14 +155,14 @@ WARNINGS = (
         "figures are estimates for one instruction set in float and double, which is what `rnncc.load` compiles; "
         "`rnncc build` compiles three instruction sets. The marked equation takes the largest part of the time. Fewer "
         "turns take less. One wide state, `state h: 8*H`, takes one operation where eight states take eight.",
-        _cell(
+        cell_text(
             "state h",
             "v[0] = tanh(W@x + R@h[t-1] + b)",
             "for m in 1..300:",
             "    v[m] = tanh(0.9*v[m-1])",
             "h[t] = v[300]",
         ),
-        _cell(
+        cell_text(
             "state h",
             "v[0] = tanh(W@x + R@h[t-1] + b)",
             "for m in 1..3:",
@@ -180,8 +179,8 @@ WARNINGS = (
         "what is made of these and of scalars. Earlier releases spread it over H elements. That is the same where it "
         "is added or multiplied. Here it is not: a matrix on it has fewer columns, a sum or a softmax of it fewer "
         "elements. Declare the width. The next release does without this warning.",
-        _cell("state h", "weights V: matrix", "e = mean(x)", "h[t] = tanh(V@e + R@h[t-1] + b)"),
-        _cell("state h", "weights V: matrix", "local e: 1", "e = mean(x)", "h[t] = tanh(V@e + R@h[t-1] + b)"),
+        cell_text("state h", "weights V: matrix", "e = mean(x)", "h[t] = tanh(V@e + R@h[t-1] + b)"),
+        cell_text("state h", "weights V: matrix", "local e: 1", "e = mean(x)", "h[t] = tanh(V@e + R@h[t-1] + b)"),
         _WARNING,
         label="one number",
     ),
@@ -191,8 +190,8 @@ WARNINGS = (
         "A product with a recurrent matrix that needs the result of another one of the same step has to wait for "
         "it. Each such phase costs one synchronisation per step on a GPU. The GRU of 1406.1078v3 has two, that of v1 "
         "(reset after the product) one.",
-        _cell("state h", "r = sigmoid(W@x + R@h[t-1] + b)", "h[t] = tanh(W@x + R@(r*h[t-1]) + b)"),
-        _cell("state h", "r = sigmoid(W@x + R@h[t-1] + b)", "h[t] = tanh(W@x + r*(R@h[t-1]) + b)"),
+        cell_text("state h", "r = sigmoid(W@x + R@h[t-1] + b)", "h[t] = tanh(W@x + R@(r*h[t-1]) + b)"),
+        cell_text("state h", "r = sigmoid(W@x + R@h[t-1] + b)", "h[t] = tanh(W@x + r*(R@h[t-1]) + b)"),
         _NOTE,
         label="waits for another product",
     ),
@@ -202,8 +201,8 @@ WARNINGS = (
         "Layer norms, softmax, sums and means of values that depend on a state need all units of a row at once, "
         "at every step. On a GPU a sum, mean or norm needs one more synchronisation per step, a softmax two. "
         "A norm of an input's product is computed before the loop, for all steps together.",
-        _cell("state h", "h[t] = tanh(W@x + layernorm(R@h[t-1]) + b)"),
-        _cell("state h", "h[t] = tanh(layernorm(W@x) + R@h[t-1] + b)"),
+        cell_text("state h", "h[t] = tanh(W@x + layernorm(R@h[t-1]) + b)"),
+        cell_text("state h", "h[t] = tanh(layernorm(W@x) + R@h[t-1] + b)"),
         _NOTE,
         label="at every step",
     ),
@@ -212,8 +211,8 @@ WARNINGS = (
         "a product with a diagonal matrix",
         "`weights R: diag` makes `R@h[t-1]` a product unit by unit. It is compiled as such; writing it as "
         "`weights u: vector` and `u*h[t-1]` says so in the equation.",
-        _cell("state h", "weights R: diag", "h[t] = tanh(W@x + R@h[t-1] + b)"),
-        _cell("state h", "weights u: vector", "h[t] = tanh(W@x + u*h[t-1] + b)"),
+        cell_text("state h", "weights R: diag", "h[t] = tanh(W@x + R@h[t-1] + b)"),
+        cell_text("state h", "weights u: vector", "h[t] = tanh(W@x + u*h[t-1] + b)"),
         _NOTE,
         label="unit by unit",
     ),

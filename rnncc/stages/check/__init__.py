@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from rnncc.ir.cell import Constant, Input, Size, State
 from rnncc.ir.syntax import CellDecl, ConstDecl
-from rnncc.ir.typed import Group, Init, Param, Typed
+from rnncc.ir.typed import Group, Init, Param, Typed, written
 from rnncc.language.diagnostics import Diagnostic, Label
 from rnncc.language.greek import clashes
 from rnncc.language.report import Report
@@ -108,9 +108,12 @@ def _typed(decl: CellDecl, symbols: Symbols, resolved: Resolved, shapes: Shapes,
         ),
         sizes=tuple(
             Size(name, default, shapes.solved.get(name), span) for name, (default, span) in symbols.dims.items()
-        ),
+        )
+        + tuple(Size(made.size, None, made.rank, symbols.spans[name]) for name, made in symbols.low_rank.items()),
         constants=tuple(Constant(name, c.value, name in symbols.statics.shaping, c.span) for name, c in constants),
-        groups=tuple(Group(name, type_, symbols.spans.get(name, NOWHERE)) for name, type_ in symbols.groups.items()),
+        groups=tuple(
+            Group(name, type_, symbols.spans.get(written(name), NOWHERE)) for name, type_ in symbols.groups.items()
+        ),
         members=tuple(resolved.members.values()),
         params=tuple(Param(name, p.type, p.initialiser, p.span) for name, p in symbols.params.items()),
         inits=tuple(Init(name, initialiser, span) for name, (initialiser, span) in symbols.inits.items()),

@@ -35,6 +35,7 @@ from rnncc.language.source import NOWHERE, Span
 from rnncc.language.spelling import closest
 from rnncc.stages.check.elsewhere import OUTSIDE_TYPES, report_outside
 from rnncc.stages.check.initialise import beyond_float32, initialiser
+from rnncc.stages.check.low_rank import LowRank, low_rank
 from rnncc.stages.check.static import NumberValue, Statics
 from rnncc.stages.check.types import BUILT_IN, parameter_type
 
@@ -74,6 +75,7 @@ class Symbols:
     locals: dict[str, Declared] = field(default_factory=dict)
     params: dict[str, DeclaredParam] = field(default_factory=dict)
     groups: dict[str, ParameterType] = field(default_factory=dict)
+    low_rank: dict[str, LowRank] = field(default_factory=dict)  # groups that `groups` has as two, their factors
     inits: dict[str, tuple[Initialiser, Span]] = field(default_factory=dict)
     output: OutputDecl | None = None
     # Names whose declaration was reported: what depends on them stays quiet.
@@ -218,6 +220,9 @@ class _Declarer:
             case ParamDecl(name, written, initial):
                 type_ = parameter_type(written, symbols.statics, self.report)
                 start = Initialiser() if initial is None else initialiser(initial, symbols.statics, self.report)
+                if type_.rank is not None:
+                    message = "'lowrank' is a type of weights, not of a param"
+                    self.report.error("RNN227", message, written.span, help=f"write 'weights {name}: lowrank(…)'")
                 if self._take(name, "param", statement.span):
                     symbols.params[name] = DeclaredParam(type_, start, statement.span)
             case WeightsDecl(name, written):
@@ -227,7 +232,7 @@ class _Declarer:
                     message = f"'{name}' is a {kind} and cannot become '{written.name}'"
                     self.report.error("RNN227", message, written.span, help="declare a group of another name")
                 elif self._take(name, "group", statement.span, frozenset(BUILT_IN)):
-                    symbols.groups[name] = type_
+                    self._group(name, type_)
             case FunctionDecl(name):
                 self._take(name, "function", statement.span)
             case OutputDecl():
@@ -248,6 +253,14 @@ class _Declarer:
                 pass
             case _:
                 assert_never(statement)
+
+    def _group(self, name: str, type_: ParameterType) -> None:
+        if type_.rank is None:
+            self.symbols.groups[name] = type_
+            return
+        made = self.symbols.low_rank[name] = low_rank(name, type_)
+        self.symbols.groups.pop(name, None)
+        self.symbols.groups[made.left], self.symbols.groups[made.right] = made.types
 
     def _width(self, expression: Expression | None, what: str) -> Dim | None:
         if expression is None:

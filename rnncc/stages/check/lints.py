@@ -66,7 +66,7 @@ def _unused_values(subject: _Subject, report: Report) -> None:
 def _unused_declarations(subject: _Subject, report: Report) -> None:
     symbols = subject.symbols
     read = {name for equation in subject.live for name in names(equation.term)}
-    groups = {subject.members[name].group for name in read if name in subject.members}
+    groups = {subject.members[name].written for name in read if name in subject.members}
     targets = {equation.written.partition("[")[0] for equation in subject.cell.equations}
     for name, span in symbols.spans.items():
         kind = symbols.kinds[name]
@@ -109,7 +109,7 @@ def _missing_bias(subject: _Subject, report: Report) -> None:
     members = subject.members
     for equation in subject.live:
         matrices = [part.matrix for part in walk(equation.term) if isinstance(part, Product)]
-        own = {members[m.name].group for m in matrices if isinstance(m, Val) and m.name in members}
+        own = {members[m.name].written for m in matrices if isinstance(m, Val) and m.name in members}
         read = {members[name].group for name in names(equation.term) if name in members}
         if own & {"W", "R"} and "b" not in read:
             report.warn("RNN258", f"the equation of '{equation.written}' has no bias", equation.target_span)

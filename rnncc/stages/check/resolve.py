@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Keyword, Lambda, Name, Number, Unary, children
 from rnncc.ir.term import Argument, Bad, Equation, Num, Product, Term, Val, negative, walk
-from rnncc.ir.typed import GroupMember
+from rnncc.ir.typed import GroupMember, written
 from rnncc.language.diagnostics import Label
 from rnncc.language.names import FUNCTIONS
 from rnncc.language.report import Report
@@ -94,6 +94,8 @@ class _Resolver:
             case Unary(operator, operand, span):
                 value = self.term(operand)
                 return negative(value, span) if operator == "-" else value
+            case Binary("@", Name(name, at), right, span) if factors := self.factors(name, at):
+                return Product(factors[0], Product(factors[1], self.term(right), span), span)
             case Binary("@", left, right, span):
                 return Product(self.term(left), self.term(right), span)
             case Binary("//", left, right, span):
@@ -139,6 +141,11 @@ class _Resolver:
             return Val(name, span)
         if name in symbols.groups:
             return self.member(name, span)
+        if self.factors(name, span):
+            message = f"'{name}' is of low rank: it can only stand before '@'"
+            help = f"write '{name}@v' for a product; a dense matrix may also stand elsewhere"
+            self.report.error("RNN211", message, span, "of low rank", help)
+            return Bad(span)
         if name in NAMED_NUMBERS:
             return Num(NAMED_NUMBERS[name], span)
         shared = self.shared_member(name)
@@ -181,7 +188,7 @@ class _Resolver:
 
     def suggestion(self, name: str, span: Span) -> str:
         symbols = self.symbols
-        known = {*symbols.inputs, *symbols.states, *symbols.params, *symbols.constants, *symbols.groups}
+        known = {*symbols.inputs, *symbols.states, *symbols.params, *symbols.constants, *map(written, symbols.groups)}
         known |= self.targets | {"x"} | set(self.scope)
         multiplies = self.report.source.text[span.end :].lstrip().startswith("@")
         return undefined_name(name, symbols, known, multiplies=multiplies)
@@ -200,6 +207,18 @@ class _Resolver:
             self.report.error("RNN219", message, span, help="rename one of them")
             return Bad(span)
         return Val(name, span)
+
+    def factors(self, name: str, span: Span) -> tuple[Term, Term] | None:
+        """The two factors of a member of a group of low rank: of R, or of the R_f of another equation."""
+        for group, made in self.symbols.low_rank.items():
+            if name == group:
+                return self.member(made.left, span), self.member(made.right, span)
+            target = name.removeprefix(f"{group}_")
+            if target != name and target in self.targets:
+                both = [(f"{factor}_{target}", factor, target, span) for factor in (made.left, made.right)]
+                self.shared += both
+                return Val(both[0][0], span), Val(both[1][0], span)
+        return None
 
     def shared_member(self, name: str) -> tuple[str, str] | None:
         """(group, target) that `W_f` names."""
@@ -308,20 +327,23 @@ class _Resolver:
     def one_operand(self, equation: Equation) -> None:
         """One group stands before one operand in an equation: two would silently share a matrix."""
         first: dict[str, Product] = {}
+        left_factors = {made.left for made in self.symbols.low_rank.values()}
         for product in _products(equation.term):
             matrix = product.matrix
             member = self.members.get(matrix.name) if isinstance(matrix, Val) else None
             if member is None or member.target != equation.target:
                 continue
+            if member.group in left_factors:
+                continue  # its right factor is in the operand, and says the same
             earlier = first.setdefault(member.name, product)
             if earlier.operand != product.operand:
-                help = f"declare a second group: 'weights {member.group}2: matrix'"
+                help = f"declare a second group: 'weights {member.written}2: matrix'"
                 if _input_of(product, self.symbols) == _input_of(earlier, self.symbols) != "":
                     text = self.report.text(product.operand.span)
-                    help += f"; each step of a causal convolution has its own, '{member.group}2@{text}'"
+                    help += f"; each step of a causal convolution has its own, '{member.written}2@{text}'"
                 self.report.error(
                     "RNN210",
-                    f"the group '{member.group}' stands before two operands in the equation of '{equation.written}'",
+                    f"the group '{member.written}' stands before two operands in the equation of '{equation.written}'",
                     product.span,
                     help=help,
                     notes=(Label(earlier.span, "its first operand"),),

@@ -1,4 +1,4 @@
-"""The types of parameters: `vector`, `scalar`, `matrix(P, H)`, `diag`, `blockdiag(n)`."""
+"""The types of parameters: `vector`, `scalar`, `matrix(P, H)`, `diag`, `blockdiag(n)`, `lowrank(k)`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rnncc.stages.check.elsewhere import OUTSIDE_TYPES, report_outside
 from rnncc.stages.check.static import Statics
 
 _TYPES = ("vector", "scalar", "matrix", "diag", "blockdiag", "sparse", "mask", "lowrank")
-_LATER = ("sparse", "mask", "lowrank")
+_LATER = ("sparse", "mask")
 
 
 BUILT_IN = {
@@ -29,9 +29,7 @@ def parameter_type(written: TypeDecl, statics: Statics, report: Report) -> Param
     name, arguments, span = written.name, written.arguments, written.span
     if name in _LATER:
         message = f"'{name}' weights are not supported yet"
-        help = "'matrix', 'diag' and 'blockdiag(n)' are"
-        if name == "lowrank":
-            help += "; of low rank is a product of two: 'param U: matrix(H, 4), V: matrix(4, H)', 'U@(V@h[t-1])'"
+        help = "'matrix', 'diag', 'blockdiag(n)' and 'lowrank(k)' are"
         report.error("RNN228", message, span, help=help)
         return ParameterType("unknown", span=span)
     if name not in _TYPES and name in OUTSIDE_TYPES:
@@ -39,12 +37,14 @@ def parameter_type(written: TypeDecl, statics: Statics, report: Report) -> Param
         return ParameterType("unknown", span=span)
     if name not in _TYPES:
         report.error("RNN227", f"unknown type '{name}'", span, help=closest(name, _TYPES) or "one of: vector, scalar, "
-                     "matrix, matrix(rows, columns), diag, blockdiag(n)")  # fmt: skip
+                     "matrix, matrix(rows, columns), diag, blockdiag(n), lowrank(k)")  # fmt: skip
         return ParameterType("unknown", span=span)
     for keyword, value in written.keywords:
         report.error("RNN227", f"'{name}' takes no argument '{keyword}'", value.span)
     if name == "blockdiag":
         return _blockdiag(arguments, statics, report, span)
+    if name == "lowrank":
+        return _lowrank(arguments, statics, report, span)
     if name == "matrix" and len(arguments) == 2:
         rows = statics.dim(arguments[0], "the number of rows")
         columns = statics.dim(arguments[1], "the number of columns")
@@ -53,6 +53,13 @@ def parameter_type(written: TypeDecl, statics: Statics, report: Report) -> Param
         shape = "two sizes or none" if name == "matrix" else "no arguments"
         report.error("RNN227", f"'{name}' takes {shape}", span)
     return ParameterType(name, ONE if name == "scalar" else None, span=span)
+
+
+def _lowrank(arguments: tuple[Expression, ...], statics: Statics, report: Report, span: Span) -> ParameterType:
+    if len(arguments) != 1:
+        report.error("RNN227", "'lowrank' takes the rank", span, help="lowrank(64)")
+        return ParameterType("matrix", span=span)
+    return ParameterType("matrix", rank=statics.dim(arguments[0], "the rank"), span=span)
 
 
 def _blockdiag(arguments: tuple[Expression, ...], statics: Statics, report: Report, span: Span) -> ParameterType:

@@ -177,7 +177,7 @@ class _Flattener:
         member = self.members.get(matrix)
         if member is None:
             return "" if "__" in matrix else matrix
-        return member.group if member.target == self.nodes.target else matrix
+        return member.written if member.target == self.nodes.target else matrix
 
     # Matrices.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rnncc.ir.cell import Initialiser, Member, Parameter, operands
 from rnncc.ir.dim import Dim
 from rnncc.ir.structure import DENSE, Structure
-from rnncc.ir.typed import GroupMember, Init
+from rnncc.ir.typed import GroupMember, Init, written
 from rnncc.language.names import reserved_attribute
 from rnncc.language.report import Report
 from rnncc.language.source import NOWHERE, Span
@@ -17,6 +17,12 @@ from rnncc.stages.partition.flat import FlatCell
 _ATTRIBUTES = {"W": "weight_ih", "R": "weight_hh", "b": "bias_ih"}
 _FOR_VECTORS = "use a number, uniform(a, b) or normal(mean, std)"
 _BIASES = frozenset({"b", "bR"})
+
+
+def _attribute(group: str) -> str:
+    """`weight_hh` of R; `weight_hh_u` of a factor of R."""
+    attribute = _ATTRIBUTES.get(written(group), written(group))
+    return attribute + group.removeprefix(written(group)).replace("__", "_")
 
 
 class _Packer:
@@ -29,6 +35,7 @@ class _Packer:
         self.members: dict[str, list[GroupMember]] = {}
         for member in sorted(flat.typed.members, key=lambda member: self.order[member.target]):
             self.members.setdefault(member.group, []).append(member)
+        self.usual = {group.name: group.type.initialiser for group in flat.typed.groups}
         self.group_of = {member.name: member.group for member in flat.typed.members}
 
     def run(self) -> tuple[Parameter, ...]:
@@ -83,8 +90,10 @@ class _Packer:
         rows = tuple(
             Member(member.name, self.shapes[member.name].width, self.start(member.name, name)) for member in members
         )
-        attribute = _ATTRIBUTES.get(name, name)
-        recurrent = {member.target for member in self.members.get("R", []) if member.name in self.read}
+        attribute = _attribute(name)
+        recurrent = {
+            member.target for member in self.typed.members if member.written == "R" and member.name in self.read
+        }
         if name == "bR" and recurrent == {member.target for member in members}:
             attribute = "bias_hh"
         return [Parameter(name, attribute, rows, columns, structure, name in _BIASES)]
@@ -100,7 +109,7 @@ class _Packer:
 
     def start(self, name: str, group: str = "", default: Initialiser | None = None) -> Initialiser:
         """`init b_f` before `init b` before the default."""
-        return self.inits.get(name) or self.inits.get(group) or default or Initialiser()
+        return self.inits.get(name) or self.inits.get(group) or default or self.usual.get(group) or Initialiser()
 
     def check_init(self, init: Init) -> None:
         """Whether there is something of this name that can start so."""
@@ -118,6 +127,9 @@ class _Packer:
         name, span = init.name, init.span
         if name in {group.name for group in self.typed.groups}:
             self.report.error("RNN224", f"no equation uses the group '{name}'", span)
+        elif name in {member.written for member in self.typed.members}:
+            help = "its factors start so that the elements of their product have the usual variance"
+            self.report.error("RNN224", f"'{name}' is of low rank: it takes no 'init'", span, help=help)
         elif name in {state.name for state in self.typed.states}:
             help = f"write 'state {name} = …'; 'state {name} = learned' makes the parameter {name}0"
             self.report.error("RNN224", f"'{name}' is a state, not a parameter", span, help=help)

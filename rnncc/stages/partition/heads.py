@@ -40,6 +40,7 @@ class _Heads:
         self.typed, self.report = flat.typed, report
         self.nodes, self.shapes, self.last_segment = flat.nodes, flat.shapes, placed.last_segment
         self.group_of = {member.name: member.group for member in flat.typed.members}
+        self.of_w = {member.name for member in flat.typed.members if member.written == "W"}
         self.structures: dict[str, Structure] = {}
         self.constraints: dict[tuple[Dim, Dim], Constraint] = {}
         self.single = ""
@@ -145,7 +146,7 @@ class _Heads:
 
     def is_from_group_w(self, name: str) -> bool:
         """Whether a matrix is a member of the group W. These never get a block per head."""
-        return self.group_of.get(name) == "W"
+        return name in self.of_w
 
     def made_of(self, matrix: str) -> list[str]:
         """The matrix, and every matrix that it is computed from, directly or not."""

@@ -31,7 +31,7 @@ class _Subject:
 
 def _conventions(subject: _Subject, report: Report) -> None:
     """R belongs to states, W to inputs."""
-    groups = {member.name: member.group for member in subject.flat.typed.members}
+    groups = {member.name: member.written for member in subject.flat.typed.members}
     for node in subject.flat.nodes.values():
         if not isinstance(node, Contraction):
             continue

@@ -1,0 +1,175 @@
+"""RNN2xx, errors: sizes, types, initialisers, constants, and what equations make of what is declared."""
+
+from __future__ import annotations
+
+from rnncc.language.codes.entry import ELMAN, Code, cell_text
+from rnncc.language.operators import OPERATORS
+
+_OF_INPUTS = ", ".join(f"`{name}`" for name, row in OPERATORS.items() if row.user and not row.in_loop)
+
+DECLARE = (
+    Code(
+        "RNN223",
+        "a dim has no possible value",
+        "A dim is a positive whole number, or a sum, product or whole quotient (`//`) of others. Here it is zero "
+        "or negative, or two uses of it contradict each other.",
+        cell_text("dim P = 0", "state h: P", ELMAN),
+        cell_text("dim P = 64", "state h: P", ELMAN),
+        label="too small",
+    ),
+    Code(
+        "RNN224",
+        "bad initialiser",
+        "`init NAME = …` names a group, a member of one (`b_f`) or a param. What it can start from: a number, "
+        "`uniform(a, b)`, `normal(mean, std)`, `xavier`, `xavier_normal`, `kaiming`, `orthogonal` and `eye`; the "
+        "last five need a matrix. Numbers are finite and within float32, `a` is not above `b`, `std` not negative.",
+        cell_text("state h", ELMAN, "init b = orthogonal"),
+        cell_text("state h", ELMAN, "init R = orthogonal"),
+        label="no initialiser",
+    ),
+    Code(
+        "RNN225",
+        "bad initial value of a state",
+        "A state starts as a number within float32, as `-inf`, or as `learned` (a parameter). Anything else, such as "
+        "a function of the first input, is passed to the module as `hx`.",
+        cell_text("state h = tanh(x)", ELMAN),
+        cell_text("state h = learned", ELMAN),
+        label="not known before the run",
+    ),
+    Code(
+        "RNN226",
+        "bad constant",
+        "A constant is a number, made of numbers and earlier constants, or the name of a function (`const act = "
+        "tanh`). It becomes a keyword of the module's constructor. What is trained is a `param`; what depends on "
+        "the input is an equation.",
+        cell_text("state h", "const k = x", "h[t] = k*tanh(W@x + R@h[t-1] + b)"),
+        cell_text("state h", "param k: scalar = 1", "h[t] = k*tanh(W@x + R@h[t-1] + b)"),
+        label="not constant",
+    ),
+    Code(
+        "RNN227",
+        "bad type",
+        "The types of parameters are `vector`, `scalar`, `matrix`, `matrix(rows, columns)`, `diag`, "
+        "`blockdiag(n)` and `lowrank(k)`.",
+        cell_text("state h", "weights p: vectr", "h[t] = tanh(W@x + p*h[t-1] + b)"),
+        cell_text("state h", "weights p: vector", "h[t] = tanh(W@x + p*h[t-1] + b)"),
+        label="no such type",
+    ),
+    Code(
+        "RNN228",
+        "not supported yet",
+        "The language knows `sparse` and `mask` matrices, but this version of rnncc does not compile them. "
+        "`blockdiag(n)`, `diag` and `lowrank(k)` are the nearest that it does.",
+        cell_text("state h", "weights R: sparse(density=0.3)", ELMAN),
+        cell_text("state h", "weights R: blockdiag(4)", ELMAN),
+        label="not supported yet",
+    ),
+    Code(
+        "RNN229",
+        "outside the scope of the language",
+        "A state is a vector, and a step is made of matrix-vector products and of functions applied unit by unit. "
+        "States with a second axis (mLSTM, GLA, DeltaNet, S6), sums over pairs of units (LTC), convolutions, complex "
+        "numbers, whole numbers as inputs and memories of open length are other kinds of programs. The message names "
+        "the nearest form that can be stated.",
+        cell_text("state C: matrix", "k = W@x", "C[t] = C[t-1] + k"),
+        label="outside the language",
+    ),
+    Code(
+        "RNN230",
+        "the function is not available in the loop",
+        f"`T`, `eye` and matrix arithmetic work on parameters only; {_OF_INPUTS} also on inputs. "
+        "In the sequential part, on values that depend on a state, they are not compiled. `leakyrelu(v)` can be "
+        "written `max(v, 0.01*v)`, `elu(v)` `where(v > 0, v, exp(min(v, 0)) - 1)`.",
+        cell_text("state h", "h[t] = leakyrelu(W@x + R@h[t-1] + b)"),
+        cell_text("state h", "v = W@x + R@h[t-1] + b", "h[t] = max(v, 0.01*v)"),
+        label="reads a state",
+    ),
+    Code(
+        "RNN231",
+        "a cell without a state",
+        "What makes a cell recurrent is what it remembers: at least one `state`. A layer without one is an "
+        "ordinary feed-forward layer of torch.nn.",
+        cell_text("h = tanh(W@x + b)"),
+        cell_text("state h", ELMAN),
+        label="has no state",
+    ),
+    Code(
+        "RNN232",
+        "bad output",
+        "`output NAME` names one value of the step, a state or a gate; it stands at most once. Without it the "
+        "first state is the output. Other states are returned on request (`return_sequences_of=`).",
+        cell_text("state h", "output y", ELMAN, "output h", "y = sigmoid(R@h[t] + b)"),
+        cell_text("state h", "output y", ELMAN, "y = sigmoid(R@h[t] + b)"),
+        label="cannot be an output",
+    ),
+    Code(
+        "RNN233",
+        "the equation has no such parameter",
+        "`W_f` is the parameter that a bare `W` makes in the equation of gate f. It can be shared by writing "
+        "`W_f` in another equation, but f's own equation must use `W`, for it decides the shape and the place in "
+        "the packed tensor.",
+        cell_text("state h", "f = sigmoid(R@h[t-1] + b)", "h[t] = f*tanh(W_f@x + R@h[t-1] + b)"),
+        cell_text("state h", "f = sigmoid(W@x + R@h[t-1] + b)", "h[t] = f*tanh(W_f@x + R@h[t-1] + b)"),
+        label="no such parameter",
+    ),
+    Code(
+        "RNN234",
+        "a declaration inside a loop",
+        "A `for` holds equations and further loops. Declarations say what is true of the whole cell: write them "
+        "above it.",
+        cell_text(
+            "state h",
+            "for l in 1..2:",
+            "    const k = 2",
+            "    n[l] = tanh(R@h[t-1] + b)",
+            "h[t] = k*n[1] + n[2] + W@x",
+        ),
+        cell_text(
+            "state h", "const k = 2", "for l in 1..2:", "    n[l] = tanh(R@h[t-1] + b)", "h[t] = k*n[1] + n[2] + W@x"
+        ),
+        label="belongs before the loop",
+    ),
+    Code(
+        "RNN235",
+        "the constant cannot take this value",
+        "A constant that shapes the program (a loop bound, a delay, a width, a function) may be given another "
+        "value when the cell is compiled: `rnncc.load(text, L=3)`. The name must be such a constant of the cell "
+        "and the value of its kind, which is a whole number or the name of a function.",
+        cell_text(
+            "const L = 2",
+            "state h",
+            "s[0] = h[t-1]",
+            "for l in 1..L:",
+            "    s[l] = tanh(R@s[l-1] + b)",
+            "h[t] = s[L] + W@x",
+        ),
+        shaping=(("L", "tanh"),),
+        label="no such constant",
+    ),
+    Code(
+        "RNN236",
+        "the target cannot be written",
+        "Inputs, params, constants, dims, groups and loop variables have their values from elsewhere; an "
+        "equation defines a gate (a new name) or a state's `[t]`.",
+        cell_text("input gap: 1", "state h", "gap = 2", "h[t] = gap*tanh(W@x + R@h[t-1] + b)"),
+        cell_text("input gap: 1", "state h", "twice = 2*gap", "h[t] = twice*tanh(W@x + R@h[t-1] + b)"),
+        label="cannot be written",
+    ),
+    Code(
+        "RNN237",
+        "division by zero",
+        "The divisor is made of numbers alone, and is zero: the quotient is infinite or NaN at every step, and has no "
+        "derivative. Write `inf` where infinity is meant. Where a divisor may become zero, bound it: `v/max(n, 1e-6)`.",
+        cell_text("state h", "h[t] = tanh(W@x + R@h[t-1] + b)/(1 - 1)"),
+        cell_text("state h", "h[t] = tanh(W@x + R@h[t-1] + b)/(1 - 0.5)"),
+        label="this is zero",
+    ),
+    Code(
+        "RNN238",
+        "bad default of an input",
+        "A call may leave out an input that has a default, a number for every step and sequence. `x` can have none.",
+        cell_text("input gap: 1 = x", "state h", "h[t] = gap*tanh(W@x + R@h[t-1] + b)"),
+        cell_text("input gap: 1 = 1", "state h", "h[t] = gap*tanh(W@x + R@h[t-1] + b)"),
+        label="not known before the run",
+    ),
+)
