@@ -22,7 +22,7 @@ from typing import assert_never
 
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Expr, Ref, references, substitute
-from rnncc.ir.structure import DENSE, Structure
+from rnncc.ir.structure import DENSE, Sparsity, Structure
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.source import NOWHERE, Source, Span
 
@@ -156,6 +156,7 @@ class Parameter:
 
     `name` is the group or param; `attribute` the module's attribute without layer and direction
     (`weight_ih`, `weight_hh`, `bias_ih`, `bias_hh`, else the name). `is_bias`: `bias=False` removes it (b and bR).
+    `sparsity`: the module has a mask beside it.
     """
 
     name: str
@@ -164,6 +165,7 @@ class Parameter:
     columns: Dim | None = None
     structure: Structure = DENSE
     is_bias: bool = False
+    sparsity: Sparsity | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,20 @@ class BlockDiagonal:
     blocks: Dim
 
 
+@dataclass(frozen=True, slots=True)
+class Sparsity:
+    """A mask beside a matrix: the elements that it leaves out are zero and have no gradient.
+
+    density   the share of the elements that kernels are planned for, of each row
+    block     blocks of block x block elements are there or not as a whole
+    drawn     the mask is drawn when parameters are initialised; else it begins with every element
+    """
+
+    density: float
+    block: int = 1
+    drawn: bool = False
+
+
 Structure = Dense | BlockDiagonal
 DENSE = Dense()
 

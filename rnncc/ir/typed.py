@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from rnncc.ir.cell import Constant, Constraint, Initialiser, Input, Size, State
 from rnncc.ir.dim import Dim
-from rnncc.ir.structure import DENSE, Structure
+from rnncc.ir.structure import DENSE, Sparsity, Structure
 from rnncc.ir.term import Equation
 from rnncc.language.source import NOWHERE, Source, Span
 
@@ -36,13 +36,15 @@ class Shape:
 @dataclass(frozen=True, slots=True)
 class ParameterType:
     """`kind` is vector, scalar, matrix, diag, or unknown after an error. `width` and `columns` are what `matrix(P, H)`
-    gives, else None (to be inferred). `blockdiag(n)` is a matrix of that structure. `rank` is what `lowrank(k)` gives.
+    gives, else None (to be inferred). `blockdiag(n)` is a matrix of that structure. `sparsity` is
+    what `sparse` and `mask` give, `rank` what `lowrank(k)` gives.
     `initialiser`: how a group of the type starts where no `init` says it."""
 
     kind: str
     width: Dim | None = None
     columns: Dim | None = None
     structure: Structure = DENSE
+    sparsity: Sparsity | None = None
     rank: Dim | None = None
     initialiser: Initialiser = Initialiser()
     span: Span = _span()

@@ -154,6 +154,7 @@ class RecurrentModule(StateDicts, Regularised):
             self.register_parameter(parameter.attribute + suffix, tensor)
         self._suffixes.append(suffix)
         self._sizes.append(sizes)
+        self._make_masks(sizes, suffix)
         self._shapes.append({parameter.attribute: shape_of(parameter, sizes) for parameter in self.spec.parameters})
 
     def reset_parameters(self) -> None:
@@ -161,6 +162,7 @@ class RecurrentModule(StateDicts, Regularised):
         for sizes, suffix in zip(self._sizes, self._suffixes, strict=True):
             for parameter in ordered(self.spec, bias=self.bias):
                 initialise(parameter, getattr(self, parameter.attribute + suffix), sizes)
+        self._reset_masks()
 
     def _parameters_of(self, place: int, like: Tensor) -> dict[str, Tensor]:
         """The cell's parameters by attribute. Biases that bias=False removed are zeros."""
@@ -171,7 +173,7 @@ class RecurrentModule(StateDicts, Regularised):
             if parameter.is_bias and not self.bias:
                 found[attribute] = like.new_zeros(shapes[attribute])
                 continue
-            tensor = getattr(self, attribute + suffix)
+            tensor = self._value_of(parameter, suffix)
             # Kernels could not tell: a transposed matrix has as many elements as the right one.
             if tensor.shape != (wanted := shapes[attribute]):
                 raise RuntimeError(
@@ -260,6 +262,7 @@ class RecurrentModule(StateDicts, Regularised):
         if self.recurrent_gradient_clip is not None and not any(segment.clips for segment in cell.segments):
             lines.append("  recurrent_gradient_clip: no effect, no matrix product reads an earlier value of a state")
         lines.append(f"  functional op: {function.describe(cell, sizes)}")
+        lines += self._describe_masks()
         for segment in cell.segments:
             streams = ", ".join(f"{stream.name} [T, B, {stream.width(sizes)}]" for stream in segment.streams)
             weights = ", ".join(

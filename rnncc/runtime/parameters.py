@@ -45,12 +45,12 @@ def members_of(parameter: ParameterSpec, tensor: Tensor, sizes: Sizes) -> Iterat
 
 def gate_view(parameter: ParameterSpec, member: MemberSpec, rows: Tensor, sizes: Sizes) -> Tensor:
     """A member's rows as the language sees it: [out, in], [N, out, in] or [width]."""
-    if parameter.blocks is None:
-        return rows
-    blocks = blocks_of(parameter, sizes)
-    if member.k == 1:
-        return rows.view(blocks, -1, rows.shape[1])
-    return rows.view(member.k, blocks, -1, rows.shape[1]).transpose(0, 1).flatten(1, 2)
+    return rows if parameter.blocks is None else head_view(parameter, member, rows, sizes).flatten(1, 2)
+
+
+def head_view(parameter: ParameterSpec, member: MemberSpec, rows: Tensor, sizes: Sizes) -> Tensor:
+    """A member's rows head by head, [N, k, out/(k*N), in]: a view, where `gate_view` may have to copy."""
+    return rows.view(member.k, blocks_of(parameter, sizes), -1, rows.shape[1]).transpose(0, 1)
 
 
 @torch.no_grad()

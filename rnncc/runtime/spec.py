@@ -34,6 +34,15 @@ class MemberSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class SparsitySpec:
+    """A mask beside a matrix, as in `rnncc.ir.structure.Sparsity`."""
+
+    density: float
+    block: int = 1
+    drawn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ParameterSpec:
     """One tensor per layer and direction: a vector [Σwidth], or a matrix [Σwidth, columns / blocks]."""
 
@@ -43,6 +52,7 @@ class ParameterSpec:
     columns: Width | None = None
     blocks: Width | None = None
     is_bias: bool = False
+    sparsity: SparsitySpec | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .parameters import members_of
+from .sparsity import SparseWeights
 from .spec import CellSpec, ParameterSpec
 
 _GATES: dict[int, tuple[str, tuple[str, ...]]] = {
@@ -39,7 +40,7 @@ _NN_NAME = re.compile(r"(parametrizations\.)?(weight_ih|weight_hh|weight_hr|bias
 _SUFFIX = re.compile(r"_l\d+(_reverse)?$")
 
 
-class StateDicts(nn.Module):
+class StateDicts(SparseWeights):
     """The part of layers and single steps that has to do with their state dictionaries."""
 
     spec: ClassVar[CellSpec]
@@ -301,7 +302,7 @@ def to_torch(module: StateDicts) -> dict[str, Tensor]:
             name = parameter.attribute + suffix
             if parameter is inner or not hasattr(module, name):
                 continue
-            result[name] = getattr(module, name).detach().clone()
+            result[name] = module._value_of(parameter, suffix).detach().clone()
         if first is None or not module.bias or f"bias_hh{suffix}" in result:
             continue
         second = torch.zeros_like(result[f"bias_ih{suffix}"])

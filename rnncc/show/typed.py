@@ -11,6 +11,7 @@ What the equations say of the past stands as the language writes it: `h[t-1]`, w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import assert_never
 
@@ -28,8 +29,11 @@ from rnncc.show.values import (
     show_initialiser,
     show_number,
     show_shape,
+    show_sparsity,
     show_structured,
 )
+
+_PAST = re.compile(r"(?P<base>\w+?)__(?:delay(?P<delay>\d+)__)?(?P<step>\d+)")
 
 
 def show_typed(cell: Typed) -> Iterator[str]:
@@ -90,10 +94,8 @@ def show_term(term: Term, binding: int = 0) -> str:
 
 def _value(name: str) -> str:
     """A value as the language writes it: `h[t-1]` for h__1, `h[t-3]` for h__delay2__1, `x[t-2]` for x__2."""
-    base, _, past = name.partition("__")
-    if not past:
-        return name
-    return f"{base}[t-{sum(int(part.removeprefix('delay')) for part in past.split('__'))}]"
+    past = _PAST.fullmatch(name)
+    return f"{past['base']}[t-{int(past['delay'] or 0) + int(past['step'])}]" if past else name
 
 
 def _group(group: Group, cell: Typed) -> Iterator[str]:
@@ -104,7 +106,7 @@ def _group(group: Group, cell: Typed) -> Iterator[str]:
 
 
 def _type(type_: ParameterType) -> str:
-    return show_structured(type_.kind, type_.structure)
+    return show_structured(type_.kind, type_.structure) + show_sparsity(type_.sparsity)
 
 
 def _shape(shape: Shape) -> str:

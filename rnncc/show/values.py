@@ -33,7 +33,7 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref
-from rnncc.ir.structure import BlockDiagonal, Dense, Structure
+from rnncc.ir.structure import BlockDiagonal, Dense, Sparsity, Structure
 from rnncc.ir.typed import Typed
 
 Shown = TypeVar("Shown")
@@ -118,6 +118,14 @@ def show_structured(text: str, structure: Structure) -> str:
             assert_never(structure)
 
 
+def show_sparsity(sparsity: Sparsity | None) -> str:
+    """`, sparse: 0.1, in blocks of 16`, or nothing."""
+    if sparsity is None:
+        return ""
+    blocks = "" if sparsity.block == 1 else f", in blocks of {sparsity.block}"
+    return f", {'sparse' if sparsity.drawn else 'masked'}: {show_number(sparsity.density)}{blocks}"
+
+
 def show_initialiser(initialiser: Initialiser) -> str:
     """`default`, `1`, `uniform(0, 1)`."""
     numbers = ", ".join(show_number(value) for value in initialiser.values)
@@ -141,7 +149,7 @@ def _parameter(parameter: Parameter) -> str:
         for member in parameter.members
     )
     bias = ", bias" if parameter.is_bias else ""
-    shape = show_shape(rows, parameter.columns, parameter.structure)
+    shape = show_shape(rows, parameter.columns, parameter.structure) + show_sparsity(parameter.sparsity)
     return f"parameter {parameter.name} as {parameter.attribute}: {shape}{bias}: {members}"
 
 

@@ -50,19 +50,19 @@ DECLARE = (
         "RNN227",
         "bad type",
         "The types of parameters are `vector`, `scalar`, `matrix`, `matrix(rows, columns)`, `diag`, "
-        "`blockdiag(n)` and `lowrank(k)`.",
+        "`blockdiag(n)`, `lowrank(k)`, `sparse(density=d)` and `mask`.",
         cell_text("state h", "weights p: vectr", "h[t] = tanh(W@x + p*h[t-1] + b)"),
         cell_text("state h", "weights p: vector", "h[t] = tanh(W@x + p*h[t-1] + b)"),
         label="no such type",
     ),
     Code(
         "RNN228",
-        "not supported yet",
-        "The language knows `sparse` and `mask` matrices, but this version of rnncc does not compile them. "
-        "`blockdiag(n)`, `diag` and `lowrank(k)` are the nearest that it does.",
-        cell_text("state h", "weights R: sparse(density=0.3)", ELMAN),
-        cell_text("state h", "weights R: blockdiag(4)", ELMAN),
-        label="not supported yet",
+        "an `eye` of no size",
+        "`eye(n)` stands beside another matrix of its size, which says how many blocks it has, as in `eye(H) - A`. "
+        "By itself it multiplies by one.",
+        cell_text("state h", "h[t] = tanh(W@x + eye(H)@h[t-1] + b)"),
+        cell_text("state h", "h[t] = tanh(W@x + h[t-1] + b)"),
+        label="no other matrix",
     ),
     Code(
         "RNN229",

@@ -1,10 +1,11 @@
-"""The types of parameters: `vector`, `scalar`, `matrix(P, H)`, `diag`, `blockdiag(n)`, `lowrank(k)`."""
+"""The types of parameters: `vector`, `scalar`, `matrix(P, H)`, `diag`, `blockdiag(n)`, `lowrank(k)`,
+`sparse(density=d)`, `mask`."""
 
 from __future__ import annotations
 
 from rnncc.ir.dim import ONE, as_int, constant
-from rnncc.ir.structure import block_diagonal
-from rnncc.ir.syntax import Expression, TypeDecl
+from rnncc.ir.structure import Sparsity, block_diagonal
+from rnncc.ir.syntax import Expression, Lambda, TypeDecl
 from rnncc.ir.typed import ParameterType
 from rnncc.language.report import Report
 from rnncc.language.source import Span
@@ -13,8 +14,9 @@ from rnncc.stages.check.elsewhere import OUTSIDE_TYPES, report_outside
 from rnncc.stages.check.static import Statics
 
 _TYPES = ("vector", "scalar", "matrix", "diag", "blockdiag", "sparse", "mask", "lowrank")
-_LATER = ("sparse", "mask")
-
+_ANY_TYPE = (
+    "one of: vector, scalar, matrix, matrix(rows, columns), diag, blockdiag(n), lowrank(k), sparse(density=d), mask"
+)
 
 BUILT_IN = {
     "W": ParameterType("matrix"),
@@ -27,18 +29,14 @@ BUILT_IN = {
 def parameter_type(written: TypeDecl, statics: Statics, report: Report) -> ParameterType:
     """The type, or one of kind unknown after an error was reported."""
     name, arguments, span = written.name, written.arguments, written.span
-    if name in _LATER:
-        message = f"'{name}' weights are not supported yet"
-        help = "'matrix', 'diag', 'blockdiag(n)' and 'lowrank(k)' are"
-        report.error("RNN228", message, span, help=help)
-        return ParameterType("unknown", span=span)
     if name not in _TYPES and name in OUTSIDE_TYPES:
         report_outside(OUTSIDE_TYPES[name], span, report)
         return ParameterType("unknown", span=span)
     if name not in _TYPES:
-        report.error("RNN227", f"unknown type '{name}'", span, help=closest(name, _TYPES) or "one of: vector, scalar, "
-                     "matrix, matrix(rows, columns), diag, blockdiag(n), lowrank(k)")  # fmt: skip
+        report.error("RNN227", f"unknown type '{name}'", span, help=closest(name, _TYPES) or _ANY_TYPE)
         return ParameterType("unknown", span=span)
+    if name in ("sparse", "mask"):
+        return ParameterType("matrix", sparsity=_sparsity(written, statics, report), span=span)
     for keyword, value in written.keywords:
         report.error("RNN227", f"'{name}' takes no argument '{keyword}'", value.span)
     if name == "blockdiag":
@@ -60,6 +58,35 @@ def _lowrank(arguments: tuple[Expression, ...], statics: Statics, report: Report
         report.error("RNN227", "'lowrank' takes the rank", span, help="lowrank(64)")
         return ParameterType("matrix", span=span)
     return ParameterType("matrix", rank=statics.dim(arguments[0], "the rank"), span=span)
+
+
+def _sparsity(written: TypeDecl, statics: Statics, report: Report) -> Sparsity:
+    """`sparse(density=0.1)`, `sparse(density=0.1, block=16)`, `mask`, `mask(density=0.1)`."""
+    name, drawn = written.name, written.name == "sparse"
+    example = "sparse(density=0.1)" if drawn else "mask, or mask(density=0.1)"
+    if written.arguments or (drawn and "density" not in dict(written.keywords)):
+        report.error("RNN227", f"'{name}' takes a density", written.span, help=example)
+        return Sparsity(1.0, drawn=drawn)
+    density, block = 1.0, 1
+    for keyword, value in written.keywords:
+        if isinstance(value, Lambda):
+            report.error("RNN227", f"'{keyword}' is a number", value.span, help=example)
+            continue
+        match keyword:
+            case "density":
+                given = statics.number(value, {}, "the density")
+                if given is not None and not 0 < given <= 1:
+                    report.error("RNN227", f"a density lies above 0, up to 1, not at {given}", value.span, help=example)
+                elif given is not None:
+                    density = float(given)
+            case "block":
+                size = statics.integer(value, {}, "the size of blocks")
+                if size is not None and size < 1:
+                    report.error("RNN227", f"a block has at least one row, not {size}", value.span)
+                block = max(size or 1, 1)
+            case _:
+                report.error("RNN227", f"'{name}' takes no argument '{keyword}'", value.span, help=example)
+    return Sparsity(density, block, drawn)
 
 
 def _blockdiag(arguments: tuple[Expression, ...], statics: Statics, report: Report, span: Span) -> ParameterType:

@@ -35,7 +35,8 @@ class _Packer:
         self.members: dict[str, list[GroupMember]] = {}
         for member in sorted(flat.typed.members, key=lambda member: self.order[member.target]):
             self.members.setdefault(member.group, []).append(member)
-        self.usual = {group.name: group.type.initialiser for group in flat.typed.groups}
+        self.types = {group.name: group.type for group in flat.typed.groups}
+        self.types |= {param.name: param.type for param in flat.typed.params}
         self.group_of = {member.name: member.group for member in flat.typed.members}
 
     def run(self) -> tuple[Parameter, ...]:
@@ -96,7 +97,7 @@ class _Packer:
         }
         if name == "bR" and recurrent == {member.target for member in members}:
             attribute = "bias_hh"
-        return [Parameter(name, attribute, rows, columns, structure, name in _BIASES)]
+        return [Parameter(name, attribute, rows, columns, structure, name in _BIASES, self.types[name].sparsity)]
 
     def columns(self, name: str) -> Dim | None:
         shape = self.shapes[name]
@@ -105,11 +106,17 @@ class _Packer:
     def alone(self, name: str, attribute: str, start: Initialiser) -> Parameter:
         row = Member(name, self.shapes[name].width, start)
         is_bias = self.group_of.get(name) in _BIASES
-        return Parameter(name, attribute, (row,), self.columns(name), self.structures.get(name, DENSE), is_bias)
+        sparsity = self.types[self.group_of.get(name, name)].sparsity
+        return Parameter(
+            name, attribute, (row,), self.columns(name), self.structures.get(name, DENSE), is_bias, sparsity
+        )
 
     def start(self, name: str, group: str = "", default: Initialiser | None = None) -> Initialiser:
         """`init b_f` before `init b` before the default."""
-        return self.inits.get(name) or self.inits.get(group) or default or self.usual.get(group) or Initialiser()
+        return self.inits.get(name) or self.inits.get(group) or default or self.usual(group)
+
+    def usual(self, group: str) -> Initialiser:
+        return self.types[group].initialiser if group in self.types else Initialiser()
 
     def check_init(self, init: Init) -> None:
         """Whether there is something of this name that can start so."""

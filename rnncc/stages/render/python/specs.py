@@ -27,7 +27,7 @@ from rnncc.ir.dim import Dim, split_multiple
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.package import CompiledCell
 from rnncc.ir.plan import KernelPlan
-from rnncc.ir.structure import BlockDiagonal, Dense
+from rnncc.ir.structure import BlockDiagonal, Dense, Sparsity
 from rnncc.language.source import file_name
 from rnncc.stages.render.notation import dim_name, python_dim
 from rnncc.stages.render.python.batched import read_later
@@ -148,6 +148,16 @@ def _parameter(parameter: Parameter) -> Call:
         columns=_width(parameter.columns),
         blocks=blocks,
         is_bias=_true(parameter.is_bias),
+        sparsity=None if parameter.sparsity is None else _sparsity(parameter.sparsity),
+    )
+
+
+def _sparsity(sparsity: Sparsity) -> Call:
+    return call(
+        "_spec.SparsitySpec",
+        density=_literal(sparsity.density),
+        block=None if sparsity.block == 1 else str(sparsity.block),
+        drawn=_true(sparsity.drawn),
     )
 
 
