@@ -90,7 +90,7 @@ def _respelled(word: str, names: Mapping[str, str], own: frozenset[str]) -> str:
 
 
 def _spellings(text: str, place: int) -> tuple[Mapping[str, str], frozenset[str]]:
-    """Of the cell around a place: what its author wrote for names that differ in ASCII, and the words in ASCII."""
+    """What the author of the cell around a place wrote for names that differ in ASCII, and its words in ASCII."""
     start, end = 0, len(text)
     for header in _CELL.finditer(text):
         if header.start() > place:
