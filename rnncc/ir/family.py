@@ -48,8 +48,9 @@ GATHER = Family("gather", Scope.CLUSTER)  # operands go to all CTAs of a cluster
 SCATTER = Family("scatter", Scope.CLUSTER)  # partial sums go to the CTA of their units
 GRID = Family("grid", Scope.GRID)  # operands go to all CTAs of a head
 WIDE = Family("wide", Scope.GRID)  # the same for large batches: entries are the rows of products
+SPARSE = Family("sparse", Scope.GRID)  # the same for matrices that are mostly zeros: threads gather operands
 STEPWISE = Family("stepwise", Scope.STEP)  # cuBLAS multiplies, between launches for the rest
-FUSED = (GATHER, SCATTER, GRID, WIDE, STEPWISE)
+FUSED = (GATHER, SCATTER, GRID, WIDE, SPARSE, STEPWISE)
 
 # Each of these kernels takes every size.
 ALTERNATING = Family("alternating", Scope.GRID)  # products and elementwise stages by turns, with barriers between

@@ -178,6 +178,7 @@ class FusedPhase:
     reductions      the reductions of the phase
     sum_widths      which of the loop's widths each sum has
     operand_widths  the same for each operand
+    density         the largest part of a matrix that kernels are planned for; None: some matrix may have every element
     """
 
     sums: tuple[str, ...]
@@ -188,6 +189,7 @@ class FusedPhase:
     reductions: tuple[FusedReduction, ...] = ()
     sum_widths: tuple[int, ...] = ()
     operand_widths: tuple[int, ...] = ()
+    density: float | None = None
 
     @property
     def has_holes(self) -> bool:

@@ -20,7 +20,7 @@ from enum import Enum
 from rnncc.ir.cell import RowOperator
 from rnncc.ir.dim import HEADS, ONE, Dim, split_multiple
 from rnncc.ir.expr import Expr
-from rnncc.ir.structure import Structure
+from rnncc.ir.structure import Sparsity, Structure
 
 
 def row_parts(width: Dim) -> int:
@@ -248,11 +248,12 @@ class Zero:
 
 @dataclass(frozen=True, slots=True)
 class WeightShape:
-    """The shape of a weight as it is stored. A vector has one column."""
+    """The shape of a weight as it is stored. A vector has one column. `sparsity`: which elements are not zero."""
 
     name: str
     rows: Dim
     columns: Dim
+    sparsity: Sparsity | None = None
 
 
 @dataclass(frozen=True, slots=True)

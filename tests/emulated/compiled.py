@@ -29,6 +29,7 @@ _COMMON = """
 #include "rnncc/cuda/fused/gather.cuh"
 #include "rnncc/cuda/fused/grid.cuh"
 #include "rnncc/cuda/fused/scatter.cuh"
+#include "rnncc/cuda/fused/sparse.cuh"
 #include "rnncc/cuda/fused/wide.cuh"
 """
 # Each kernel calls its shape `FusedShape`. Those of one library have names of their own.

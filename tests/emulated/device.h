@@ -41,6 +41,7 @@ struct alignas(16) uint4 {
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 
+inline int __ffs(int v) { return __builtin_ffs(v); }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
@@ -323,6 +324,18 @@ inline bool __all_sync(unsigned, bool value) {
   emulated::exchange(value, 0);
   bool all = true;
   for (int lane = 0; lane < 32; ++lane) all &= emulated::of_lane<bool>(lane);
+  return all;
+}
+inline uint32_t __match_any_sync(unsigned, uint32_t value) {
+  emulated::exchange(value, 0);
+  uint32_t same = 0;
+  for (int lane = 0; lane < 32; ++lane) same |= uint32_t(emulated::of_lane<uint32_t>(lane) == value) << lane;
+  return same;
+}
+inline uint32_t __reduce_or_sync(unsigned, uint32_t value) {
+  emulated::exchange(value, 0);
+  uint32_t all = 0;
+  for (int lane = 0; lane < 32; ++lane) all |= emulated::of_lane<uint32_t>(lane);
   return all;
 }
 template <class V>

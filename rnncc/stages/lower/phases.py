@@ -120,7 +120,16 @@ def phase_of(units: Units, found: Found) -> FusedPhase:
         tuple(found.reductions),
         tuple(found.widths[name] for name in found.matrices),
         tuple(found.widths[name] for name in operands),
+        _density(units, [part for row in whole for part in row]),
     )
+
+
+def _density(units: Units, matrices: Sequence[MatrixPart | MatrixRule]) -> float | None:
+    """The density of the densest of the matrices, where each is sparse."""
+    in_memory = [units.matrices[each.name] for each in matrices if isinstance(each, MatrixPart)]
+    found = [units.program.weights[matrix.index].sparsity for matrix in in_memory]
+    densities = [sparsity.density for sparsity in found if sparsity is not None]
+    return max(densities) if densities and len(densities) == len(matrices) else None
 
 
 def _are_joined(units: Units, table: Sequence[Sequence[MatrixPart]], transposed: bool) -> bool:

@@ -68,7 +68,8 @@ def _saved(adjoint: Adjoint) -> Iterator[tuple[str, Place]]:
         yield name, Place(Table.ROUNDED if name in adjoint.rounded else Table.SAVED, index, NOTHING)
 
 
-def _weight_shapes(segment: Segment, values: Mapping[str, Value]) -> tuple[WeightShape, ...]:
+def _weight_shapes(cell: Cell, segment: Segment, values: Mapping[str, Value]) -> tuple[WeightShape, ...]:
+    sparsities = {parameter.name: parameter.sparsity for parameter in cell.parameters}
     shapes = []
     for weight in segment.weights:
         rows = NOTHING
@@ -76,7 +77,7 @@ def _weight_shapes(segment: Segment, values: Mapping[str, Value]) -> tuple[Weigh
             rows = add(rows, values[member].width)
         first = values[weight.members[0]]
         columns = constant(1) if first.columns is None else stored_columns(first.columns, first.structure)
-        shapes.append(WeightShape(weight.name, rows, columns))
+        shapes.append(WeightShape(weight.name, rows, columns, sparsities.get(weight.name)))
     return tuple(shapes)
 
 
@@ -101,9 +102,8 @@ def forward_program(cell: Cell, values: Mapping[str, Value], adjoint: Adjoint, *
     for name, place in _saved(adjoint):
         needs.destination(name, values[name].width, place)
     slots, matrices, stages = build_stages(needs)
-    return Program(
-        slots, matrices, stages, tuple(finals), (), (), (), _weight_shapes(segment, values), segment.constants, masked
-    )
+    weights = _weight_shapes(cell, segment, values)
+    return Program(slots, matrices, stages, tuple(finals), (), (), (), weights, segment.constants, masked)
 
 
 def backward_program(cell: Cell, values: Mapping[str, Value], adjoint: Adjoint, *, masked: bool) -> Program:
@@ -170,7 +170,7 @@ def backward_program(cell: Cell, values: Mapping[str, Value], adjoint: Adjoint, 
         tuple(outers),
         tuple(sums),
         tuple(zeros),
-        _weight_shapes(segment, values),
+        _weight_shapes(cell, segment, values),
         segment.constants,
         masked,
     )

@@ -27,7 +27,7 @@ from rnncc.stages.schedule.alternating import alternating_us
 from rnncc.stages.schedule.draft import TILE_BATCH, UNIT_BLOCK
 from rnncc.stages.schedule.expect import after_us, expected, step_us
 from rnncc.stages.schedule.facts import Facts, facts_of
-from rnncc.stages.schedule.families import MODELS
+from rnncc.stages.schedule.families import MODELS, families_for
 from rnncc.stages.schedule.scan import plan_scan, scan_schedule
 from rnncc.stages.schedule.stepwise import stepwise, stepwise_takes
 
@@ -88,10 +88,11 @@ def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> Found:
         return Found(Schedule((), alternating, (Rejected(None, None, unfit),), 0))
 
     search = _Search(known, problem, target)
-    answer = search.solve(problem.batch, MODELS)
+    families = families_for(known)
+    answer = search.solve(problem.batch, families)
     best = answer.quickest
     # Where no family is quick at the planned batch, one may be at a small batch.
-    first = answer if best or problem.batch <= TILE_BATCH else search.solve(TILE_BATCH, MODELS)
+    first = answer if best or problem.batch <= TILE_BATCH else search.solve(TILE_BATCH, families)
     larger = _with_a_large_one(tuple(_for_larger_batches(first, search)), first, search)
     groups = next((kernel for kernel in larger if kernel.launch_batch is None), None)
     kernels = _of_use(_again(kernel, groups, search) for kernel in larger)

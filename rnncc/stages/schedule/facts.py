@@ -25,11 +25,12 @@ _FUNCTION_OPERATIONS = {"bf16": 8, "fp16": 27, "fp32": 27}
 class PhaseFacts:
     """A phase of a step: how many sums its product makes and how many operands it takes, each of head_dim units, both 0
     where it has no product; and how many numbers its reductions give. There is room for a matrix for each sum and
-    operand."""
+    operand. `density`: the part of their elements that is not zero, where they are sparse."""
 
     sums: int
     operands: int
     reductions: int = 0
+    density: float | None = None
 
     @property
     def matrices(self) -> int:
@@ -82,6 +83,11 @@ class Facts:
     def products(self) -> tuple[PhaseFacts, ...]:
         """The phases that have one."""
         return tuple(phase for phase in self.phases if phase.operands)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether all matrices are sparse."""
+        return bool(self.products) and all(phase.density is not None for phase in self.products)
 
     @property
     def kinds(self) -> tuple[int, ...]:
@@ -148,7 +154,9 @@ def facts_of(loop: FusedLoop, dtype: str) -> Facts:
     carries = len(loop.edges) + len(loop.kept)
     pieces = len(loop.reads) + float_reads
     return Facts(
-        phases=tuple(PhaseFacts(len(phase.sums), len(phase.operands), len(phase.reduced)) for phase in loop.phases),
+        phases=tuple(
+            PhaseFacts(len(phase.sums), len(phase.operands), len(phase.reduced), phase.density) for phase in loop.phases
+        ),
         carries=carries,
         reads=len(loop.reads) - float_reads,
         float_reads=float_reads,

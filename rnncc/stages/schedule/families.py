@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rnncc.ir.family import GATHER, GRID, SCATTER, WIDE, Family
+from rnncc.ir.family import GATHER, GRID, SCATTER, SPARSE, WIDE, Family
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.draft import Draft
@@ -12,6 +12,7 @@ from rnncc.stages.schedule.facts import Facts
 from rnncc.stages.schedule.gather import gather
 from rnncc.stages.schedule.grid import grid
 from rnncc.stages.schedule.scatter import scatter
+from rnncc.stages.schedule.sparse import sparse
 from rnncc.stages.schedule.wide import wide
 
 MODELS: dict[Family, Callable[[Facts, Problem, Target], Draft]] = {
@@ -19,4 +20,10 @@ MODELS: dict[Family, Callable[[Facts, Problem, Target], Draft]] = {
     SCATTER: scatter,
     GRID: grid,
     WIDE: wide,
+    SPARSE: sparse,
 }
+
+
+def families_for(facts: Facts) -> tuple[Family, ...]:
+    """The families that may have a kernel for a loop."""
+    return tuple(family for family in MODELS if family is not SPARSE or facts.is_sparse)

@@ -1,40 +1,25 @@
 // A fused loop over CTAs of the whole grid. Matrices stay in registers and shared memory, and the warps of a CTA divide
-// the terms. Operands and parts of reductions go through the exchange (exchange.cuh). There is no barrier of the grid,
-// and no fence.
+// the terms.
 #pragma once
 
-#include "exchange.cuh"
+#include "grid_loop.cuh"
 
 namespace rnncc {
 
 // REGISTER_TILES has a number for each phase.
 template <class Step_, int H_, int UNIT_BLOCKS_, int K_WARPS_, int ENTRY_TILES_, int... REGISTER_TILES_>
-struct GridShape {
-  using Step = Step_;
-  using E = typename Step::Element;
-  static constexpr int H = H_, UNIT_BLOCKS = UNIT_BLOCKS_, K_WARPS = K_WARPS_, ENTRY_TILES = ENTRY_TILES_;
-  static constexpr int UNITS = UNIT_BLOCKS * 8, CTAS = ceil_div(H, UNITS), THREADS = K_WARPS * 32,
-                       ENTRIES = ENTRY_TILES * 8;
-  static constexpr int PHASES = Step::PHASES, LAST = PHASES - 1;
+struct GridShape : GridLayout<Step_, H_, UNIT_BLOCKS_, K_WARPS_, ENTRY_TILES_> {
+  using Layout = GridLayout<Step_, H_, UNIT_BLOCKS_, K_WARPS_, ENTRY_TILES_>;
+  using typename Layout::E;
+  using Layout::DEPTH, Layout::H, Layout::K_WARPS, Layout::ENTRY_TILES, Layout::LAST, Layout::PHASES;
   static constexpr int REGISTER_TILES[] = {REGISTER_TILES_...};
   static_assert(sizeof...(REGISTER_TILES_) == PHASES);
-  static constexpr int DEPTH = ceil_div(H, 32) * 32;  // terms per operand
-  // The exchange is [step][entry][head][operand][DEPTH], so that the terms that a warp reads follow each other. It has
-  // the operands of all phases.
-  static constexpr int OPERAND_BYTES = DEPTH * int(sizeof(E));
-  static constexpr int OPERANDS = LastPhase<Step>::FIRST_OPERAND + LastPhase<Step>::OPERANDS;
-  // Behind them it has what each block of units gives to the reductions: floats [reduction][SOURCES], padded to 16
-  // bytes.
-  static constexpr int REDUCTIONS = LastPhase<Step>::FIRST_REDUCTION + LastPhase<Step>::REDUCTIONS;
-  static constexpr int SOURCES = H / 8, SOURCE_PIECES = ceil_div(SOURCES, 4);
-  static constexpr int REDUCTIONS_BEGIN = OPERANDS * OPERAND_BYTES;
-  static constexpr int HEAD_BYTES = REDUCTIONS_BEGIN + REDUCTIONS * SOURCE_PIECES * 16;
   static constexpr int POLLS = ENTRY_TILES * Message<E>::PARTS;
 
   template <int P, class = void>
-  struct Phase : PhaseOf<Step, P> {
-    using PhaseOf<Step, P>::SUMS, PhaseOf<Step, P>::OPERANDS;
-    static constexpr int HALVES = SUMS * UNIT_BLOCKS, ROWS = at_least_one(ceil_div(HALVES, 2));
+  struct Phase : Layout::template OfPhase<P> {
+    using Of = typename Layout::template OfPhase<P>;
+    using Of::HALVES, Of::OPERANDS, Of::SUMS;
     static constexpr int CHUNKS = ceil_div(OPERANDS * DEPTH / 32, K_WARPS);  // chunks of 32 terms per warp
     // Whether some terms of chunks belong to no operand. Their places are never written.
     static constexpr bool PADDED = DEPTH > H || CHUNKS * K_WARPS * 32 > OPERANDS* DEPTH;
@@ -43,322 +28,163 @@ struct GridShape {
                           Resident<E, at_least_one(CHUNKS), at_least_one(HALVES), REGISTER_TILES[P] / 2>>::type;
     static constexpr int BATCH =
         CHUNKS * POLLS <= 8 ? at_least_one(CHUNKS) : at_least_one(8 / POLLS);  // chunks polled at a time
-    // Where the phase's operands begin in the exchange, and its part of the matrices in shared memory.
-    static constexpr int OPERANDS_BEGIN = PhaseOf<Step, P>::FIRST_OPERAND * OPERAND_BYTES;
+    // The phase's part of the matrices in shared memory.
     static constexpr int MATRICES_BEGIN = Phase<P - 1>::MATRICES_END,
                          MATRICES_END = MATRICES_BEGIN + K_WARPS * Matrix::WARP_BYTES;
-    static constexpr int MOST_HALVES = HALVES > Phase<P - 1>::MOST_HALVES ? HALVES : Phase<P - 1>::MOST_HALVES;
-    using Received = rnncc::Received<Step, P, H, K_WARPS, ENTRY_TILES>;
-    static constexpr int MOST_RECEIVED =
-        Received::BYTES > Phase<P - 1>::MOST_RECEIVED ? Received::BYTES : Phase<P - 1>::MOST_RECEIVED;
   };
   template <class V>
   struct Phase<-1, V> {
-    static constexpr int MATRICES_END = 0, MOST_HALVES = 0, MOST_RECEIVED = 0;
+    static constexpr int MATRICES_END = 0;
   };
 
-  static constexpr int ITEMS = UNIT_BLOCKS * ENTRY_TILES, OWNED = ceil_div(ITEMS, K_WARPS);
-  static constexpr int AHEAD = 4;
-  using Memory = Traffic<Step, H, UNITS, ENTRIES, THREADS>;
-  static constexpr int PARTIAL_BYTES = K_WARPS * ENTRY_TILES * Phase<LAST>::MOST_HALVES * 256;
-  static constexpr int RECEIVED_BYTES = Phase<LAST>::MOST_RECEIVED, MATRIX_BYTES = Phase<LAST>::MATRICES_END;
+  static constexpr int PARTIAL_BYTES =
+      K_WARPS * ENTRY_TILES * Layout::template OfPhase<LAST>::MOST_HALVES * 256;
+  static constexpr int MATRIX_BYTES = Phase<LAST>::MATRICES_END;
   // Each warp has room for a chunk of float operands, which all its lanes multiply.
   static constexpr int TILE_BYTES = 4 * OperandBlock<E>::BYTES,
                        STAGE_BYTES = sizeof(E) == 4 ? ENTRY_TILES * TILE_BYTES : 0;
-  static constexpr int SHARED_BYTES =
-      PARTIAL_BYTES + RECEIVED_BYTES + MATRIX_BYTES + K_WARPS * STAGE_BYTES + Memory::BYTES;
-  static_assert(H % 8 == 0);
+  static constexpr int SHARED_BYTES = PARTIAL_BYTES + Layout::RECEIVED_BYTES + MATRIX_BYTES + K_WARPS * STAGE_BYTES +
+                                      Layout::Memory::BYTES;
 };
 
+// The products of a grid kernel, by tensor cores. The warps divide the terms. Each polls for its own operands, multiplies
+// them as they come, and leaves its part of all sums in shared memory.
 template <class S>
-RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const FusedTensors<typename S::Step>& own) {
+class GridProducts {
+ public:
   using Step = typename S::Step;
-  using E = typename Step::Element;
-  extern __shared__ __align__(128) char shared[];
-  float2* const partial = reinterpret_cast<float2*>(shared);
-  char* const received = shared + S::PARTIAL_BYTES;
-  char* const matrices = received + S::RECEIVED_BYTES;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
-  char* const stage = matrices + S::MATRIX_BYTES + warp * S::STAGE_BYTES;
-  char* const ring = matrices + S::MATRIX_BYTES + S::K_WARPS * S::STAGE_BYTES;
-  const Seat seat = seat_of<S::CTAS>(call);
-  const int rank = seat.rank, head = seat.head, first_entry = seat.first_entry, entries = seat.entries;
-  const int unit0 = rank * S::UNITS, steps = seat.steps;
+  using E = typename S::E;
 
-  // Half-tile h is sum h % SUMS of unit block h / SUMS. Chunk c of this warp has 32 terms of one operand.
-  Matrices<S> held;
-  for_numbers<S::PHASES>([&](auto phase) {
-    constexpr int P = decltype(phase)::value;
-    using Phase = typename S::template Phase<P>;
-    if constexpr (Phase::SUMS > 0)
-      held.template of<P>().fill(matrices + Phase::MATRICES_BEGIN, warp, [&](int c, int m, int i) {
-        const int term = (warp * Phase::CHUNKS + c) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
-        const int half = 2 * m + i, sum = half % Phase::SUMS, unit = unit0 + half / Phase::SUMS * 8 + row;
-        return half < Phase::HALVES && operand < Phase::OPERANDS
-                   ? matrix8<Step, P, S::H>(call, own, sum, operand, head, unit, k)
-                   : Terms<E>{};
-      });
-  });
+  // The CTA's shared memory, but for what it receives of reductions.
+  RNNCC_DEVICE GridProducts(char* shared)
+      : lane_(threadIdx.x % 32),
+        warp_(threadIdx.x / 32),
+        parts_(reinterpret_cast<float2*>(shared) + lane_),
+        matrices_(shared + S::PARTIAL_BYTES + S::RECEIVED_BYTES),
+        stage_(matrices_ + S::MATRIX_BYTES + warp_ * S::STAGE_BYTES) {}
 
-  typename S::Memory traffic;
-  traffic.begin(call, own, seat, unit0, ring);
-  __syncthreads();
-
-  Item<Step, S::H, typename S::Memory> items[S::OWNED];
-#pragma unroll
-  for (int o = 0; o < S::OWNED; ++o) {
-    const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
-    if (item < S::ITEMS) {
-      items[o].begin(call, own, traffic, seat, unit0, u * 8, n * 8);
-    }
-  }
-  for (int t = 0; t < S::Memory::STAGES - 1; ++t) traffic.fetch(t);
-
-  // A step of the exchange begins at an address that all threads share. A thread's places in the step are offsets of 32
-  // bits; the host makes sure that they fit.
-  const uint32_t exchange_entry = uint32_t(own.exchange.entry), exchange_head = head * S::HEAD_BYTES;
-  const auto exchange_at = [&](int t) { return own.exchange.base + int64_t(t) * own.exchange.step; };
-  // In the exchange the rows of an entry follow each other in the loop's order. Where the group has no such entry, the
-  // rows are those of its last entry.
-  const auto rows_of = [&](int entry) { return own_rows<Step>(call, false, first_entry + ::min(entry, entries - 1)); };
-  const auto exchange_row = [&](int entry) { return uint32_t(rows_of(entry).first) * exchange_entry + exchange_head; };
-  uint32_t mine[S::OWNED];                   // where the lane's operands of an item go
-  [[maybe_unused]] uint32_t next[S::OWNED];  // where those of its second entry go, in masked loops in float
-  // Whether the lane stores operands of 16 bits: whether it has units and an entry after lanes have exchanged theirs.
-  // In masked loops, for how many steps it does.
-  int stored_steps[S::OWNED];
-#pragma unroll
-  for (int o = 0; o < S::OWNED; ++o) {
-    const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
-    const int entry = sizeof(E) == 4 ? 2 * q : row, unit = sizeof(E) == 4 ? row : 2 * q;
-    stored_steps[o] = n * 8 + row < entries && unit0 + u * 8 < S::H;
-    if constexpr (Step::MASKED) stored_steps[o] *= rows_of(n * 8 + row).steps;
-    mine[o] = exchange_row(n * 8 + entry) + (unit0 + u * 8 + unit) * sizeof(E);
-    if constexpr (sizeof(E) == 4 && Step::MASKED)
-      next[o] = exchange_row(n * 8 + entry + 1) + (unit0 + u * 8 + unit) * sizeof(E);
-  }
-  // Where the lane's first terms of an operand lie, per tile of entries. Where the group has no such entry, they are
-  // those of its last entry, and nobody reads the sums.
-  uint32_t terms[S::ENTRY_TILES];
-  [[maybe_unused]] int terms_until[S::ENTRY_TILES];  // in masked loops: for how many steps the entry has rows
-#pragma unroll
-  for (int n = 0; n < S::ENTRY_TILES; ++n) {
-    terms[n] = exchange_row(n * 8 + row) + q * 8 * sizeof(E);
-    if constexpr (Step::MASKED) terms_until[n] = rows_of(n * 8 + row).steps;
-  }
-  // Where the lane stores what an item gives to reductions: for an entry of its own, if it has one. In masked loops, for
-  // how many steps it does.
-  [[maybe_unused]] uint32_t given_row[S::OWNED];
-  [[maybe_unused]] int given_steps[S::OWNED];
-#pragma unroll
-  for (int o = 0; o < S::OWNED; ++o) {
-    const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
-    const int entry = n * 8 + 2 * q + row % 2;
-    given_row[o] = exchange_row(entry) + (unit0 / 8 + u) * 4;
-    given_steps[o] = row < 2 && entry < entries && unit0 + u * 8 < S::H;
-    if constexpr (Step::MASKED) given_steps[o] *= rows_of(entry).steps;
-  }
-  // Sends an item's operands, and what it gives to reductions, of a phase of step t to the other CTAs.
-  const auto send = [&](auto phase, int o, int t, const auto& operand) {
-    constexpr int P = decltype(phase)::value;
-    using Phase = typename S::template Phase<P>;
-#pragma unroll
-    for (int p = 0; p < Phase::OPERANDS; ++p) {
-      char* const to = exchange_at(t) + Phase::OPERANDS_BEGIN + p * S::OPERAND_BYTES;
-      const bool exists = Step::WIDTHS == 1 || items[o].has_unit[width_of<Step, Value::operand, P>(p)];
-      const float x = exists ? operand[0][p] : 0.0f, y = exists ? operand[1][p] : 0.0f;
-      if constexpr (sizeof(E) == 4) {
-        if (items[o].has_rows(0, t)) store4_relaxed(to + mine[o], message(x));
-        if (items[o].has_rows(1, t))
-          store4_relaxed(to + (Step::MASKED ? next[o] : mine[o] + exchange_entry), message(y));
-      } else {
-        const uint32_t two = transpose8x8(pack<E>(x, y));
-        if (Step::MASKED ? t < stored_steps[o] : stored_steps[o]) store4_relaxed(to + mine[o], two);
-      }
-    }
-    if constexpr (Phase::REDUCTIONS > 0) {
-      char* const to = exchange_at(t) + S::REDUCTIONS_BEGIN + Phase::FIRST_REDUCTION * S::SOURCE_PIECES * 16;
-      float given[Phase::REDUCTIONS];
-      join_units<Step, P>(operand, items[o].has_unit, given);
-#pragma unroll
-      for (int r = 0; r < Phase::REDUCTIONS; ++r)
-        store4_relaxed_if(Step::MASKED ? t < given_steps[o] : given_steps[o],
-                          to + given_row[o] + r * S::SOURCE_PIECES * 16, message(given[r]));
-    }
-  };
-  const auto start = [&](int o, int t, float (&write)[2][written<Step>]) {
-    float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][PhaseOf<Step, 0>::TAKES];
-    items[o].template load<true>(call, own, t, t + 1 == steps, read, rows);
-#pragma unroll
-    for (int j = 0; j < 2; ++j) items[o].start(call, j, read[j], rows[j], operand[j], write[j]);
-    send(Number<0>{}, o, t, operand);
-  };
-  [[maybe_unused]] const OwnRows of_lane_entry = Step::MASKED ? rows_of(lane) : OwnRows{};
-  if (steps > 0) traffic.wait(0);
-#pragma unroll
-  for (int o = 0; o < S::OWNED; ++o)
-    if (warp + o * S::K_WARPS < S::ITEMS && steps > 0) {
-      float started[2][written<Step>];
-      start(o, 0, started);
-      items[o].template put_down<0>(own, -1, started);
-    }
-  __syncthreads();
-
-  // The pauses before the warp polls for the operands of a phase, or for what is reduced where it has no operands.
-  Pause pauses[S::PHASES];
-  for (int t = 0; t < steps; ++t) {
-#pragma unroll
-    for (int o = 0; o < S::OWNED; ++o)
-      if (warp + o * S::K_WARPS < S::ITEMS) items[o].ask(own, t + 1, steps);
+  // Takes the matrices from memory. Half-tile h is sum h % SUMS of unit block h / SUMS. Chunk c of this warp has 32
+  // terms of one operand.
+  RNNCC_DEVICE void fill(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Seat& seat) {
+    const int row = lane_ / 4, q = lane_ % 4, unit0 = seat.rank * S::UNITS;
     for_numbers<S::PHASES>([&](auto phase) {
       constexpr int P = decltype(phase)::value;
       using Phase = typename S::template Phase<P>;
-      // The CTA writes and reads while what it waits for is on its way.
-      const auto move = [&] {
-        traffic.store(t - 1);
-        traffic.fetch(t - 1 + S::Memory::STAGES);
-      };
-      if (P == 0 && Phase::SUMS == 0) move();
-      float acc[S::ENTRY_TILES][Phase::ROWS][4] = {};
-      [[maybe_unused]] float of_lane[S::ENTRY_TILES][at_least_one(Phase::HALVES)][8] =
-          {};                                            // the lane's parts of sums, where operands are float
-      const int first_term = warp * Phase::CHUNKS * 32;  // of the warp's, in all operands of the phase
-      const auto is_wanted = [&](int c) {
-        const int term = first_term + c * 32;
-        return !Phase::PADDED || (term < Phase::OPERANDS * S::DEPTH && term % S::DEPTH + q * 8 < S::H);
-      };
-      bool in_vain = false;
-      pauses[P].wait();
+      if constexpr (Phase::SUMS > 0)
+        held_.template of<P>().fill(matrices_ + Phase::MATRICES_BEGIN, warp_, [&](int c, int m, int i) {
+          const int term = (warp_ * Phase::CHUNKS + c) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
+          const int half = 2 * m + i, sum = half % Phase::SUMS, unit = unit0 + half / Phase::SUMS * 8 + row;
+          return half < Phase::HALVES && operand < Phase::OPERANDS
+                     ? matrix8<Step, P, S::H>(call, own, sum, operand, seat.head, unit, k)
+                     : Terms<E>{};
+        });
+    });
+  }
+
+  // Multiplies the operands of phase P of step t, which begin at `from` in the exchange. Calls `move` once, while they are
+  // on their way, if the phase is the first. Returns whether the warp polled in vain. Sums may be read after a barrier of
+  // the CTA.
+  template <int P, class Move>
+  RNNCC_DEVICE bool multiply(const char* from, const GridTerms<S>& places, int t, const Move& move) {
+    using Phase = typename S::template Phase<P>;
+    const int q = lane_ % 4;
+    float acc[S::ENTRY_TILES][Phase::ROWS][4] = {};
+    [[maybe_unused]] float of_lane[S::ENTRY_TILES][at_least_one(Phase::HALVES)][8] =
+        {};                                             // the lane's parts of sums, where operands are float
+    const int first_term = warp_ * Phase::CHUNKS * 32;  // of the warp's, in all operands of the phase
+    const auto is_wanted = [&](int c) {
+      const int term = first_term + c * 32;
+      return !Phase::PADDED || (term < Phase::OPERANDS * S::DEPTH && term % S::DEPTH + q * 8 < S::H);
+    };
+    bool in_vain = false;
 #pragma unroll
-      for (int c0 = 0; c0 < Phase::CHUNKS; c0 += Phase::BATCH) {
-        Message<E> h[Phase::BATCH][S::ENTRY_TILES];
-        const char* const from = exchange_at(t) + Phase::OPERANDS_BEGIN;
-        const auto ask = [&](int n, int b) {
-          h[b][n].ask(from + (terms[n] + uint32_t(first_term * sizeof(E))) + (c0 + b) * 32 * sizeof(E));
-        };
+    for (int c0 = 0; c0 < Phase::CHUNKS; c0 += Phase::BATCH) {
+      Message<E> h[Phase::BATCH][S::ENTRY_TILES];
+      const auto ask = [&](int n, int b) {
+        h[b][n].ask(from + (places.terms[n] + uint32_t(first_term * sizeof(E))) + (c0 + b) * 32 * sizeof(E));
+      };
+#pragma unroll
+      for (int b = 0; b < Phase::BATCH; ++b)
+#pragma unroll
+        for (int n = 0; n < S::ENTRY_TILES; ++n)
+          if (c0 + b < Phase::CHUNKS && is_wanted(c0 + b) && places.has_rows(n, t))
+            ask(n, b);
+          else
+            h[b][n] = {};
+      if (P == 0 && c0 == 0) move();
+      const auto all_have_come = [&] {
+        bool all = true;
+#pragma unroll
+        for (int b = 0; b < Phase::BATCH; ++b)
+#pragma unroll
+          for (int n = 0; n < S::ENTRY_TILES; ++n) all &= h[b][n].has_come();
+        return __all_sync(~0u, all);
+      };
+      for (Spin spin; !all_have_come(); spin.poll()) {
+        in_vain = true;
 #pragma unroll
         for (int b = 0; b < Phase::BATCH; ++b)
 #pragma unroll
           for (int n = 0; n < S::ENTRY_TILES; ++n)
-            if (c0 + b < Phase::CHUNKS && is_wanted(c0 + b) && (!Step::MASKED || t < terms_until[n]))
-              ask(n, b);
-            else
-              h[b][n] = {};
-        if (P == 0 && c0 == 0) move();
-        const auto all_have_come = [&] {
-          bool all = true;
-#pragma unroll
-          for (int b = 0; b < Phase::BATCH; ++b)
-#pragma unroll
-            for (int n = 0; n < S::ENTRY_TILES; ++n) all &= h[b][n].has_come();
-          return __all_sync(~0u, all);
-        };
-        for (Spin spin; !all_have_come(); spin.poll()) {
-          in_vain = true;
-#pragma unroll
-          for (int b = 0; b < Phase::BATCH; ++b)
-#pragma unroll
-            for (int n = 0; n < S::ENTRY_TILES; ++n)
-              if (!h[b][n].has_come()) ask(n, b);
-        }
-#pragma unroll
-        for (int b = 0; b < Phase::BATCH; ++b) {
-          if (c0 + b >= Phase::CHUNKS) continue;
-          if constexpr (sizeof(E) == 4) {
-            __syncwarp();  // all lanes are done with the chunk before
-#pragma unroll
-            for (int n = 0; n < S::ENTRY_TILES; ++n)
-#pragma unroll
-              for (int i = 0; i < 2; ++i)
-                *reinterpret_cast<uint4*>(stage + n * S::TILE_BYTES + q * OperandBlock<E>::BYTES + row * 32 + i * 16) =
-                    h[b][n].part[i];
-            __syncwarp();
-            if constexpr (Phase::SUMS > 0) multiply_pair(held.template of<P>(), c0 + b, stage, S::TILE_BYTES, of_lane);
-          } else {
-            uint4 of_chunk[S::ENTRY_TILES];
-#pragma unroll
-            for (int n = 0; n < S::ENTRY_TILES; ++n) of_chunk[n] = h[b][n].part[0];
-            if constexpr (Phase::SUMS > 0) multiply_pair<E>(held.template of<P>(), c0 + b, of_chunk, acc, acc);
-          }
-        }
+            if (!h[b][n].has_come()) ask(n, b);
       }
-      if (Phase::SUMS > 0) pauses[P].learn(in_vain);
-      if constexpr (sizeof(E) == 4 && Phase::SUMS > 0) sum_over_lanes(of_lane, acc);
-      // The warps' partial sums lie as [half-tile, tile][warp][lane].
-      float2* const parts = partial + lane;
 #pragma unroll
-      for (int half = 0; half < Phase::HALVES; ++half)
+      for (int b = 0; b < Phase::BATCH; ++b) {
+        if (c0 + b >= Phase::CHUNKS) continue;
+        if constexpr (sizeof(E) == 4) {
+          __syncwarp();  // all lanes are done with the chunk before
 #pragma unroll
-        for (int n = 0; n < S::ENTRY_TILES; ++n)
-          parts[((half * S::ENTRY_TILES + n) * S::K_WARPS + warp) * 32] =
-              make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
-      if constexpr (Phase::REDUCTIONS > 0) {
-        const char* const from = exchange_at(t) + S::REDUCTIONS_BEGIN + Phase::FIRST_REDUCTION * S::SOURCE_PIECES * 16;
-        Phase::Received::receive(
-            call, [&](int n) { return from + (terms[n] - uint32_t(q * 8 * sizeof(E))); },
-            [&](int n) { return !Step::MASKED || t < terms_until[n]; }, received, in_vain);
-        if (Phase::SUMS == 0) pauses[P].learn(in_vain);
-      }
-      __syncthreads();
-      if (P == S::LAST && t + 1 < steps) traffic.wait(t + 1);
+          for (int n = 0; n < S::ENTRY_TILES; ++n)
 #pragma unroll
-      for (int o = 0; o < S::OWNED; ++o) {
-        const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
-        if (item >= S::ITEMS) continue;
-        float sum[2][Phase::GIVES] = {};
-#pragma unroll
-        for (int i = 0; i < Phase::SUMS; ++i)
-#pragma unroll
-          for (int w = 0; w < S::K_WARPS; ++w) {
-            const float2 p = parts[(((u * Phase::SUMS + i) * S::ENTRY_TILES + n) * S::K_WARPS + w) * 32];
-            sum[0][i] += p.x;
-            sum[1][i] += p.y;
-          }
-        if constexpr (Phase::REDUCTIONS > 0) {
-          using Given = typename Phase::Received::Given;
-          float reduced[2][Phase::REDUCTIONS];
-          join_parts<Step, P, S::H, Given>(call, received + n * Given::BYTES, reduced);
-#pragma unroll
-          for (int j = 0; j < 2; ++j)
-#pragma unroll
-            for (int r = 0; r < Phase::REDUCTIONS; ++r) sum[j][Phase::SUMS + r] = reduced[j][r];
-        }
-        float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], made[2][written<Step>];
-        items[o].template load<false>(call, own, t, t + 1 == steps, read, rows);
-        if constexpr (P < S::LAST) {
-          float operand[2][PhaseOf<Step, P + 1>::TAKES];
-#pragma unroll
-          for (int j = 0; j < 2; ++j)
-            items[o].template middle<P + 1>(call, j, sum[j], read[j], rows[j], operand[j], made[j]);
-          send(Number<P + 1>{}, o, t, operand);
+            for (int i = 0; i < 2; ++i)
+              *reinterpret_cast<uint4*>(stage_ + n * S::TILE_BYTES + q * OperandBlock<E>::BYTES + lane_ / 4 * 32 +
+                                        i * 16) = h[b][n].part[i];
+          __syncwarp();
+          if constexpr (Phase::SUMS > 0) multiply_pair(held_.template of<P>(), c0 + b, stage_, S::TILE_BYTES, of_lane);
         } else {
-          float started[2][written<Step>];
+          uint4 of_chunk[S::ENTRY_TILES];
 #pragma unroll
-          for (int j = 0; j < 2; ++j) items[o].finish(call, j, t, sum[j], read[j], rows[j], made[j]);
-          if (t + 1 < steps) start(o, t + 1, started);
-          if (t + 1 < steps) items[o].template put_down<0>(own, t, started);
+          for (int n = 0; n < S::ENTRY_TILES; ++n) of_chunk[n] = h[b][n].part[0];
+          if constexpr (Phase::SUMS > 0) multiply_pair<E>(held_.template of<P>(), c0 + b, of_chunk, acc, acc);
         }
-        items[o].template put_down<P + 1>(own, t, made);
       }
-      if constexpr (P == S::LAST) {
-        // The lines of the exchange that will be polled come from memory into L2 before anyone polls.
-        const OwnRows polled = Step::MASKED ? of_lane_entry : rows_of(lane);
-        if (S::ITEMS < S::K_WARPS && warp == S::K_WARPS - 1 && lane < entries && t + S::AHEAD < polled.steps)
+    }
+    if constexpr (sizeof(E) == 4 && Phase::SUMS > 0) sum_over_lanes(of_lane, acc);
+    // The warps' partial sums lie as [half-tile, tile][warp][lane].
 #pragma unroll
-          for (int p = 0; p < S::OPERANDS; ++p)
-            prefetch_l2(exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_entry + exchange_head +
-                                                     unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
-                        ::min(S::UNITS, S::H - unit0) * int(sizeof(E)));
-      }
-      // Not all operands can arrive before this CTA has sent its own. A warp that polls before that would only slow the
-      // others down.
-      __syncthreads();
-    });
+    for (int half = 0; half < Phase::HALVES; ++half)
+#pragma unroll
+      for (int n = 0; n < S::ENTRY_TILES; ++n)
+        parts_[((half * S::ENTRY_TILES + n) * S::K_WARPS + warp_) * 32] =
+            make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
+    return in_vain;
   }
-  traffic.store(steps - 1);
+
+  // Sum i of phase P for the lane's unit of unit block u, and its two entries of tile n.
+  template <int P>
+  RNNCC_DEVICE float2 sum(int u, int n, int i) const {
+    using Phase = typename S::template Phase<P>;
+    float2 sum = {};
 #pragma unroll
-  for (int o = 0; o < S::OWNED; ++o)
-    if (warp + o * S::K_WARPS < S::ITEMS) items[o].end(own);
+    for (int w = 0; w < S::K_WARPS; ++w) {
+      const float2 p = parts_[(((u * Phase::SUMS + i) * S::ENTRY_TILES + n) * S::K_WARPS + w) * 32];
+      sum.x += p.x;
+      sum.y += p.y;
+    }
+    return sum;
+  }
+
+ private:
+  const int lane_, warp_;
+  float2* const parts_;
+  char* const matrices_;
+  char* const stage_;
+  Matrices<S> held_;
+};
+
+template <class S>
+RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const FusedTensors<typename S::Step>& own) {
+  run_grid<S, GridProducts<S>>(call, own);
 }
 
 }  // namespace rnncc

@@ -1,0 +1,175 @@
+"""The model of the sparse family: threads gather the operands of the elements that are not zero (SparseShape in
+sparse.cuh)."""
+
+from __future__ import annotations
+
+from rnncc.constrint import Model, ceil_div, maximum, minimum
+from rnncc.constrint.expr import Operand
+from rnncc.ir.family import SPARSE
+from rnncc.ir.problem import Problem
+from rnncc.ir.schedule import ceil
+from rnncc.ir.target import Target
+from rnncc.stages.schedule.draft import (
+    Draft,
+    by,
+    elements,
+    registers_of,
+    require_at_most,
+    require_shared,
+    round_up,
+    share,
+    summed,
+)
+from rnncc.stages.schedule.facts import Facts, PhaseFacts
+from rnncc.stages.schedule.rates import rates
+
+_WARPS = 16
+_LISTS = 32 * _WARPS  # what one thread multiplies is a list
+_UNIT_BLOCKS = (1, 2, 3, 4, 5, 6, 7, 8)
+_ENTRIES = (4, 8)  # of a group
+_QUAD = 4  # words
+_STAGED = (1, 2, 4, 6, 8, 10, 12)
+_MOST_HELD = 12  # quads per thread in registers
+_POLLED = 4  # pieces of 16 bytes that a lane asks for at a time
+_MOST_ROWS = 1 << 16  # of operands: a word names one in 16 bits
+# Registers per thread besides the words that it holds: while it polls, but for the pieces; while it multiplies; per
+# phase but one; and per carry of an item, whose registers both numbers know for the LSTM.
+_POLL_REGISTERS, _PRODUCT_REGISTERS, _PHASE_REGISTERS = 54, 72, 6
+# Rows have about as many elements as the density says. Lists are planned for so many hundredths of them.
+_ROOM = 103
+
+
+def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
+    """Make the model for one loop, problem and GPU."""
+    rate, element = rates(target), elements(problem)
+    model = Model()
+    unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # blocks of 8 units per CTA
+    entries = model.choice("entries", _ENTRIES)  # batch entries per group
+    dense = sum(phase.density is None for phase in facts.products) if facts.products else 1
+    require_at_most(model, "dense matrices", dense, 0, "its kernels are for matrices that are mostly zeros")
+
+    def ctas_of(unit_block_count: int) -> int:
+        return ceil(problem.head_dim, 8 * unit_block_count)
+
+    def seats(unit_block_count: int) -> int:
+        return target.sms // (problem.heads * ctas_of(unit_block_count))
+
+    ctas = by(unit_blocks, _UNIT_BLOCKS, ctas_of)
+    model.require(
+        problem.heads * ctas <= target.sms, because="residency: the CTAs of all heads run at once, one per SM"
+    )
+    launch_batch = entries * by(unit_blocks, _UNIT_BLOCKS, seats)
+    model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
+    most_rows = 8 * unit_blocks * facts.sums
+    model.require(most_rows <= _LISTS, because="rows: each row of a CTA has a thread")
+    depth = round_up(problem.head_dim, 32)
+    most_terms = depth * max((phase.operands for phase in facts.products), default=0)
+    if not element.is_float:
+        require_at_most(model, "terms", most_terms, _MOST_ROWS - 2 * depth, "a word names its operand in 16 bits")
+
+    def quads_of(phase: PhaseFacts, unit_block_count: int) -> int:
+        """The longest list, in quads of words."""
+        rows = 8 * unit_block_count * phase.sums
+        if rows > _LISTS:
+            return 1
+        of_row = ceil(round(1000 * (phase.density or 1)) * problem.head_dim * phase.operands, 1000)
+        lists = max(_LISTS // rows * rows, _LISTS - rows // 2)
+        return max(2, ceil(max(ceil(of_row, _LISTS // rows), ceil(_ROOM * rows * of_row, 100 * lists)), _QUAD))
+
+    products = facts.products
+    quads = [by(unit_blocks, _UNIT_BLOCKS, lambda u, phase=phase: quads_of(phase, u)) for phase in products]
+    polled = by(entries, _ENTRIES, lambda n: 32 * (8 // n))  # terms that a warp polls for at a time
+    held = model.integer("held_quads", 0, _MOST_HELD)
+    left: Operand = held
+    staged = model.choice("staged_quads", _STAGED)  # that go into registers at a time
+    rounds = ceil_div(held, staged)
+    shape: list[Operand] = []
+    own = iter(quads)
+    shared_quads: list[Operand] = []
+    for phase in facts.phases:
+        if not phase.operands:
+            shape += [0, 0]
+            continue
+        needed_quads = next(own)
+        taken = minimum(needed_quads - 1, left)
+        left = left - taken
+        shape += [taken, needed_quads - taken]
+        shared_quads.append(needed_quads - taken)
+    model.require(left == 0, because="held: no more quads than there are")
+
+    reductions = [phase for phase in facts.phases if phase.reductions]
+    parts = ceil(problem.head_dim, 32)
+    received_bytes = max((128 * ceil(phase.reductions * parts, 4) for phase in reductions), default=0)
+    own_polls = maximum(
+        *(ceil_div(ceil_div(phase.operands * depth, polled), _WARPS) for phase in products), 1
+    )  # of a warp, in a phase
+    needed = (
+        maximum(
+            _POLL_REGISTERS + 2 * element.size * minimum(_POLLED * 2 // element.size, own_polls),
+            _PRODUCT_REGISTERS + entries,
+        )
+        + _PHASE_REGISTERS * (len(facts.phases) - 1)
+        + 2 * _QUAD * element.size // 4 * held
+    )
+    model.require(
+        needed <= registers_of(_WARPS), because="registers: a thread holds some of its words, sums and items"
+    )
+    row_bytes = element.size * entries
+    terms = by(entries, _ENTRIES, lambda n: round_up(most_terms, 32 * (8 // n)))
+    operand_bytes = 16 * ceil_div((terms + 1) * row_bytes, 16)
+    partial_bytes = 4 * entries * (_LISTS + most_rows)
+    info_bytes = 8 * 8 * unit_blocks * sum(phase.sums for phase in products)
+    quad_bytes = _LISTS * 8 * element.size
+    traffic_bytes = by(unit_blocks, _UNIT_BLOCKS, lambda u: facts.traffic_bytes(u, 8))
+    shared_bytes = (
+        partial_bytes
+        + received_bytes
+        + info_bytes
+        + maximum(operand_bytes, 2 * 4 * _LISTS, quad_bytes * staged)
+        + quad_bytes * summed(shared_quads)
+        + traffic_bytes
+    )
+    require_shared(model, shared_bytes, target)
+
+    group = minimum(entries, by(unit_blocks, _UNIT_BLOCKS, lambda u: share(problem.batch, seats(u))))
+    readers = problem.heads * ctas * ceil_div(problem.batch, group)
+    item = rate.grid_piece * facts.pieces + rate.operation * facts.operations
+    polled_at_once = _WARPS * _POLLED // (element.size // 2)  # by all warps
+    polls = summed(ceil_div(ceil_div(phase.operands * depth, polled), polled_at_once) for phase in products)
+    step = (
+        rate.poll * polls
+        + ceil_div(6 * element.size * facts.operands * problem.head_dim * group * readers, target.l2_gb_s)
+        + len(facts.phases) * rate.sparse
+        + rate.join * len(reductions)
+        + rate.part * facts.reductions * parts
+        # Each warp gathers a row of operands for each word, and reads the words that are in shared memory.
+        + ceil_div(rate.word * row_bytes * _WARPS * _QUAD * summed(quads), 8)
+        + rounds  # each is a pass through the matrices, before the first step
+        + ceil_div(rate.matrix * quad_bytes * summed(shared_quads), 1024)
+        + item
+    )
+    return Draft(
+        family=SPARSE,
+        facts=facts,
+        model=model,
+        step=step,
+        total=step,
+        busy=step,
+        needed=needed,
+        overcount=0,
+        shape=(unit_blocks, _WARPS, entries, staged, *shape),
+        tiles={
+            "ctas": ctas,
+            "unit_tile": 8 * unit_blocks,
+            "batch_tile": entries,
+            "words_per_thread": _QUAD * summed(quads),
+            "register_words": _QUAD * held,
+            "spilled_registers": 0,
+        },
+        ctas=ctas,
+        threads=32 * _WARPS,
+        shared_bytes=shared_bytes,
+        registers=registers_of(_WARPS),
+        group_batch=entries,
+        launch_batch=launch_batch,
+    )

@@ -1,0 +1,112 @@
+"""Sparse kernels on a CPU, thread by thread, as test_fused.py runs the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from rnncc.ir.family import SPARSE
+from tests.cuda.kernels import Case as Wanted
+from tests.emulated.compiled import Kernel
+from tests.emulated.fused import DTYPES, EmulatedCase
+from tests.emulated.test_fused import BOUNDS, kernels_of, loops
+from tests.numeric.compare import Problem
+
+CELLS = {
+    "lstm": """cell SparseLSTM
+state h, c
+weights R: sparse(density=0.1)
+i, f, o = sigmoid(W@x + R@h[t-1] + b)
+g = tanh(W@x + R@h[t-1] + b)
+c[t] = f*c[t-1] + i*g
+h[t] = o*tanh(c[t])
+""",
+    "elman": """cell SparseElman
+state h
+weights R: mask(density=0.3)
+h[t] = tanh(W@x + R@h[t-1] + b)
+""",
+    # Two products that wait for each other, and a norm.
+    "normed": """cell SparseNormed
+state h
+weights R: sparse(density=0.2)
+r = sigmoid(W@x + R@h[t-1] + b)
+n = tanh(layernorm(R@(r*h[t-1]) + W@x))
+h[t] = r*h[t-1] + (1 - r)*n
+""",
+    # A narrower state, and a sum that takes two operands.
+    "narrow": """cell SparseNarrow
+dim P
+state h: P, c
+weights R: sparse(density=0.25), U: sparse(density=0.25)
+f = sigmoid(W@x + R@h[t-1] + U@c[t-1])
+c[t] = f*c[t-1] + (1 - f)*tanh(W@x)
+h[t] = tanh(U@c[t-1])
+""",
+}
+
+
+def made_of(cell: str, dtype: str, masked: bool, head_dim: int, folder: Path) -> tuple[str, Mapping[str, Kernel]]:
+    """A cell's file, and its kernels."""
+    path = folder / f"{cell}.rnn"
+    path.write_text(CELLS[cell], encoding="utf-8")
+    return str(path), kernels_of(Wanted(str(path), SPARSE, dtype, "sm_90a"), masked, head_dim, folder)
+
+
+def sparse_case(path: str, problem: Problem, masked: bool, made: Mapping[str, Kernel], density: float) -> EmulatedCase:
+    """A case whose matrices have about so many elements that are not zero."""
+    case = EmulatedCase(loops(path)[masked], problem, made)
+    for weight in case.weights:
+        if weight.dim() == 2:
+            weight *= torch.rand(weight.shape) < density
+    return case
+
+
+@pytest.mark.parametrize(
+    ("cell", "dtype", "head_dim", "heads", "batch", "sizes"),
+    [
+        ("lstm", "bf16", 64, 1, 3, {}),
+        ("lstm", "f16", 72, 2, 8, {}),
+        ("lstm", "f32", 96, 1, 5, {}),
+        ("elman", "bf16", 136, 1, 4, {}),
+        ("elman", "f32", 64, 2, 9, {}),
+        ("normed", "bf16", 64, 1, 7, {}),
+        ("normed", "f32", 72, 1, 2, {}),
+        ("narrow", "f16", 72, 1, 6, {"P": 40}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+def test_a_sparse_kernel(
+    cell: str, dtype: str, head_dim: int, heads: int, batch: int, sizes: dict[str, int], masked: bool, tmp_path: Path
+) -> None:
+    path, made = made_of(cell, dtype, masked, head_dim, tmp_path)
+    assert {kernel.schedule.family for kernel in made.values()} == {SPARSE}
+    problem = Problem(5, batch, {"I": 3, "H": head_dim * heads} | sizes, heads, DTYPES[dtype], reverse=masked)
+    errors = sparse_case(path, problem, masked, made, 0.1).measured()
+    assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
+
+
+@pytest.mark.parametrize("density", [0.0, 0.5, 1.0])
+def test_matrices_of_another_density_than_the_planned_one(density: float, tmp_path: Path) -> None:
+    """More elements than there is room for in lists are multiplied as they lie in memory."""
+    path, made = made_of("lstm", "bf16", False, 64, tmp_path)
+    problem = Problem(4, 5, {"I": 3, "H": 64}, 1, DTYPES["bf16"])
+    errors = sparse_case(path, problem, False, made, density).measured()
+    assert {name: error for name, error in errors.items() if not error <= BOUNDS["bf16"]} == {}
+
+
+def test_rows_of_very_different_lengths(tmp_path: Path) -> None:
+    """Long rows have many lists, and short ones few or none."""
+    path, made = made_of("elman", "bf16", False, 136, tmp_path)
+    problem = Problem(4, 5, {"I": 3, "H": 136}, 1, DTYPES["bf16"])
+    case = sparse_case(path, problem, False, made, 1.0)
+    for weight in case.weights:
+        if weight.dim() == 2:
+            weight[1:] *= torch.rand(weight[1:].shape) < 0.05
+            weight[5] = 0
+    errors = case.measured()
+    assert {name: error for name, error in errors.items() if not error <= BOUNDS["bf16"]} == {}
