@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -147,9 +147,9 @@ def once(cell: str) -> Iterator[Case]:
     yield from (Case(cell, family, "bf16", "sm_90a", masked=False) for family in families if has(cell, family))
 
 
-def forced(case: Case, head_dim: int | None = None) -> FusedKernels:
+def forced(case: Case, head_dim: int | None = None, tiles: Mapping[str, int] | None = None) -> FusedKernels:
     """A cell's kernels in a family, whether or not others are quicker, for those programs that have one. `head_dim`:
-    another one than HEAD_DIM says."""
+    another one than HEAD_DIM says. `tiles`: sizes that they must have."""
     scope, target = case.family.scope, TARGETS[case.architecture]
     problem = Problem(head_dim or HEAD_DIM[scope], 1, _OF_PROBLEM[case.dtype])
     found: list[tuple[str, FusedSchedule]] = []
@@ -161,6 +161,8 @@ def forced(case: Case, head_dim: int | None = None) -> FusedKernels:
             found += [(program, stepwise_from(1, known, problem, target))] if stepwise_takes(loop, problem) else []
             continue
         draft = MODELS[case.family](known, problem, target)
+        for name, size in (tiles or {}).items():
+            draft.model.require(draft.tiles[name] == size, because="given: by the test")
         try:
             solution = draft.model.minimise(draft.total)
         except Infeasible:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ import torch
 
 from rnncc.ir.family import SPARSE
 from tests.cuda.kernels import Case as Wanted
-from tests.emulated.compiled import Kernel
+from tests.cuda.kernels import forced, plan
+from tests.emulated.compiled import Kernel, build
 from tests.emulated.fused import DTYPES, EmulatedCase
-from tests.emulated.test_fused import BOUNDS, kernels_of, loops
+from tests.emulated.test_fused import BOUNDS, loops
 from tests.numeric.compare import Problem
 
 CELLS = {
@@ -49,11 +51,15 @@ h[t] = tanh(U@c[t-1])
 }
 
 
-def made_of(cell: str, dtype: str, masked: bool, head_dim: int, folder: Path) -> tuple[str, Mapping[str, Kernel]]:
-    """A cell's file, and its kernels."""
+def made_of(
+    cell: str, dtype: str, masked: bool, head_dim: int, folder: Path, **tiles: int
+) -> tuple[str, Mapping[str, Kernel]]:
+    """A cell's file, and its kernels, which have the given tiles."""
     path = folder / f"{cell}.rnn"
     path.write_text(CELLS[cell], encoding="utf-8")
-    return str(path), kernels_of(Wanted(str(path), SPARSE, dtype, "sm_90a"), masked, head_dim, folder)
+    made = forced(Wanted(str(path), SPARSE, dtype, "sm_90a"), head_dim, tiles)
+    own = tuple(entry for entry in made.kernels if ("_masked_" in entry[0]) == masked)
+    return str(path), build(plan(str(path)), replace(made, kernels=own), folder)
 
 
 def sparse_case(path: str, problem: Problem, masked: bool, made: Mapping[str, Kernel], density: float) -> EmulatedCase:
@@ -66,24 +72,37 @@ def sparse_case(path: str, problem: Problem, masked: bool, made: Mapping[str, Ke
 
 
 @pytest.mark.parametrize(
-    ("cell", "dtype", "head_dim", "heads", "batch", "sizes"),
+    ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "entries", "turns"),
     [
-        ("lstm", "bf16", 64, 1, 3, {}),
-        ("lstm", "f16", 72, 2, 8, {}),
-        ("lstm", "f32", 96, 1, 5, {}),
-        ("elman", "bf16", 136, 1, 4, {}),
-        ("elman", "f32", 64, 2, 9, {}),
-        ("normed", "bf16", 64, 1, 7, {}),
-        ("normed", "f32", 72, 1, 2, {}),
-        ("narrow", "f16", 72, 1, 6, {"P": 40}),
+        ("lstm", "bf16", 64, 1, 3, {}, 2, 2),
+        ("lstm", "f16", 72, 2, 8, {}, 4, 2),
+        ("lstm", "f32", 96, 1, 5, {}, 4, 1),
+        ("lstm", "bf16", 96, 1, 13, {}, 8, 2),
+        ("elman", "bf16", 136, 1, 4, {}, 8, 1),
+        ("elman", "f32", 64, 2, 9, {}, 2, 2),
+        ("elman", "f32", 96, 1, 9, {}, 8, 1),
+        ("normed", "bf16", 64, 1, 7, {}, 4, 2),
+        ("normed", "f32", 72, 1, 3, {}, 2, 1),
+        ("normed", "f16", 72, 1, 16, {}, 8, 2),
+        ("narrow", "f16", 72, 1, 6, {"P": 40}, 2, 2),
+        ("narrow", "f32", 72, 1, 6, {"P": 40}, 4, 2),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
 def test_a_sparse_kernel(
-    cell: str, dtype: str, head_dim: int, heads: int, batch: int, sizes: dict[str, int], masked: bool, tmp_path: Path
+    cell: str,
+    dtype: str,
+    head_dim: int,
+    heads: int,
+    batch: int,
+    sizes: dict[str, int],
+    entries: int,
+    turns: int,
+    masked: bool,
+    tmp_path: Path,
 ) -> None:
-    path, made = made_of(cell, dtype, masked, head_dim, tmp_path)
+    path, made = made_of(cell, dtype, masked, head_dim, tmp_path, batch_tile=entries, turns=turns)
     assert {kernel.schedule.family for kernel in made.values()} == {SPARSE}
     problem = Problem(5, batch, {"I": 3, "H": head_dim * heads} | sizes, heads, DTYPES[dtype], reverse=masked)
     errors = sparse_case(path, problem, masked, made, 0.1).measured()

@@ -50,8 +50,9 @@ class Rates:
     wide_piece     16 bytes per batch entry that such work reads or writes
     wide_wait      a chunk less that is on its way (an estimate)
 
-    sparse         the latencies of a phase: of operands on their way, and of sums for other warps
-    word           8 bytes of operands that a warp gathers for its words
+    sparse         the latency of operands on their way in a phase, as far as a CTA has nothing else to do
+    turn           barriers, and sums for other warps, of a phase
+    word           a word of each thread, for a third of a batch entry, and for two thirds of one besides
 
     barrier        the barrier of all CTAs of the alternating kernel
     visit, touch   there: the latencies of a tile and a part of the batch; those of each tensor that is read or written
@@ -90,8 +91,9 @@ class Rates:
     wide_operation: int = 56
     wide_piece: int = 240
     wide_wait: int = 300
-    sparse: int = 7_000
-    word: int = 17
+    sparse: int = 2_000
+    turn: int = 9_000
+    word: int = 25
     barrier: int = 9_000
     visit: int = 16_000
     touch: int = 550

@@ -26,7 +26,8 @@ from rnncc.stages.schedule.rates import rates
 _WARPS = 16
 _LISTS = 32 * _WARPS  # what one thread multiplies is a list
 _UNIT_BLOCKS = (1, 2, 3, 4, 5, 6, 7, 8)
-_ENTRIES = (4, 8)  # of a group
+_ENTRIES = (4, 8)  # of a group, in each turn
+_TURNS = (1, 2)
 _QUAD = 4  # words
 _STAGED = (1, 2, 4, 6, 8, 10, 12)
 _MOST_HELD = 12  # quads per thread in registers
@@ -34,7 +35,7 @@ _POLLED = 4  # pieces of 16 bytes that a lane asks for at a time
 _MOST_ROWS = 1 << 16  # of operands: a word names one in 16 bits
 # Registers per thread besides the words that it holds: while it polls, but for the pieces; while it multiplies; per
 # phase but one; and per carry of an item, whose registers both numbers know for the LSTM.
-_POLL_REGISTERS, _PRODUCT_REGISTERS, _PHASE_REGISTERS = 54, 72, 6
+_POLL_REGISTERS, _PRODUCT_REGISTERS, _PHASE_REGISTERS, _TURN_REGISTERS, _OPERAND_REGISTERS = 54, 72, 6, 6, 5
 # Rows have about as many elements as the density says. Lists are planned for so many hundredths of them.
 _ROOM = 103
 
@@ -44,7 +45,8 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     rate, element = rates(target), elements(problem)
     model = Model()
     unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # blocks of 8 units per CTA
-    entries = model.choice("entries", _ENTRIES)  # batch entries per group
+    entries = model.choice("entries", _ENTRIES)  # batch entries per turn
+    turns = model.choice("turns", _TURNS)
     dense = sum(phase.density is None for phase in facts.products) if facts.products else 1
     require_at_most(model, "dense matrices", dense, 0, "its kernels are for matrices that are mostly zeros")
 
@@ -58,14 +60,14 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     model.require(
         problem.heads * ctas <= target.sms, because="residency: the CTAs of all heads run at once, one per SM"
     )
-    launch_batch = entries * by(unit_blocks, _UNIT_BLOCKS, seats)
+    launch_batch = turns * entries * by(unit_blocks, _UNIT_BLOCKS, seats)
     model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
     most_rows = 8 * unit_blocks * facts.sums
     model.require(most_rows <= _LISTS, because="rows: each row of a CTA has a thread")
     depth = round_up(problem.head_dim, 32)
     most_terms = depth * max((phase.operands for phase in facts.products), default=0)
     if not element.is_float:
-        require_at_most(model, "terms", most_terms, _MOST_ROWS - 2 * depth, "a word names its operand in 16 bits")
+        require_at_most(model, "terms", most_terms, _MOST_ROWS - 128, "a word names its operand in 16 bits")
 
     def quads_of(phase: PhaseFacts, unit_block_count: int) -> int:
         """The longest list, in quads of words."""
@@ -78,7 +80,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
 
     products = facts.products
     quads = [by(unit_blocks, _UNIT_BLOCKS, lambda u, phase=phase: quads_of(phase, u)) for phase in products]
-    polled = by(entries, _ENTRIES, lambda n: 32 * (8 // n))  # terms that a warp polls for at a time
+    polled = by(entries, _ENTRIES, lambda n: 32 * 8 // n)  # terms that a warp polls for at a time
     held = model.integer("held_quads", 0, _MOST_HELD)
     left: Operand = held
     staged = model.choice("staged_quads", _STAGED)  # that go into registers at a time
@@ -109,18 +111,22 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
             _PRODUCT_REGISTERS + entries,
         )
         + _PHASE_REGISTERS * (len(facts.phases) - 1)
+        + _TURN_REGISTERS * (turns - 1)
+        + _OPERAND_REGISTERS * (max((phase.operands for phase in facts.phases)) - 1)
         + 2 * _QUAD * element.size // 4 * held
     )
-    model.require(
-        needed <= registers_of(_WARPS), because="registers: a thread holds some of its words, sums and items"
-    )
+    model.require(needed <= registers_of(_WARPS), because="registers: a thread holds some of its words, sums and items")
     row_bytes = element.size * entries
-    terms = by(entries, _ENTRIES, lambda n: round_up(most_terms, 32 * (8 // n)))
+    terms = by(entries, _ENTRIES, lambda n: round_up(most_terms, 32 * 8 // n))
     operand_bytes = 16 * ceil_div((terms + 1) * row_bytes, 16)
     partial_bytes = 4 * entries * (_LISTS + most_rows)
     info_bytes = 8 * 8 * unit_blocks * sum(phase.sums for phase in products)
     quad_bytes = _LISTS * 8 * element.size
-    traffic_bytes = by(unit_blocks, _UNIT_BLOCKS, lambda u: facts.traffic_bytes(u, 8))
+    traffic_bytes = by(
+        4 * unit_blocks + turns,
+        range(4 * max(_UNIT_BLOCKS) + 4),
+        lambda key: facts.traffic_bytes(key // 4, 8 * (key % 4)),
+    )
     shared_bytes = (
         partial_bytes
         + received_bytes
@@ -131,23 +137,24 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     )
     require_shared(model, shared_bytes, target)
 
-    group = minimum(entries, by(unit_blocks, _UNIT_BLOCKS, lambda u: share(problem.batch, seats(u))))
+    group = minimum(turns * entries, by(unit_blocks, _UNIT_BLOCKS, lambda u: share(problem.batch, seats(u))))
     readers = problem.heads * ctas * ceil_div(problem.batch, group)
     item = rate.grid_piece * facts.pieces + rate.operation * facts.operations
     polled_at_once = _WARPS * _POLLED // (element.size // 2)  # by all warps
     polls = summed(ceil_div(ceil_div(phase.operands * depth, polled), polled_at_once) for phase in products)
-    step = (
-        rate.poll * polls
-        + ceil_div(6 * element.size * facts.operands * problem.head_dim * group * readers, target.l2_gb_s)
-        + len(facts.phases) * rate.sparse
-        + rate.join * len(reductions)
+    # While operands are on their way, a CTA has no work, but for that of another turn.
+    waiting = len(facts.phases) * rate.sparse + rate.poll * polls + rate.join * len(reductions)
+    work = len(facts.phases) * rate.turn + (
+        ceil_div(
+            6 * element.size * facts.operands * problem.head_dim * minimum(entries, group) * readers, target.l2_gb_s
+        )
         + rate.part * facts.reductions * parts
-        # Each warp gathers a row of operands for each word, and reads the words that are in shared memory.
-        + ceil_div(rate.word * row_bytes * _WARPS * _QUAD * summed(quads), 8)
-        + rounds  # each is a pass through the matrices, before the first step
+        # A word is multiplied by its operands of all entries.
+        + by(entries, _ENTRIES, lambda n: rate.word * (2 + 3 * n) * element.size // 2) * _QUAD * summed(quads)
         + ceil_div(rate.matrix * quad_bytes * summed(shared_quads), 1024)
         + item
     )
+    step = maximum(waiting + work, turns * work) + rounds  # each is a pass through the matrices, before the first step
     return Draft(
         family=SPARSE,
         facts=facts,
@@ -157,11 +164,12 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         busy=step,
         needed=needed,
         overcount=0,
-        shape=(unit_blocks, _WARPS, entries, staged, *shape),
+        shape=(unit_blocks, _WARPS, turns, entries, staged, *shape),
         tiles={
             "ctas": ctas,
             "unit_tile": 8 * unit_blocks,
             "batch_tile": entries,
+            "turns": turns,
             "words_per_thread": _QUAD * summed(quads),
             "register_words": _QUAD * held,
             "spilled_registers": 0,
@@ -170,6 +178,6 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         threads=32 * _WARPS,
         shared_bytes=shared_bytes,
         registers=registers_of(_WARPS),
-        group_batch=entries,
+        group_batch=turns * entries,
         launch_batch=launch_batch,
     )

@@ -81,8 +81,8 @@ class GridProducts {
     });
   }
 
-  // Multiplies the operands of phase P of step t, which begin at `from` in the exchange. Calls `move` once, while they are
-  // on their way, if the phase is the first. Returns whether the warp polled in vain. Sums may be read after a barrier of
+  // Multiplies the operands of phase P of step t, which begin at `from` in the exchange. Calls `move` while they are on
+  // their way. Returns whether the warp polled in vain. Sums may be read after a barrier of
   // the CTA.
   template <int P, class Move>
   RNNCC_DEVICE bool multiply(const char* from, const GridTerms<S>& places, int t, const Move& move) {
@@ -111,7 +111,7 @@ class GridProducts {
             ask(n, b);
           else
             h[b][n] = {};
-      if (P == 0 && c0 == 0) move();
+      if (c0 == 0) move();
       const auto all_have_come = [&] {
         bool all = true;
 #pragma unroll
@@ -160,18 +160,18 @@ class GridProducts {
     return in_vain;
   }
 
-  // Sum i of phase P for the lane's unit of unit block u, and its two entries of tile n.
-  template <int P>
-  RNNCC_DEVICE float2 sum(int u, int n, int i) const {
+  // The sums of phase P for the lane's unit of unit block u, and its two entries of tile n. `sum` begins with zeros.
+  template <int P, int GIVES>
+  RNNCC_DEVICE void sum(int u, int n, float (&sum)[2][GIVES]) const {
     using Phase = typename S::template Phase<P>;
-    float2 sum = {};
 #pragma unroll
-    for (int w = 0; w < S::K_WARPS; ++w) {
-      const float2 p = parts_[(((u * Phase::SUMS + i) * S::ENTRY_TILES + n) * S::K_WARPS + w) * 32];
-      sum.x += p.x;
-      sum.y += p.y;
-    }
-    return sum;
+    for (int i = 0; i < Phase::SUMS; ++i)
+#pragma unroll
+      for (int w = 0; w < S::K_WARPS; ++w) {
+        const float2 p = parts_[(((u * Phase::SUMS + i) * S::ENTRY_TILES + n) * S::K_WARPS + w) * 32];
+        sum[0][i] += p.x;
+        sum[1][i] += p.y;
+      }
   }
 
  private:

@@ -7,13 +7,17 @@
 namespace rnncc {
 
 // What all kernels of this form have in common, however they hold matrices.
-template <class Step_, int H_, int UNIT_BLOCKS_, int K_WARPS_, int ENTRY_TILES_>
+//
+// A CTA takes its group in TURNS parts. While the operands of one are on their way, it works for the other one. A part has
+// ENTRY_TILES tiles, and a tile has LANE_ENTRIES entries: 8, as many as an item, or fewer.
+template <class Step_, int H_, int UNIT_BLOCKS_, int K_WARPS_, int ENTRY_TILES_, int TURNS_ = 1, int LANE_ENTRIES_ = 8>
 struct GridLayout {
   using Step = Step_;
   using E = typename Step::Element;
-  static constexpr int H = H_, UNIT_BLOCKS = UNIT_BLOCKS_, K_WARPS = K_WARPS_, ENTRY_TILES = ENTRY_TILES_;
-  static constexpr int UNITS = UNIT_BLOCKS * 8, CTAS = ceil_div(H, UNITS), THREADS = K_WARPS * 32,
-                       ENTRIES = ENTRY_TILES * 8;
+  static constexpr int H = H_, UNIT_BLOCKS = UNIT_BLOCKS_, K_WARPS = K_WARPS_, ENTRY_TILES = ENTRY_TILES_,
+                       TURNS = TURNS_, LANE_ENTRIES = LANE_ENTRIES_;
+  static constexpr int UNITS = UNIT_BLOCKS * 8, CTAS = ceil_div(H, UNITS), THREADS = K_WARPS * 32;
+  static_assert(TURNS == 1 || TURNS == 2);
   static constexpr int PHASES = Step::PHASES, LAST = PHASES - 1;
   static constexpr int DEPTH = ceil_div(H, 32) * 32;  // terms per operand
   // The exchange is [step][entry][head][operand][DEPTH], so that the terms that a warp reads follow each other. It has
@@ -43,15 +47,15 @@ struct GridLayout {
     static constexpr int MOST_HALVES = 0, MOST_RECEIVED = 0;
   };
 
-  static constexpr int LANE_ENTRIES = 8;  // the entries of a tile that a group may have
-  static constexpr int ITEMS = UNIT_BLOCKS * ENTRY_TILES, OWNED = ceil_div(ITEMS, K_WARPS);
+  // Item i has unit block i % UNIT_BLOCKS and tile i / UNIT_BLOCKS, counted through all turns.
+  static constexpr int ITEMS = UNIT_BLOCKS * ENTRY_TILES * TURNS, OWNED = ceil_div(ITEMS, K_WARPS);
   static constexpr int AHEAD = 4;
   static constexpr int RECEIVED_BYTES = OfPhase<LAST>::MOST_RECEIVED;
-  using Memory = Traffic<Step, H, UNITS, ENTRIES, THREADS>;
+  using Memory = Traffic<Step, H, UNITS, TURNS * ENTRY_TILES * 8, THREADS, LANE_ENTRIES>;
   static_assert(H % 8 == 0);
 };
 
-// Where a lane finds the operands of a step in the exchange.
+// Where a lane finds the operands of a turn of a step in the exchange.
 //
 // terms   offsets of the lane's first terms of an operand, per tile of entries. Lane 4 r + q has entry r, or entry
 //         r % LANE_ENTRIES where a tile has fewer entries. Where the group has no such entry, they are those of its last
@@ -110,20 +114,23 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
+    const int tile = n * S::LANE_ENTRIES;  // its first entry
     const int entry = sizeof(E) == 4 ? 2 * q : row, unit = sizeof(E) == 4 ? row : 2 * q;
-    stored_steps[o] = n * 8 + row < entries && unit0 + u * 8 < S::H;
-    if constexpr (Step::MASKED) stored_steps[o] *= rows_of(n * 8 + row).steps;
-    mine[o] = exchange_row(n * 8 + entry) + (unit0 + u * 8 + unit) * sizeof(E);
+    stored_steps[o] = row < S::LANE_ENTRIES && tile + row < entries && unit0 + u * 8 < S::H;
+    if constexpr (Step::MASKED) stored_steps[o] *= rows_of(tile + row).steps;
+    mine[o] = exchange_row(tile + entry) + (unit0 + u * 8 + unit) * sizeof(E);
     if constexpr (sizeof(E) == 4 && Step::MASKED)
-      next[o] = exchange_row(n * 8 + entry + 1) + (unit0 + u * 8 + unit) * sizeof(E);
+      next[o] = exchange_row(tile + entry + 1) + (unit0 + u * 8 + unit) * sizeof(E);
   }
-  GridTerms<S> places;
+  GridTerms<S> places_of[S::TURNS];
 #pragma unroll
-  for (int n = 0; n < S::ENTRY_TILES; ++n) {
-    const int entry = n * 8 + row % S::LANE_ENTRIES;
-    places.terms[n] = exchange_row(entry) + q * 8 * sizeof(E);
-    if constexpr (Step::MASKED) places.until[n] = rows_of(entry).steps;
-  }
+  for (int turn = 0; turn < S::TURNS; ++turn)
+#pragma unroll
+    for (int n = 0; n < S::ENTRY_TILES; ++n) {
+      const int entry = (turn * S::ENTRY_TILES + n) * S::LANE_ENTRIES + row % S::LANE_ENTRIES;
+      places_of[turn].terms[n] = exchange_row(entry) + q * 8 * sizeof(E);
+      if constexpr (Step::MASKED) places_of[turn].until[n] = rows_of(entry).steps;
+    }
   // Where the lane stores what an item gives to reductions: for an entry of its own, if it has one. In masked loops, for
   // how many steps it does.
   [[maybe_unused]] uint32_t given_row[S::OWNED];
@@ -131,9 +138,9 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
-    const int entry = n * 8 + 2 * q + row % 2;
+    const int in_tile = 2 * q + row % 2, entry = n * S::LANE_ENTRIES + in_tile;
     given_row[o] = exchange_row(entry) + (unit0 / 8 + u) * 4;
-    given_steps[o] = row < 2 && entry < entries && unit0 + u * 8 < S::H;
+    given_steps[o] = row < 2 && in_tile < S::LANE_ENTRIES && entry < entries && unit0 + u * 8 < S::H;
     if constexpr (Step::MASKED) given_steps[o] *= rows_of(entry).steps;
   }
   // Sends an item's operands, and what it gives to reductions, of a phase of step t to the other CTAs.
@@ -196,72 +203,74 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
         traffic.store(t - 1);
         traffic.fetch(t - 1 + S::Memory::STAGES);
       };
-      if (P == 0 && Phase::SUMS == 0) move();
-      bool in_vain = false;
-      pauses[P].wait();
-      if constexpr (Phase::SUMS > 0) {
-        in_vain = products.template multiply<P>(exchange_at(t) + Phase::OPERANDS_BEGIN, places, t, move);
-        pauses[P].learn(in_vain);
-      }
-      if constexpr (Phase::REDUCTIONS > 0) {
-        const char* const from = exchange_at(t) + S::REDUCTIONS_BEGIN + Phase::FIRST_REDUCTION * S::SOURCE_PIECES * 16;
-        Phase::Received::receive(
-            call, [&](int n) { return from + (places.terms[n] - uint32_t(q * 8 * sizeof(E))); },
-            [&](int n) { return places.has_rows(n, t); }, received, in_vain);
-        if (Phase::SUMS == 0) pauses[P].learn(in_vain);
-      }
-      __syncthreads();
-      if (P == S::LAST && t + 1 < steps) traffic.wait(t + 1);
-#pragma unroll
-      for (int o = 0; o < S::OWNED; ++o) {
-        const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
-        if (item >= S::ITEMS) continue;
-        float sum[2][Phase::GIVES] = {};
-#pragma unroll
-        for (int i = 0; i < Phase::SUMS; ++i) {
-          const float2 p = products.template sum<P>(u, n, i);
-          sum[0][i] = p.x;
-          sum[1][i] = p.y;
+#pragma unroll 1
+      for (int turn = 0; turn < S::TURNS; ++turn) {
+        if (P == 0 && Phase::SUMS == 0 && turn == 0) move();
+        GridTerms<S> places = places_of[0];
+        if (turn > 0) places = places_of[S::TURNS - 1];
+        bool in_vain = false;
+        pauses[P].wait();
+        if constexpr (Phase::SUMS > 0) {
+          in_vain = products.template multiply<P>(exchange_at(t) + Phase::OPERANDS_BEGIN, places, t, [&] {
+            if (P == 0 && turn == 0) move();
+          });
+          pauses[P].learn(in_vain);
         }
         if constexpr (Phase::REDUCTIONS > 0) {
-          using Given = typename Phase::Received::Given;
-          float reduced[2][Phase::REDUCTIONS];
-          join_parts<Step, P, S::H, Given>(call, received + n * Given::BYTES, reduced);
-#pragma unroll
-          for (int j = 0; j < 2; ++j)
-#pragma unroll
-            for (int r = 0; r < Phase::REDUCTIONS; ++r) sum[j][Phase::SUMS + r] = reduced[j][r];
+          const char* const from = exchange_at(t) + S::REDUCTIONS_BEGIN + Phase::FIRST_REDUCTION * S::SOURCE_PIECES * 16;
+          Phase::Received::receive(
+              call, [&](int n) { return from + (places.terms[n] - uint32_t(q * 8 * sizeof(E))); },
+              [&](int n) { return places.has_rows(n, t); }, received, in_vain);
+          if (Phase::SUMS == 0) pauses[P].learn(in_vain);
         }
-        float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], made[2][written<Step>];
-        items[o].template load<false>(call, own, t, t + 1 == steps, read, rows);
-        if constexpr (P < S::LAST) {
-          float operand[2][PhaseOf<Step, P + 1>::TAKES];
+        __syncthreads();
+        if (P == S::LAST && t + 1 < steps) traffic.wait(t + 1);
 #pragma unroll
-          for (int j = 0; j < 2; ++j)
-            items[o].template middle<P + 1>(call, j, sum[j], read[j], rows[j], operand[j], made[j]);
-          send(Number<P + 1>{}, o, t, operand);
-        } else {
-          float started[2][written<Step>];
+        for (int o = 0; o < S::OWNED; ++o) {
+          const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
+          if (item >= S::ITEMS || n / S::ENTRY_TILES != turn) continue;
+          float sum[2][Phase::GIVES] = {};
+          if constexpr (Phase::SUMS > 0) products.template sum<P>(u, n % S::ENTRY_TILES, sum);
+          if constexpr (Phase::REDUCTIONS > 0) {
+            using Given = typename Phase::Received::Given;
+            float reduced[2][Phase::REDUCTIONS];
+            join_parts<Step, P, S::H, Given>(call, received + n % S::ENTRY_TILES * Given::BYTES, reduced);
 #pragma unroll
-          for (int j = 0; j < 2; ++j) items[o].finish(call, j, t, sum[j], read[j], rows[j], made[j]);
-          if (t + 1 < steps) start(o, t + 1, started);
-          if (t + 1 < steps) items[o].template put_down<0>(own, t, started);
+            for (int j = 0; j < 2; ++j)
+#pragma unroll
+              for (int r = 0; r < Phase::REDUCTIONS; ++r) sum[j][Phase::SUMS + r] = reduced[j][r];
+          }
+          float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], made[2][written<Step>];
+          items[o].template load<false>(call, own, t, t + 1 == steps, read, rows);
+          if constexpr (P < S::LAST) {
+            float operand[2][PhaseOf<Step, P + 1>::TAKES];
+#pragma unroll
+            for (int j = 0; j < 2; ++j)
+              items[o].template middle<P + 1>(call, j, sum[j], read[j], rows[j], operand[j], made[j]);
+            send(Number<P + 1>{}, o, t, operand);
+          } else {
+            float started[2][written<Step>];
+#pragma unroll
+            for (int j = 0; j < 2; ++j) items[o].finish(call, j, t, sum[j], read[j], rows[j], made[j]);
+            if (t + 1 < steps) start(o, t + 1, started);
+            if (t + 1 < steps) items[o].template put_down<0>(own, t, started);
+          }
+          items[o].template put_down<P + 1>(own, t, made);
         }
-        items[o].template put_down<P + 1>(own, t, made);
-      }
-      if constexpr (P == S::LAST) {
-        // The lines of the exchange that will be polled come from memory into L2 before anyone polls.
-        const OwnRows polled = Step::MASKED ? of_lane_entry : rows_of(lane);
-        if (S::ITEMS < S::K_WARPS && warp == S::K_WARPS - 1 && lane < entries && t + S::AHEAD < polled.steps)
+        if (P == S::LAST && turn + 1 == S::TURNS) {
+          // The lines of the exchange that will be polled come from memory into L2 before anyone polls.
+          const OwnRows polled = Step::MASKED ? of_lane_entry : rows_of(lane);
+          if (S::ITEMS < S::K_WARPS && warp == S::K_WARPS - 1 && lane < entries && t + S::AHEAD < polled.steps)
 #pragma unroll
-          for (int p = 0; p < S::OPERANDS; ++p)
-            prefetch_l2(exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_entry + exchange_head +
-                                                     unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
-                        ::min(S::UNITS, S::H - unit0) * int(sizeof(E)));
+            for (int p = 0; p < S::OPERANDS; ++p)
+              prefetch_l2(exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_entry + exchange_head +
+                                                       unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
+                          ::min(S::UNITS, S::H - unit0) * int(sizeof(E)));
+        }
+        // Not all operands can arrive before this CTA has sent its own. A warp that polls before that would only slow the
+        // others down. Between turns, the barrier in which warps wait for operands is enough where nothing is reduced.
+        if (turn + 1 == S::TURNS || Phase::SUMS == 0 || Phase::REDUCTIONS > 0) __syncthreads();
       }
-      // Not all operands can arrive before this CTA has sent its own. A warp that polls before that would only slow the
-      // others down.
-      __syncthreads();
     });
   }
   traffic.store(steps - 1);

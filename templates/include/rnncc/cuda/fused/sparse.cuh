@@ -33,15 +33,15 @@ struct Quad {
 
 // QUADS has two numbers for each phase: how many quads a thread holds in registers, and for how many more it has room
 // in shared memory. What threads hold comes into registers through shared memory, STAGED quads at a time.
-template <class Step_, int H_, int UNIT_BLOCKS_, int WARPS_, int LANE_ENTRIES_, int STAGED_, int... QUADS_>
-struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1> {
-  using Layout = GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1>;
+template <class Step_, int H_, int UNIT_BLOCKS_, int WARPS_, int TURNS_, int LANE_ENTRIES_, int STAGED_, int... QUADS_>
+struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE_ENTRIES_> {
+  using Layout = GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE_ENTRIES_>;
   using Step = Step_;
   using typename Layout::E;
-  using Layout::DEPTH, Layout::LAST, Layout::PHASES, Layout::THREADS, Layout::UNITS;
-  static constexpr int LANE_ENTRIES = LANE_ENTRIES_, STAGED = STAGED_;
+  using Layout::DEPTH, Layout::LANE_ENTRIES, Layout::LAST, Layout::PHASES, Layout::THREADS, Layout::UNITS;
+  static constexpr int STAGED = STAGED_;
   static constexpr int QUADS[] = {QUADS_...};
-  static_assert(sizeof...(QUADS_) == 2 * PHASES && (LANE_ENTRIES == 4 || LANE_ENTRIES == 8));
+  static_assert(sizeof...(QUADS_) == 2 * PHASES && (LANE_ENTRIES == 2 || LANE_ENTRIES == 4 || LANE_ENTRIES == 8));
 
   // A row of the operands in shared memory is a term of all entries of the group.
   static constexpr int ROW_BYTES = LANE_ENTRIES * int(sizeof(E)), LISTS = THREADS,
@@ -52,8 +52,8 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1> {
   // Where the operand of a term lies: among POLLED rows that begin at a multiple of POLLED, in another order. So what lanes
   // write at once goes to different banks.
   __host__ __device__ static constexpr uint32_t row_of(uint32_t term) {
-    if (sizeof(E) == 4) return term ^ (term >> 3 & (LANE_ENTRIES == 8 ? 3 : 7));
-    return term ^ (term >> (LANE_ENTRIES == 8 ? 3 : 4) & 3) << 1;
+    if (sizeof(E) == 4) return term ^ (term >> (LANE_ENTRIES == 2 ? 4 : 3) & (LANE_ENTRIES == 8 ? 3 : 7));
+    return term ^ (term >> (LANE_ENTRIES == 8 ? 3 : LANE_ENTRIES == 4 ? 4 : 5) & 3) << 1;
   }
   // The banks of an operand's row are those of all rows with the same number modulo this.
   static constexpr int ROWS_PER_LINE = 128 / ROW_BYTES;
@@ -64,6 +64,7 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1> {
     using Of::OPERANDS, Of::SUMS;
     static constexpr int ROWS = SUMS * UNITS, SEGMENTS = SUMS > 0 ? THREADS / at_least_one(ROWS) : 0;
     static_assert(ROWS <= LISTS, "a row has a thread");
+    static_assert(QUADS[2 * P] < 64 && QUADS[2 * P + 1] < 64, "words of a bank are counted in eight digits");
     static constexpr int HELD = QUADS[2 * P], SHARED = QUADS[2 * P + 1];
     static constexpr int TERMS = OPERANDS * DEPTH, POLLS = ceil_div(TERMS, POLLED);
     // Whether some terms that are polled for belong to no operand. Their places are never written.
@@ -142,21 +143,39 @@ class SparseProducts {
     return in_vain;
   }
 
-  template <int P>
-  RNNCC_DEVICE float2 sum(int u, int, int i) const {
-    const int row = i * S::UNITS + u * 8 + lane_ / 4, q = lane_ % 4;
-    const uint32_t lists = info<P>(row);
-    float2 sum = {};
-    if (q * 2 >= S::LANE_ENTRIES) return sum;
-    const char* const from = partials_ + (q / 2 * S::PARTIALS) * 16 + q % 2 * 8;
-    const auto take = [&](int place) {
-      const float2 part = *reinterpret_cast<const float2*>(from + place * 16);
-      sum.x += part.x;
-      sum.y += part.y;
-    };
-    for (uint32_t l = lists >> 16, end = l + (lists & 0xffff); l < end; ++l) take(l);
-    if (has_more_[P]) take(S::LISTS + row);
-    return sum;
+  template <int P, int GIVES>
+  RNNCC_DEVICE void sum(int u, int, float (&sum)[2][GIVES]) const {
+    using Phase = typename S::template Phase<P>;
+    constexpr int AT_ONCE = Phase::SUMS < 4 ? 8 / Phase::SUMS : 2;  // parts of a sum that are on their way
+    const int unit = u * 8 + lane_ / 4, q = lane_ % 4;
+    if (q * 2 >= S::LANE_ENTRIES) return;
+    const char* const from = partials_ + q * S::PARTIALS * 8;
+    const auto part = [&](int place) { return *reinterpret_cast<const float2*>(from + place * 8); };
+    uint32_t lists[Phase::SUMS];
+    int most = 0;
+#pragma unroll
+    for (int i = 0; i < Phase::SUMS; ++i) {
+      lists[i] = info<P>(i * S::UNITS + unit);
+      most = ::max(most, int(lists[i] & 0xffff));
+    }
+#pragma unroll 1
+    for (int l = 0; l < most; l += AT_ONCE)
+#pragma unroll
+      for (int k = 0; k < AT_ONCE; ++k)
+#pragma unroll
+        for (int i = 0; i < Phase::SUMS; ++i) {
+          const bool exists = l + k < int(lists[i] & 0xffff);
+          const float2 p = exists ? part((lists[i] >> 16) + l + k) : make_float2(0.0f, 0.0f);
+          sum[0][i] += p.x;
+          sum[1][i] += p.y;
+        }
+    if (!has_more_[P]) return;
+#pragma unroll
+    for (int i = 0; i < Phase::SUMS; ++i) {
+      const float2 p = part(S::LISTS + i * S::UNITS + unit);
+      sum[0][i] += p.x;
+      sum[1][i] += p.y;
+    }
   }
 
  private:
@@ -197,7 +216,11 @@ class SparseProducts {
   }
   RNNCC_DEVICE void add(float value, uint32_t row, float (&sums)[S::LANE_ENTRIES]) const {
     const char* const at = rows_ + row * S::ROW_BYTES;
-    if constexpr (sizeof(E) == 4) {
+    if constexpr (sizeof(E) == 4 && S::LANE_ENTRIES == 2) {
+      const float2 v = *reinterpret_cast<const float2*>(at);
+      sums[0] = fmaf(value, v.x, sums[0]);
+      sums[1] = fmaf(value, v.y, sums[1]);
+    } else if constexpr (sizeof(E) == 4) {
 #pragma unroll
       for (int e = 0; e < S::LANE_ENTRIES; e += 4) {
         const float4 v = *reinterpret_cast<const float4*>(at + e * 4);
@@ -207,24 +230,21 @@ class SparseProducts {
         sums[e + 3] = fmaf(value, v.w, sums[e + 3]);
       }
     } else {
-      const TwoWords two[] = {*reinterpret_cast<const TwoWords*>(at),
-                              *reinterpret_cast<const TwoWords*>(at + (S::LANE_ENTRIES == 8 ? 8 : 0))};
+      const Operands all = *reinterpret_cast<const Operands*>(at);
 #pragma unroll
-      for (int e = 0; e < S::LANE_ENTRIES; ++e) {
-        const uint32_t word = e % 4 < 2 ? two[e / 4].x : two[e / 4].y;
-        sums[e] = fmaf(value, to_float(E{uint16_t(e % 2 ? word >> 16 : word)}), sums[e]);
-      }
+      for (int e = 0; e < S::LANE_ENTRIES; ++e)
+        sums[e] = fmaf(value, to_float(E{uint16_t(all.words[e / 2] >> e % 2 * 16)}), sums[e]);
     }
   }
-  struct alignas(8) TwoWords {
-    uint32_t x, y;
+  // A row of operands of 16 bits.
+  struct alignas(2 * S::LANE_ENTRIES) Operands {
+    uint32_t words[S::LANE_ENTRIES / 2];
   };
 
   RNNCC_DEVICE void leave(int place, const float (&sums)[S::LANE_ENTRIES]) const {
 #pragma unroll
-    for (int e = 0; e < S::LANE_ENTRIES; e += 4)
-      *reinterpret_cast<float4*>(partials_ + (e / 4 * S::PARTIALS + place) * 16) =
-          float4{sums[e], sums[e + 1], sums[e + 2], sums[e + 3]};
+    for (int e = 0; e < S::LANE_ENTRIES; e += 2)
+      *reinterpret_cast<float2*>(partials_ + (e / 2 * S::PARTIALS + place) * 8) = make_float2(sums[e], sums[e + 1]);
   }
 
   // Brings the operands of phase P into shared memory.
@@ -249,7 +269,7 @@ class SparseProducts {
           ask(b);
         else
           h[b] = {};
-      if (P == 0 && begin == 0) move();
+      if (begin == 0) move();
       const auto all_have_come = [&] {
         bool all = true;
 #pragma unroll
@@ -428,44 +448,34 @@ class SparseProducts {
   // proposes the free bank in which it has the most words, and of the lanes that propose a bank the first one gets it.
   // Where no lane has a word in a free bank, all banks are free again.
   RNNCC_DEVICE void spread(char* words, int room) const {
-    constexpr int BANKS = S::ROWS_PER_LINE, AT_ONCE = S::ROW_BYTES == 8 ? 16 : 8;  // lanes
+    constexpr uint32_t BANKS = S::ROWS_PER_LINE;
+    constexpr int AT_ONCE = BANKS > 8 ? BANKS : 8;  // lanes
     const auto at = [&](int slot) { return word(words, threadIdx.x, slot); };
     const int first_bank = lane_ / AT_ONCE * BANKS;  // of the lanes that load at once
-    uint32_t counts[BANKS / 4] = {};                 // the words in each bank that have no slot yet, as bytes
+    BankCounts left = {};                            // the words that have no slot yet
     int own = 0;                                     // words; those behind them have no element
-    for (; own < room && row_of_word(at(own)) != padding_; ++own) {
-      const uint32_t bank = row_of_word(at(own)) % BANKS;
-#pragma unroll
-      for (int i = 0; i < BANKS / 4; ++i) counts[i] += (bank / 4 == i) << bank % 4 * 8;
-    }
+    for (; own < room && row_of_word(at(own)) != padding_; ++own) left.add(row_of_word(at(own)) % BANKS);
     for (int slot = 0; !__all_sync(~0u, slot >= own); ++slot) {
-      uint32_t taken = 0;
-      bool left = slot < own;
-      int bank = 0;
-      while (!__all_sync(~0u, !left)) {
-        uint32_t best = 0;
-#pragma unroll
-        for (uint32_t b = 0; b < BANKS; ++b) {
-          const uint32_t count = counts[b / 4] >> b % 4 * 8 & 0xff, is_free = ~(taken >> (first_bank + b)) & 1;
-          // Of banks with as many words, neighbours prefer different ones.
-          const uint32_t rank = (count * BANKS + (b + lane_ + slot) % BANKS) * BANKS + b;
-          if (left && is_free && count > 0 && rank > best) best = rank;
-        }
-        const uint32_t proposed = first_bank + best % BANKS;
-        const uint32_t alike = __match_any_sync(~0u, best > 0 ? proposed : 32 + lane_);
-        const bool wins = best > 0 && __ffs(alike) - 1 == lane_;
-        const uint32_t now = __reduce_or_sync(~0u, wins ? 1u << proposed : 0);
+      uint32_t taken = 0, bank = 0;
+      bool waits = slot < own;
+      while (!__all_sync(~0u, !waits)) {
+        const uint32_t fullest = left.fullest(waits ? ~(taken >> first_bank) : 0);
+        // Of banks with as many words, neighbours prefer different ones.
+        const uint32_t turn = (lane_ + slot) % BANKS, later = fullest >> turn << turn;
+        const uint32_t best = __ffs(later != 0 ? later : fullest) - 1;
+        const uint32_t alike = __match_any_sync(~0u, fullest != 0 ? first_bank + best : 32 + lane_);
+        const bool wins = fullest != 0 && __ffs(alike) - 1 == lane_;
+        const uint32_t now = __reduce_or_sync(~0u, wins ? 1u << (first_bank + best) : 0);
         taken = now != 0 ? taken | now : 0;
         if (wins) {
-          left = false;
-          bank = best % BANKS;
-#pragma unroll
-          for (int i = 0; i < BANKS / 4; ++i) counts[i] -= (bank / 4 == i) << bank % 4 * 8;
+          waits = false;
+          bank = best;
+          left.take(bank);
         }
       }
-      int from = slot;
       if (slot >= own) continue;
-      while (row_of_word(at(from)) % BANKS != uint32_t(bank)) ++from;
+      int from = slot;
+      while (row_of_word(at(from)) % BANKS != bank) ++from;
 #pragma unroll
       for (int i = 0; i < Quad<E>::PARTS; ++i) {
         const uint32_t moved = at(slot)[i];
@@ -474,6 +484,37 @@ class SparseProducts {
       }
     }
   }
+  // How many words of a list there are in each bank, at most 255: digit i of all counts, a bit per bank.
+  struct BankCounts {
+    uint32_t digits[8];
+    RNNCC_DEVICE void add(uint32_t bank) {
+      uint32_t carry = 1u << bank;
+#pragma unroll
+      for (uint32_t& digit : digits) {
+        const uint32_t before = digit;
+        digit ^= carry;
+        carry &= before;
+      }
+    }
+    RNNCC_DEVICE void take(uint32_t bank) {
+      uint32_t borrow = 1u << bank;
+#pragma unroll
+      for (uint32_t& digit : digits) {
+        digit ^= borrow;
+        borrow &= digit;
+      }
+    }
+    // Those of `banks` that have the most words; none where they have no word.
+    RNNCC_DEVICE uint32_t fullest(uint32_t banks) const {
+      uint32_t all = 0;
+#pragma unroll
+      for (const uint32_t digit : digits) all |= digit;
+      banks &= all;
+#pragma unroll
+      for (int i = 7; i >= 0; --i) banks = (banks & digits[i]) != 0 ? banks & digits[i] : banks;
+      return banks;
+    }
+  };
 
   // Multiplies what has no room in lists: a warp takes a row.
   template <int P>

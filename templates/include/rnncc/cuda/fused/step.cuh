@@ -73,10 +73,11 @@ struct Item {
   using R = typename RowElement<E, Step::ROW_FLOAT != 0>::type;
   R row_now[2][at_least_one(Step::ROW_READS)] = {}, row_next[2][at_least_one(Step::ROW_READS)] = {};  // two steps
 
-  // The item has the CTA's units from `own_unit` on, and its entries from `own_entry` on.
+  // The item has the CTA's units from `own_unit` on, and its rows of entries from `own_row` on.
   RNNCC_DEVICE void begin(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Traffic& traffic,
-                          const Seat& seat, int first_unit, int own_unit, int own_entry) {
-    const int lane = threadIdx.x % 32, group_entry = own_entry + lane % 4 * 2, cta_unit = own_unit + lane / 4;
+                          const Seat& seat, int first_unit, int own_unit, int own_row) {
+    const int lane = threadIdx.x % 32, in_tile = lane % 4 * 2, cta_unit = own_unit + lane / 4;
+    const int group_entry = own_row / 8 * Traffic::LANE_ENTRIES + in_tile;
     unit = first_unit + cta_unit;
     head = seat.head;
 #pragma unroll
@@ -85,11 +86,11 @@ struct Item {
       has_unit[w] = unit < head_dim_of<Step, H>(call, w);
     }
     entry = seat.first_entry + group_entry;
-    e_row = traffic.shared + group_entry * In::E_ROW + cta_unit * 2;
-    float_row = traffic.shared + group_entry * In::FLOAT_ROW + cta_unit * 4;
+    e_row = traffic.shared + (own_row + in_tile) * In::E_ROW + cta_unit * 2;
+    float_row = traffic.shared + (own_row + in_tile) * In::FLOAT_ROW + cta_unit * 4;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      has_entry[j] = group_entry + j < seat.entries && unit < H;
+      has_entry[j] = in_tile + j < Traffic::LANE_ENTRIES && group_entry + j < seat.entries && unit < H;
       if constexpr (Step::MASKED) rows[j] = has_entry[j] ? own_rows<Step>(call, own.descending, entry + j) : OwnRows{};
     }
 #pragma unroll
