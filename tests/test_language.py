@@ -166,7 +166,7 @@ def test_the_functional_op_is_the_loops(module: Any, case: Case, masked: bool, m
     streams, (expected, last) = streams_of(layer, monkeypatch, lambda: layer(**inputs, hx=as_hx(hx), **mask))
 
     function = op_of(layer)
-    states = [state[0] for state in hx[: len(hx) - len(spec.input_delays)]]
+    states = [state[0] for state in hx[: len(hx) - len(spec.value_delays)]]
     sizes = {size.name: layer._sizes[0][size.name] for size in spec.sizes if size.is_keyword}
     given = dict(hidden_size=6, num_heads=case.heads, return_delays=True, constants=layer.constants, **sizes, **mask)
     names = taken(layer)
