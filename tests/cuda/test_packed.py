@@ -21,6 +21,10 @@ pytestmark = pytest.mark.gpu
 
 LENGTHS = (4, 9, 1, 30, 2, 30)
 LATE = "cell Late\nweights V: matrix\nstate h = learned\nh[t] = tanh(W@x + V@x[t-1] + R@h[t-2] + b) + 0.1*h[t-3]"
+OLDER = (
+    "cell Older\nweights k: vector, k2: vector, V: matrix\nstate h = learned\nu = W@x + b\n"
+    "c = silu(u + k*u[t-1] + k2*u[t-3])\nh[t] = tanh(V@c + R@h[t-1] + b) + 0.1*V_h@u[t-1]"
+)
 
 
 @pytest.fixture
@@ -139,6 +143,7 @@ OPTIONS: list[tuple[str, str, dict[str, Any]]] = [
     ("mingru_log", "minGRU_log", {}),
     ("onlstm", "ONLSTM", {}),
     (LATE, "Late", {"return_delays": True}),
+    (OLDER, "Older", {"return_delays": True}),
     ("lstm", "LSTM", {"dtype": torch.float64}),  # by the reference
 ]
 

@@ -114,7 +114,9 @@ REFUSED = {
         ("state h", "u = W@x + R@h[t-1]", "h[t] = 0.9*h[t-1] + u + 0.5*u[t-2]"),
         "RNN216", "u[t-2]", "'state u_held', 'u_held[t] = u', 'u_held[t-2]'",
     ),
-    "delay": (("state h", "u = W@x", "h[t] = 0.9*h[t-1] + shift(u, 1)"), "RNN203", "shift", "'u[t-1]' is an older value"),
+    "delay": (
+        ("state h", "u = W@x", "h[t] = 0.9*h[t-1] + shift(u, 1)"), "RNN203", "shift", "'u[t-1]' is an older value",
+    ),
     "convolution by one matrix of a projection": (
         ("state h", "u = W@x", "weights K: matrix", "h[t] = 0.9*h[t-1] + K@u + K@u[t-1]"),
         "RNN210", "K@u[t-1]", "'K2@u[t-1]'",
