@@ -21,10 +21,7 @@ pytestmark = pytest.mark.gpu
 
 LENGTHS = (4, 9, 1, 30, 2, 30)
 LATE = "cell Late\nweights V: matrix\nstate h = learned\nh[t] = tanh(W@x + V@x[t-1] + R@h[t-2] + b) + 0.1*h[t-3]"
-OLDER = (
-    "cell Older\nweights k: vector, k2: vector, V: matrix\nstate h = learned\nu = W@x + b\n"
-    "c = silu(u + k*u[t-1] + k2*u[t-3])\nh[t] = tanh(V@c + R@h[t-1] + b) + 0.1*V_h@u[t-1]"
-)
+OLDER = "cell Older\nweights k: vector\nstate h\nu = W@x + b\nh[t] = tanh(u + k*u[t-1] - u[t-3] + R@h[t-1])"
 
 
 @pytest.fixture

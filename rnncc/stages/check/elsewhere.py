@@ -19,7 +19,7 @@ class Outside:
 
 
 CONVOLUTION = Outside(
-    "convolutions are",
+    "functions and types of convolutions are",
     "along the sequence, older values: 'u = W@x', 'c = k0*u + k1*u[t-1] + k2*u[t-2]' with 'weights k0: vector, k1: "
     "vector, k2: vector', or a matrix for each step, 'W@x + V@x[t-1]'; along the units, products with matrices",
 )
