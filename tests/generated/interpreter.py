@@ -75,8 +75,10 @@ class _Values:
         found = {name: self.value(name).reshape(-1) for name in self.program.states}
         if self.program.output:
             found["out"] = self.value(self.program.output).reshape(-1)
-        # What later steps read.
-        return found | {name: self.value(name) for name in self.older}
+        # What later steps read; it may read older values in turn.
+        while missing := sorted(self.older - found.keys()):
+            found |= {name: self.value(name) for name in missing}
+        return found
 
     # Widths
 

@@ -6,9 +6,10 @@ times. Which values these are shows once every equation is resolved.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rnncc.analysis import graph
 from rnncc.ir.term import Bad, Equation, Term, Val, names, walk
 from rnncc.language.report import Report
 from rnncc.language.source import Span
@@ -81,29 +82,29 @@ class Times:
 
     def check(self, equations: Sequence[Equation]) -> dict[str, int]:
         """`values` without those that cannot be, which are reported: inputs first, then in the order of the text."""
-        past = _Past(equations, self._shifts)
+        made = _made_of(equations, self._shifts, self.symbols)
         wrong: set[str] = set()
         for shift in self._shifts:
-            if shift.name not in wrong and self._is_wrong(shift, past.reached(shift.name)):
+            # The reader reads the value, so that the two are in one circle where the value needs the reader.
+            needs_itself = shift.steps > 0 and made[shift.name].circle == made[shift.reader].circle
+            if shift.name not in wrong and self._is_wrong(shift, made[shift.name], needs_itself):
                 wrong.add(shift.name)
         order = dict.fromkeys((*self.symbols.inputs, *(equation.target for equation in equations)))
         return {name: self.values[name] for name in order if name in self.values and name not in wrong}
 
-    def _is_wrong(self, shift: _Shift, reached: Mapping[str, bool]) -> bool:
-        """Whether a value has no past, which is an error. `reached`: what it is made of, and whether that is known."""
+    def _is_wrong(self, shift: _Shift, made: _Made, needs_itself: bool) -> bool:
+        """Whether a value has no past, which is an error."""
         written, span = shift.written, shift.span
-        bases = dict.fromkeys(name.partition("__")[0] for name in reached)
-        state = next((base for base in bases if base in self.symbols.states), None)
-        if shift.steps and shift.reader in reached:
+        if needs_itself:
             message = f"'{written}' needs its own older value: what goes from step to step is a state"
             help = f"declare a state for it: 'state {shift.name}', '{shift.name}[t] = …'"
-        elif state is not None:
-            message = f"'{written}' depends on the state '{state}', so it has no time index"
+        elif made.state:
+            message = f"'{written}' depends on the state '{made.state}', so it has no time index"
             held, time = f"{shift.name}_held", f"t-{shift.steps}"
             help = f"write '{written}' for this step's value"
             if shift.steps:
                 help = f"declare a state that holds it: 'state {held}', '{held}[t] = {written}', '{held}[{time}]'"
-        elif all(reached.values()) and not any(base in self.symbols.inputs for base in bases):
+        elif made.is_known and not made.has_input:
             message = f"'{written}' is made of parameters alone and does not change with time"
             help = f"write '{written}'"
         else:
@@ -112,26 +113,42 @@ class Times:
         return True
 
 
-class _Past:
-    """What the values of equations are made of, at this step and at others."""
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What a value is made of, at this step and at others.
 
-    def __init__(self, equations: Sequence[Equation], shifts: Sequence[_Shift]) -> None:
-        self._reads: dict[str, list[str]] = {}
-        self._known: dict[str, bool] = {}
-        self._found: dict[str, dict[str, bool]] = {}
-        for equation in equations:
-            self._reads.setdefault(equation.target, list(names(equation.term)))
-            self._known[equation.target] = not any(isinstance(part, Bad) for part in walk(equation.term))
-        for shift in shifts:
-            self._reads[shift.reader].append(shift.name)
+    circle     the number of the values that need each other, of which it is one
+    state      the name of a state in it, or nothing
+    has_input  whether an input is in it
+    is_known   whether no part of it was reported as an error
+    """
 
-    def reached(self, name: str) -> dict[str, bool]:
-        """A value and all that it is made of; False for what an error left unknown."""
-        if name not in self._found:
-            found, waiting = dict[str, bool](), [name]
-            for one in waiting:
-                if one not in found:
-                    found[one] = self._known.get(one, True)
-                    waiting += self._reads.get(one, [])
-            self._found[name] = found
-        return self._found[name]
+    circle: int
+    state: str
+    has_input: bool
+    is_known: bool
+
+
+def _made_of(equations: Sequence[Equation], shifts: Sequence[_Shift], symbols: Symbols) -> dict[str, _Made]:
+    reads: dict[str, list[str]] = {}
+    known: dict[str, bool] = {}
+    for equation in equations:
+        if equation.target not in reads:
+            reads[equation.target] = list(names(equation.term))
+            known[equation.target] = not any(isinstance(part, Bad) for part in walk(equation.term))
+    for shift in shifts:
+        reads[shift.reader].append(shift.name)
+    found: dict[str, _Made] = {}
+    for number, circle in enumerate(graph.components(reads)):
+        read = dict.fromkeys(name for target in circle for name in reads[target])
+        bases = [name.partition("__")[0] for name in read]
+        parts = [found[name] for name in read if name in found]
+        states = [base for base in bases if base in symbols.states] + [part.state for part in parts if part.state]
+        made = _Made(
+            circle=number,
+            state=states[0] if states else "",
+            has_input=any(base in symbols.inputs for base in bases) or any(part.has_input for part in parts),
+            is_known=all(known[target] for target in circle) and all(part.is_known for part in parts),
+        )
+        found |= dict.fromkeys(circle, made)
+    return found
