@@ -16,10 +16,21 @@ from rnncc.language.source import Source
 from tests.compiling import front
 
 from .functional import op_of, streams_of, taken
-from .language import cells_gradients, cells_heads, cells_low_rank, cells_names, cells_narrow, cells_time, cells_width
+from .language import (
+    cells_gradients,
+    cells_heads,
+    cells_low_rank,
+    cells_names,
+    cells_narrow,
+    cells_shifts,
+    cells_time,
+    cells_width,
+)
 from .language.loop import Case, Setting, compare
 
-MODULES = (cells_gradients, cells_heads, cells_low_rank, cells_names, cells_narrow, cells_time, cells_width)
+MODULES = (
+    cells_gradients, cells_heads, cells_low_rank, cells_names, cells_narrow, cells_shifts, cells_time, cells_width,
+)  # fmt: skip
 CASES = [(module, case) for module in MODULES for case in module.CASES]
 TOLERANCE = 1e-10
 
@@ -166,7 +177,7 @@ def test_the_functional_op_is_the_loops(module: Any, case: Case, masked: bool, m
     streams, (expected, last) = streams_of(layer, monkeypatch, lambda: layer(**inputs, hx=as_hx(hx), **mask))
 
     function = op_of(layer)
-    states = [state[0] for state in hx[: len(hx) - len(spec.input_delays)]]
+    states = [state[0] for state in hx[: len(hx) - len(spec.value_delays)]]
     sizes = {size.name: layer._sizes[0][size.name] for size in spec.sizes if size.is_keyword}
     given = dict(hidden_size=6, num_heads=case.heads, return_delays=True, constants=layer.constants, **sizes, **mask)
     names = taken(layer)

@@ -115,8 +115,8 @@ class RowOp:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """`target[t] = operand[t-1]`; it is zero before the start and after a reset. Only batched parts have it
-    (x[t-1])."""
+    """`target[t] = operand[t-1]`; it is zero before the start and after a reset. Only batched parts have it: `x[t-1]`
+    of an input x, `u[t-1]` of a value u that inputs make."""
 
     target: str
     operand: str
@@ -279,6 +279,7 @@ class Cell:
     epilogue   nodes of placement Y that are not sunk into a loop: batched after the last segment
     output     the value the layer returns: a sequence of a segment or a value of the epilogue
     values     every value by name: inputs, members, previous states, node targets
+    delays     the targets of Delay nodes, in the order in which a layer takes and returns what they hold
     zoneout, recurrent_dropout
                what `regularise` made the cell for: states with zoneout, and whether there is recurrent dropout
     """
@@ -295,6 +296,7 @@ class Cell:
     output: str
     values: tuple[Value, ...]
     constraints: tuple[Constraint, ...]
+    delays: tuple[str, ...] = ()
     comment: str = field(default="", compare=False)
     source: Source = field(default=Source("", ""), compare=False, repr=False)
     single_head_because: str = ""

@@ -36,10 +36,12 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """`base[index]`: a time (`h[t-1]`) or a loop instance (`n[l]`); `check` tells which."""
+    """`base[index]`: a time (`h[t-1]`) or a loop instance (`n[l]`); `check` tells which. `base[index][time]` is a loop
+    instance at another time (`n[l][t-1]`)."""
 
     base: str
     index: Expression
+    time: Expression | None = None
     span: Span = _span()
     base_span: Span = _span()
 
@@ -106,8 +108,8 @@ def children(node: Keyword) -> tuple[Keyword, ...]:
     match node:
         case Number() | Name():
             return ()
-        case Index(_, index):
-            return (index,)
+        case Index(_, index, time):
+            return (index,) if time is None else (index, time)
         case Call(_, arguments, keywords):
             return (*arguments, *(value for _, value in keywords))
         case Unary(_, operand):

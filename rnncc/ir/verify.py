@@ -67,6 +67,9 @@ class _Verifier:
         self.demand(cell.output in known, f"the output {cell.output} is not computed")
         nodes = {value.name for value in cell.values if value.role is Role.NODE}
         self.demand(nodes == self.defined, f"values without a node: {sorted(nodes ^ self.defined)}")
+        batched = [node for segment in cell.segments for node in segment.batched]
+        delays = [node.target for node in (*batched, *cell.epilogue) if isinstance(node, Delay)]
+        self.demand(sorted(delays) == sorted(cell.delays), f"delays {delays}, listed as {list(cell.delays)}")
 
     def widths(self, value: Value) -> None:
         for width in (value.width, value.columns or ONE, diagonal_blocks(value.structure)):

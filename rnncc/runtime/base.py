@@ -200,7 +200,7 @@ class RecurrentModule(StateDicts, Regularised):
                 f"{'float64' if x.dtype == torch.float64 else 'float32'}"
             )
         states: dict[str, Tensor] = {}
-        for state in (*self.spec.states, *self.spec.input_delays):
+        for state in (*self.spec.states, *self.spec.value_delays):
             if given is not None and state.name in given:
                 value = given[state.name]
                 states[state.name] = value if value.dtype == dtype else cast_state(value, dtype, x)

@@ -111,7 +111,7 @@ class MaskSpec:
 @dataclass(frozen=True, slots=True)
 class StateSpec:
     """`initial` is None where it is learned (parameter `<name>0`). A hidden delay state has `delay_of`: what it
-    keeps one step longer, a state or (in `CellSpec.input_delays`) an input."""
+    keeps one step longer, a state or (in `CellSpec.value_delays`) an input or another value."""
 
     name: str
     width: Width
@@ -241,7 +241,7 @@ class Regularisation:
 class CellSpec:
     """A cell. `derive`, `prologue` and `epilogue` work like `batched`: the first makes those functions of parameters
     that loops read, the second all others. `classes`, for `explain()`: (states, class, form, why).
-    `input_delays`: what `x[t-1]`, `x[t-2]` read, in this order; each keeps what stands before it, or the input."""
+    `value_delays`: what `x[t-1]`, `x[t-2]` and `u[t-1]` read, in this order; each keeps its `delay_of`."""
 
     name: str
     source_name: str
@@ -258,7 +258,7 @@ class CellSpec:
     prologue: Callable[..., None]
     epilogue: Callable[..., None]
     classes: tuple[tuple[str, str, str, str], ...] = ()
-    input_delays: tuple[StateSpec, ...] = ()
+    value_delays: tuple[StateSpec, ...] = ()
     masks: tuple[MaskSpec, ...] = ()
     regularisation: Regularisation = Regularisation()
     single_head_because: str = ""
@@ -271,7 +271,7 @@ class CellSpec:
 
     def __post_init__(self) -> None:
         visible = tuple(state for state in self.states if state.delay_of is None)
-        delays = tuple(state for state in self.states if state.delay_of is not None) + self.input_delays
+        delays = tuple(state for state in self.states if state.delay_of is not None) + self.value_delays
         object.__setattr__(self, "_carried", (visible, visible + delays))
         object.__setattr__(self, "computes_weights", any(not weight.attribute for weight in self.loop_weights()))
         needed = {segment.sequences[i].name for segment in self.segments for i in segment.needed}
@@ -284,7 +284,7 @@ class CellSpec:
         return self._carried[0]
 
     def delays(self) -> tuple[StateSpec, ...]:
-        """What `return_delays` adds to hx and h_n: older values of states, newest first, then of inputs."""
+        """What `return_delays` adds to hx and h_n: older values of states, newest first, then of inputs and values."""
         return self._carried[1][len(self._carried[0]) :]
 
     def program(self) -> dict[str, Any]:
@@ -334,5 +334,5 @@ class CellSpec:
         while kept.get(root) is not None:
             steps, root = steps + 1, str(kept[root])
         # A state's delay begins one step behind the state itself.
-        back = steps + (state not in self.input_delays)
+        back = steps + (state not in self.value_delays)
         return f"{root}[t-{back}]" if back else f"{root}[t]"

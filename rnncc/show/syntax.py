@@ -48,8 +48,8 @@ def show_expression(expression: Expression, binding: int = 0) -> str:
             return str(int(value)) if is_integer else repr(value)
         case Name(name):
             return name
-        case Index(base, index):
-            return f"{base}[{show_expression(index)}]"
+        case Index(base, index, time):
+            return f"{base}[{show_expression(index)}]" + ("" if time is None else f"[{show_expression(time)}]")
         case Call(function, arguments, keywords):
             return f"{function}({_arguments(arguments, keywords)})"
         case Unary(operator, operand):

@@ -276,6 +276,13 @@ v[t] = 0.9*v[t-1] + c - detach(e)*v[t-1] + floor(W@x, grad=atan(k))
 h[t] = e*c + sign(v[t] - detach(c), grad=u -> 1/(1 + k*abs(u))**2) + 0.1*detach(h[t-1])
 """
 
+# The loop reads u, two older values of it and a sum of others, each as a stream.
+OLDER = """cell Older
+state h
+weights k: vector
+u = tanh(W@x + b)
+h[t] = u*tanh(R@(u[t-1]*h[t-1]) + u[t-2] + k*u[t-3] + b) + sigmoid(u[t-1])*h[t-1]
+"""
 NARROW_NORM = (
     "dim P",
     "state h",
@@ -359,4 +366,15 @@ def test_derivatives_that_the_text_gives(family: Family, masked: bool, tmp_path:
     path.write_text(STEPS, encoding="utf-8")
     made = kernels_of(Wanted(str(path), family, "f32", "sm_90a"), masked, 64, tmp_path)
     errors = EmulatedCase(loops(str(path))[masked], Problem(5, 3, {"I": 3, "H": 64}), made).measured()
+    assert {name: error for name, error in errors.items() if not error <= BOUNDS["f32"]} == {}
+
+
+@pytest.mark.parametrize(("family", "masked"), [(GATHER, True), (SCATTER, False), (GRID, True)], ids=str)
+def test_older_values_are_streams(family: Family, masked: bool, tmp_path: Path) -> None:
+    path = tmp_path / "older.rnn"
+    path.write_text(OLDER, encoding="utf-8")
+    made = kernels_of(Wanted(str(path), family, "f32", "sm_90a"), masked, 64, tmp_path)
+    loop = loops(str(path))[masked]
+    assert {"u", "u__1"} <= {member for stream in loop.segment.streams for member in stream.members}
+    errors = EmulatedCase(loop, Problem(5, 3, {"I": 3, "H": 64}), made).measured()
     assert {name: error for name, error in errors.items() if not error <= BOUNDS["f32"]} == {}

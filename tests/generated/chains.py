@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from tests.generated.cells import Generated
 from tests.generated.interpreter import Step, states
 from tests.generated.links import Links
 from tests.generated.program import read
+from tests.generated.records import Generated
 from tests.language.loop import HIDDEN, Case, Setting
 
 MOST_PHASES = 6
@@ -25,7 +25,8 @@ FEATURES = (
     "learned start", "earlier state", "loop", "computed matrix", "cumsum", "repeat", "no product",
     "value of its own width", "norm of its own width", "softmax of its own width", "number of its own width",
     "square of its own width", "state of its own width", "two widths", "low rank", "diagonal", "vector", "scalar",
-    "constant", "input H", "stream", "norm of a stream", "number per entry", "earlier input", "output", "heads",
+    "constant", "input H", "stream", "norm of a stream", "number per entry", "earlier input", "earlier value", "output",
+    "heads",
 )  # fmt: skip
 # What a chain may have on request, and a fused kernel does not take.
 OTHERS = ("state of parts", "numbers per head", "operand of parts", "repeated parts")

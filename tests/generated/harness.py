@@ -14,7 +14,8 @@ from rnncc.ir.cell import Cell
 from rnncc.ir.verify import verify
 from rnncc.language.source import Source
 from rnncc.verify import reference
-from tests.generated.cells import Generated, generate
+from tests.generated.cells import generate
+from tests.generated.records import Generated
 from tests.language.loop import compare
 from tests.packages import reference_package
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.definitions import definition
-from tests.generated.program import Equation, Program, Width
+from tests.generated.program import Equation, Program, Width, is_time
 from tests.language.loop import Values, given
 
 BINARY: dict[type[ast.operator], Callable[[Tensor, Tensor], Tensor]] = {
@@ -68,12 +68,16 @@ class _Values:
         self.p, self.s, self.x = p, s, x
         self.known: dict[str, Tensor] = {}
         self.argument: dict[str, Tensor] = {}  # of a derivative
+        self.older: set[str] = set()  # the values of equations that are read at an older step
         self.equation = next(iter(program.equations.values()))
 
     def results(self) -> Values:
         found = {name: self.value(name).reshape(-1) for name in self.program.states}
         if self.program.output:
             found["out"] = self.value(self.program.output).reshape(-1)
+        # What later steps read; it may read older values in turn.
+        while missing := sorted(self.older - found.keys()):
+            found |= {name: self.value(name) for name in missing}
         return found
 
     # Widths
@@ -129,7 +133,7 @@ class _Values:
                     return self.wide(self.program.states[name])
                 if name in self.program.inputs:
                     return self.wide(self.program.inputs[name])
-                return self.of_target(self.instance(node))
+                return self.of_target(name if is_time(node.slice) else self.instance(node))
             case ast.BinOp(left, op, right) if not isinstance(op, ast.MatMult):
                 return self.width(left) or self.width(right)
             case ast.UnaryOp(_, operand):
@@ -252,13 +256,17 @@ class _Values:
     def indexed(self, node: ast.Subscript) -> Tensor:
         assert isinstance(node.value, ast.Name)
         name = node.value.id
-        if name not in (*self.program.states, *self.program.inputs):
+        if not is_time(node.slice):
             return self.value(self.instance(node))
         back = -eval(ast.unparse(node.slice), {"__builtins__": {}}, {**self.program.constants, "t": 0})
         if name in self.program.inputs:
             return self.lay(self.x(name, back), self.program.width(self.program.inputs[name]))
         if back == 0:
             return self.value(name)
+        if name not in self.program.states:
+            self.older.add(name)
+            older: Tensor = self.x(name, back)
+            return older.expand(self.value(name).shape) if older.dim() == 0 else older
         width = self.program.width(self.program.states[name])
         before: Tensor = self.s(name, back)
         return before.reshape(self.layout(width) if width.names else (1, 1, 1))

@@ -77,6 +77,11 @@ class Program:
         return frozenset(outside - inside - {"H"})
 
 
+def is_time(index: ast.expr) -> bool:
+    """Whether an index is a time, and not the turn of a loop."""
+    return any(isinstance(node, ast.Name) and node.id == "t" for node in ast.walk(index))
+
+
 def expression(text: str) -> ast.expr:
     """The syntax of an expression."""
     return ast.parse(re.sub(r"(\w+) -> ", r"lambda \1: ", text.strip()), mode="eval").body

@@ -21,10 +21,10 @@ HIDDEN, INPUT, STEPS, BATCH = 6, 5, 7, 3
 @dataclass(frozen=True, slots=True)
 class Case:
     """A cell's text, its states for a hidden size, and one step of it. `step(p, s, x, k)`: parameters by name, the
-    state `s(name, steps back)`, the input `x(name, steps back)`, sizes N, H, D; it returns the new states, and `out`
-    where that is not the first state. `extra`: the widths of further inputs; `defaults`: those of them that the layer
-    is not given, with their numbers. `square`: I == H. `whole`: whole numbers everywhere, so that there are ties.
-    `bounded`: every number lies between -1 and 1."""
+    state `s(name, steps back)`, the input or older value `x(name, steps back)`, sizes N, H, D; it returns the new
+    states, values that later steps read, and `out` where that is not the first state. `extra`: the widths of further
+    inputs; `defaults`: those of them that the layer is not given, with their numbers. `square`: I == H. `whole`: whole
+    numbers everywhere, so that there are ties. `bounded`: every number lies between -1 and 1."""
 
     text: str
     states: Callable[[int], States]
@@ -151,6 +151,8 @@ def one_direction(
                 return past[-back][name] if back <= len(past) else start[name]
 
             def x(name: str = "x", back: int = 0, past: list[Values] = past, now: Values = now) -> Tensor:
+                if name not in now:
+                    return past[-back][name] if back <= len(past) else torch.zeros((), dtype=torch.float64)
                 if back == 0:
                     return now[name]
                 return past[-back][f"input {name}"] if back <= len(past) else torch.zeros_like(now[name])

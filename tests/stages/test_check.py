@@ -43,7 +43,7 @@ def test_an_elman_cell_is_what_a_hand_would_write() -> None:
         inits=(Init("b_h", Initialiser("constant", (1.0,))),),
         equations=(Equation("h", "h[t]", Op("tanh", (total(*products, Val("b_h")),))),),
         state_delays={"h": 1},
-        input_delays={},
+        value_delays={},
         shapes={
             "x": Shape(INPUT_SIZE), "h": H, "h__1": H, "W_h": WIDE, "R_h": Shape(HIDDEN_SIZE, HIDDEN_SIZE, "matrix"),
             "b_h": H,
@@ -71,7 +71,7 @@ def test_a_loop_makes_an_equation_a_turn() -> None:
 
 def test_what_is_read_of_the_past_is_counted() -> None:
     cell = typed("state h, c", "h[t] = tanh(W@x[t-2] + R@h[t-3] + c[t-1])", "c[t] = h[t-1] + x[t-1]")
-    assert (cell.state_delays, cell.input_delays) == ({"h": 3, "c": 1}, {"x": 2})
+    assert (cell.state_delays, cell.value_delays) == ({"h": 3, "c": 1}, {"x": 2})
     assert {"x__1", "x__2", "h__delay2__1", "c__1"} <= set(cell.shapes)
 
 

@@ -107,8 +107,19 @@ REFUSED = {
     ),
     # Time and units.
     "causal convolution of a projection": (
-        ("state h", "u = W@x", "h[t] = 0.9*h[t-1] + u + 0.5*u[t-1]"),
-        "RNN216", "u[t-1]", "causal convolution 'W_u@x[t-1]'",
+        ("state h", "u = conv1d(W@x, 3)", "h[t] = 0.9*h[t-1] + u"),
+        "RNN229", "conv1d", "k0*u + k1*u[t-1]",
+    ),
+    "causal convolution of what depends on a state": (
+        ("state h", "u = W@x + R@h[t-1]", "h[t] = 0.9*h[t-1] + u + 0.5*u[t-2]"),
+        "RNN216", "u[t-2]", "'state u_held', 'u_held[t] = u', 'u_held[t-2]'",
+    ),
+    "delay": (
+        ("state h", "u = W@x", "h[t] = 0.9*h[t-1] + shift(u, 1)"), "RNN203", "shift", "'u[t-1]' is an older value",
+    ),
+    "convolution by one matrix of a projection": (
+        ("state h", "u = W@x", "weights K: matrix", "h[t] = 0.9*h[t-1] + K@u + K@u[t-1]"),
+        "RNN210", "K@u[t-1]", "'K2@u[t-1]'",
     ),
     "causal convolution by one matrix": (
         ("state h", "h[t] = tanh(W@x + W@x[t-1] + R@h[t-1])"),
@@ -168,6 +179,19 @@ cell Convolved
 state h
 u = W@x
 h[t] = 0.9*h[t-1] + u + 0.5*(W_u@x[t-1])
+
+cell ConvolvedUnits
+state h
+weights k0: vector, k1: vector, k2: vector
+u = W@x
+c = k0*u + k1*u[t-1] + k2*u[t-2]
+h[t] = 0.9*h[t-1] + c
+
+cell Held
+state h, u_held
+u = W@x + R@h[t-1]
+u_held[t] = u
+h[t] = 0.9*h[t-1] + u + 0.5*u_held[t-2]
 
 cell ConvolvedTwice
 state h

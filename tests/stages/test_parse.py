@@ -85,6 +85,7 @@ def codes(text: str) -> list[str]:
         ("a if b == 1 else c", IfElse(Binary("==", B, ONE), A, C)),
         ("a if b else b if c else a", IfElse(B, A, IfElse(C, B, A))),
         ("h[t-1]", Index("h", Binary("-", Name("t"), ONE))),
+        ("u[l][t-1]", Index("u", Name("l"), Binary("-", Name("t"), ONE))),
         ("f()", Call("f", ())),
         ("f(a, b)", Call("f", (A, B))),
         ("f(a, grad=g(10))", Call("f", (A,), (("grad", Call("g", (Number(10, True),))),))),

@@ -43,6 +43,15 @@ def test_delays_of_inputs_are_chained() -> None:
     assert [each for each in batched if isinstance(each, Delay)] == [Delay("x__1", "x"), Delay("x__2", "x__1")]
 
 
+def test_a_value_has_a_chain_of_delays_and_its_other_names_share_it() -> None:
+    lines = ("state h", "weights k: vector", "z = v", "v = u[t-1]", "h[t] = a*h[t-1] + v[t-1] + k*z[t-2] + u[t-2]")
+    cell = partitioned(*lines, "a = sigmoid(0.5*u)", "u = W@x + b")
+    batched = cell.segments[0].batched
+    chain = [Delay("u__1", "u"), Delay("u__2", "u__1"), Delay("u__3", "u__2")]
+    assert [each for each in batched if isinstance(each, Delay)] == chain
+    assert cell.delays == ("u__1", "u__2", "u__3")
+
+
 def test_loops_make_one_value_a_turn() -> None:
     cell = partitioned(
         "const L = 2",

@@ -76,9 +76,9 @@ CHECK = (
     ),
     Code(
         "RNN208",
-        "a time on a value that is not a state",
-        "A gate has one value in a step and is forgotten afterwards, so it carries no time. If the next step "
-        "needs its value, declare it as a state.",
+        "a time left of `=` on a value that is not a state",
+        "An equation gives a gate its value of this step, and only a state has a time there: `g = …`, `h[t] = …`. If "
+        "the next step needs the value of a gate that depends on a state, declare it as a state.",
         cell_text("state h", "g[t] = sigmoid(W@x + b)", "h[t] = g*tanh(W@x + R@h[t-1] + b)"),
         cell_text("state h", "g = sigmoid(W@x + b)", "h[t] = g*tanh(W@x + R@h[t-1] + b)"),
         label="has no time index",
@@ -148,9 +148,9 @@ CHECK = (
     Code(
         "RNN216",
         "not a time",
-        "A state or an input is indexed by `t` or `t` minus a whole number known when the cell is compiled. A "
-        "gate has no past (declare it as a state if the next step needs it), and a step has no number: `h[0]` or "
-        "`h[2*t]` mean nothing here.",
+        "A state, an input or a value that inputs make is indexed by `t` or `t` minus a whole number known when the "
+        "cell is compiled. What depends on a state has no past of its own (declare a state that holds it), what "
+        "parameters alone make does not change, and a step has no number: `h[0]` or `h[2*t]` mean nothing here.",
         cell_text("state h", "h[t] = tanh(W@x + R@h[2*t] + b)"),
         cell_text("state h", ELMAN),
         label="no such index",
@@ -212,7 +212,8 @@ CHECK = (
         "RNN221",
         "the cell is too large",
         "An equation may have 4,096 nodes and a cell 1,024 equations after its loops are unrolled; "
-        "`h[t-k]` reaches back 64 steps at most (each is one more value that the kernels carry), `x[t-k]` 1,024. "
+        "`h[t-k]` reaches back 64 steps at most (each is one more value that the kernels carry), as does `u[t-k]` of "
+        "another value (each is one more tensor), and `x[t-k]` 1,024. "
         "Beyond that the generated code would take minutes to compile. Check the loop's bounds.",
         cell_text(
             "state h", "s[0] = h[t-1]", "for l in 1..2000:", "    s[l] = tanh(R@s[l-1] + b)", "h[t] = s[2000] + W@x"

@@ -51,7 +51,7 @@ def check(decl: CellDecl, constants: Constants) -> tuple[Typed, tuple[Diagnostic
     if report.has("RNN229"):
         # What is outside the language has no widths.
         report.stop()
-    ordered = order(resolved.equations, report)
+    ordered = order(resolved.equations, resolved.value_delays, report)
     shapes = infer(ordered, resolved, symbols, report)
     report.stop()
     cell = _typed(decl, symbols, resolved, shapes, output)
@@ -119,7 +119,7 @@ def _typed(decl: CellDecl, symbols: Symbols, resolved: Resolved, shapes: Shapes,
         inits=tuple(Init(name, initialiser, span) for name, (initialiser, span) in symbols.inits.items()),
         equations=resolved.equations,
         state_delays=resolved.state_delays,
-        input_delays=resolved.input_delays,
+        value_delays=resolved.value_delays,
         shapes=values,
         constraints=shapes.constraints,
         divisible=shapes.divisible,

@@ -19,9 +19,9 @@ class Outside:
 
 
 CONVOLUTION = Outside(
-    "convolutions are",
-    "along the sequence, one matrix for each step: 'W@x + V@x[t-1]'; along the units, products with matrices. A "
-    "convolution of the inputs stands before the layer",
+    "functions and types of convolutions are",
+    "along the sequence, older values: 'u = W@x', 'c = k0*u + k1*u[t-1] + k2*u[t-2]' with 'weights k0: vector, k1: "
+    "vector, k2: vector', or a matrix for each step, 'W@x + V@x[t-1]'; along the units, products with matrices",
 )
 COMPLEX = Outside(
     "complex numbers are",
@@ -79,6 +79,7 @@ _OF_MATRICES = (
     "a function of a whole matrix is computed outside the cell: 'torch.nn.utils.parametrize' puts it on the layer's "
     "parameter; in a cell, 'T(M)', 'eye(H)' and products of parameters make matrices"
 )
+_OLDER = "an older state is 'h[t-1]', an older input 'x[t-1]', and 'u[t-1]' is an older value that inputs make"
 _MOVED = "'split' and 'concat' move units: 'a, c = split(v)', 'w = concat(c, a)'"
 _WORDS = {
     "dropout": "it belongs to the layer: 'LSTM(…, recurrent_dropout=0.1)' drops what recurrent products read, "
@@ -123,14 +124,14 @@ _WORDS = {
     "mish": "write 'v*tanh(softplus(v))'",
     "glu": "write 'a*sigmoid(c)' of two values",
     "lerp": "write 'a + w*(c - a)'",
-    "delay": "an older input is 'x[t-1]', an older state 'h[t-1]'",
-    "prev": "an older input is 'x[t-1]', an older state 'h[t-1]'",
+    **dict.fromkeys(("delay", "prev", "previous", "lag"), _OLDER),
     "diag": "declare 'weights D: diag', or multiply element by element: 'u*v'",
     "pad": _MOVED,
     **dict.fromkeys(("rand", "randn", "noise", "normal", "uniform", "bernoulli", "gaussian"), _NOISE),
     **dict.fromkeys(("inv", "inverse", "pinv", "expm", "matrix_exp", "cayley", "svd", "qr", "cholesky"), _OF_MATRICES),
     **dict.fromkeys(("det", "trace", "tril", "triu", "spectral_norm", "weight_norm", "orthogonal"), _OF_MATRICES),
-    **dict.fromkeys(("roll", "shift", "flip", "permute"), _MOVED),
+    **dict.fromkeys(("roll", "shift"), f"{_OLDER}; {_MOVED}"),
+    **dict.fromkeys(("flip", "permute"), _MOVED),
 }
 
 

@@ -88,6 +88,7 @@ class _Inference:
         self.known_values()
         for equation in self.equations:
             self.equation(equation)
+            self.older(equation.target)
         found = self.solver.finish(HIDDEN_SIZE)
         self.solved = {
             name: self.solver.resolve(dims.named(name)) for name in self.symbols.dims if name in self.solver.bound
@@ -115,8 +116,7 @@ class _Inference:
         symbols, values = self.symbols, self.values
         for name, declared in symbols.inputs.items():
             values[name] = Shape(declared.width or INPUT_SIZE)
-            for step in range(1, self.resolved.input_delays.get(name, 0) + 1):
-                values[f"{name}__{step}"] = values[name]
+            self.older(name)
             if name == "x" and declared.width not in (None, INPUT_SIZE):
                 self.solver.equal(INPUT_SIZE, values[name].width, declared.span, self.agreement.why(declared.span))
         for name, declared in symbols.states.items():
@@ -129,6 +129,11 @@ class _Inference:
             values[name] = self.parameter(param.type, param.span)
         for name, member in self.resolved.members.items():
             values[name] = self.parameter(symbols.groups[member.group], member.span)
+
+    def older(self, name: str) -> None:
+        """The older values of an input or of a value that inputs make have its shape."""
+        for step in range(1, self.resolved.value_delays.get(name, 0) + 1):
+            self.values[f"{name}__{step}"] = self.values[name]
 
     def parameter(self, type_: ParameterType, span: Span) -> Shape:
         width = type_.width or self.solver.fresh()

@@ -165,7 +165,8 @@ class _Builder(Transformer[Token, Built]):
     parameter = name
 
     def index(self, children: list[Any]) -> Index:
-        return Index(str(children[0]), children[2], _from(children), span_of(children[0]))
+        index, *time = _nodes(children)
+        return Index(str(children[0]), index, time[0] if time else None, _from(children), span_of(children[0]))
 
     def call(self, children: list[Any]) -> Call:
         return Call(str(children[0]), *_call(children[1:]), _from(children), span_of(children[0]))

@@ -56,6 +56,7 @@ def partition(typed: Typed) -> tuple[Cell, tuple[Diagnostic, ...]]:
         output=typed.output,
         values=(*_given(typed, parameters), *_made(hoisted, placed, headed, parts.order)),
         constraints=(*typed.constraints, *headed.constraints),
+        delays=tuple(name for name, node in flat.nodes.items() if isinstance(node, Delay)),
         comment=typed.comment,
         source=typed.source,
         single_head_because=headed.single,

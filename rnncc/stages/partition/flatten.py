@@ -30,7 +30,7 @@ from rnncc.ir.term import (
 from rnncc.ir.typed import Shape, Typed, delay_states
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.report import Report
-from rnncc.language.source import Span
+from rnncc.language.source import NOWHERE, Span
 from rnncc.stages.partition.flat import FlatCell, live
 from rnncc.stages.partition.nodes import Nodes
 from rnncc.stages.partition.row_functions import RowFunctions
@@ -52,10 +52,7 @@ class _Flattener:
         self.steps: list[Expr] = []
 
     def run(self) -> FlatCell:
-        for name, steps in self.typed.input_delays.items():
-            for step in range(1, steps + 1):
-                operand = name if step == 1 else f"{name}__{step - 1}"
-                self.nodes.define(Delay(f"{name}__{step}", operand))
+        self.delays()
         for equation in self.typed.equations:
             self.nodes.target, self.nodes.span = equation.target, equation.span
             if equation.target not in self.aliases:
@@ -67,6 +64,29 @@ class _Flattener:
                 self.nodes.define(Pointwise(delay, Ref(f"{source}__1"), spans[state]))
                 source = delay
         return live(FlatCell(self.typed, self.nodes.made, self.shapes))
+
+    def delays(self) -> None:
+        """The nodes of older inputs, and of older values that inputs make. All names of a value share them."""
+        older = {
+            f"{name}__{step}": (name, step)
+            for name, steps in self.typed.value_delays.items()
+            for step in range(1, steps + 1)
+        }
+        depth: dict[str, int] = {}
+        for target in older:
+            root, back = target, 0
+            while root in older or root in self.aliases:
+                root, step = older.get(root) or (self.aliases[root], 0)
+                back += step
+            depth[root] = max(depth.get(root, 0), back)
+            if target != f"{root}__{back}":
+                self.aliases[target] = f"{root}__{back}"
+        spans = {equation.target: equation.target_span for equation in self.typed.equations}
+        for root in (*(given.name for given in self.typed.inputs), *spans):
+            for step in range(1, depth.get(root, 0) + 1):
+                self.shapes[f"{root}__{step}"] = self.shapes[root]
+                operand = root if step == 1 else f"{root}__{step - 1}"
+                self.nodes.define(Delay(f"{root}__{step}", operand, spans.get(root, NOWHERE)))
 
     def find_aliases(self) -> dict[str, str]:
         """Targets that only rename a value of the same width (`s[0] = h[t-1]`)."""

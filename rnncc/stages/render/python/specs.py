@@ -70,7 +70,7 @@ def cell_spec(compiled: CompiledCell, plan: KernelPlan | None) -> str:
             strings((", ".join(declared_names(cell, segment)), recurrence.kind.value, recurrence.form, recurrence.why))
             for segment, recurrence in zip(cell.segments, compiled.recurrences, strict=True)
         ),
-        input_delays=tuple(_input_delays(cell, table)) or None,
+        value_delays=tuple(_value_delays(cell, table)) or None,
         masks=tuple(_mask(item) for item in cell.inputs if item.drawn) or None,
         regularisation=regularisation if cell.zoneout or cell.recurrent_dropout else None,
         single_head_because=string(cell.single_head_because) if cell.single_head_because else None,
@@ -120,16 +120,12 @@ def _state(state: State) -> Call:
     return _spec("StateSpec", state.name, width=_width(state.width), initial=initial, delay_of=delay_of)
 
 
-def _input_delays(cell: Cell, table: Mapping[str, Value]) -> Iterator[Call]:
-    """The states that `x[t-1]` and older inputs read. They are sorted by input, then by age."""
+def _value_delays(cell: Cell, table: Mapping[str, Value]) -> Iterator[Call]:
+    """The states that older inputs and older values are read from."""
     nodes = [*(node for segment in cell.segments for node in segment.batched), *cell.epilogue]
-    delays = {node.operand: node.target for node in nodes if isinstance(node, Delay)}
-    for item in cell.inputs:
-        operand = item.name
-        while operand in delays:
-            target = delays[operand]
-            yield _spec("StateSpec", target, width=_width(table[target].width), initial="0.0", delay_of=string(operand))
-            operand = target
+    kept = {node.target: node.operand for node in nodes if isinstance(node, Delay)}
+    for name in cell.delays:
+        yield _spec("StateSpec", name, width=_width(table[name].width), initial="0.0", delay_of=string(kept[name]))
 
 
 def _parameter(parameter: Parameter) -> Call:
