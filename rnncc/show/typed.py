@@ -43,7 +43,7 @@ def show_typed(cell: Typed) -> Iterator[str]:
         yield from _group(group, cell)
     for param in cell.params:
         start = show_initialiser(param.initialiser)
-        yield f"param {param.name}: {_type(param.type)}: {_shape(cell.shapes[param.name])} = {start}"
+        yield f"{'param' if param.trained else 'buffer'} {param.name}: {_type(param.type)}: {_shape(cell.shapes[param.name])} = {start}"
     for init in cell.inits:
         yield f"init {init.name} = {show_initialiser(init.initialiser)}"
     for constraint in cell.constraints:

@@ -333,11 +333,11 @@ def run(cell: Cell, given: Arguments) -> tuple[dict[str, Tensor], dict[str, Tens
 def fixed_values(
     cell: Cell, machine: Interpreter, parameters: Mapping[str, Tensor], constants: Mapping[str, float]
 ) -> dict[str, Tensor]:
-    """Parameters as packed, constants and what the prologue makes of them."""
+    """Parameters as packed, buffers without a gradient, constants and what the prologue makes of them."""
     fixed: dict[str, Tensor] = {}
     for parameter in cell.parameters:
         for member in parameter.members:
-            tensor = parameters[member.name]
+            tensor = parameters[member.name] if parameter.trained else parameters[member.name].detach()
             fixed[member.name] = machine.from_blocks(member.name, tensor) if tensor.dim() == 3 else tensor
     for constant in cell.constants:
         value = constants.get(constant.name, constant.value)
