@@ -16,10 +16,21 @@ from rnncc.language.source import Source
 from tests.compiling import front
 
 from .functional import op_of, streams_of, taken
-from .language import cells_gradients, cells_heads, cells_low_rank, cells_names, cells_narrow, cells_time, cells_width
+from .language import (
+    cells_gradients,
+    cells_heads,
+    cells_low_rank,
+    cells_matrices,
+    cells_names,
+    cells_narrow,
+    cells_time,
+    cells_width,
+)
 from .language.loop import Case, Setting, compare
 
-MODULES = (cells_gradients, cells_heads, cells_low_rank, cells_names, cells_narrow, cells_time, cells_width)
+MODULES = (
+    cells_gradients, cells_heads, cells_low_rank, cells_matrices, cells_names, cells_narrow, cells_time, cells_width,
+)  # fmt: skip
 CASES = [(module, case) for module in MODULES for case in module.CASES]
 TOLERANCE = 1e-10
 

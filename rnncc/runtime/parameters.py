@@ -79,8 +79,8 @@ def _blocks(parameter: ParameterSpec, member: MemberSpec, rows: Tensor, sizes: S
 
 @torch.no_grad()
 def rescale(parameter: ParameterSpec, tensor: Tensor, sizes: Sizes) -> None:
-    """Give what starts with `spectral` its spectral radius: the largest modulus of an eigenvalue, of each gate and head.
-    A matrix without one but 0 stays as it is. Masks have been applied."""
+    """Give what starts with `spectral` its spectral radius, the largest modulus of an eigenvalue, of each gate and
+    head. A matrix whose eigenvalues are all 0 stays as it is. Masks have been applied."""
     for member, rows in members_of(parameter, tensor, sizes):
         if member.initialiser != "spectral" or rows.is_meta:
             continue

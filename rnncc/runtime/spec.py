@@ -44,8 +44,8 @@ class SparsitySpec:
 
 @dataclass(frozen=True, slots=True)
 class ParameterSpec:
-    """One tensor per layer and direction: a vector [Σwidth], or a matrix [Σwidth, columns / blocks]. It is a parameter of
-    the module where it is `trained`, else a buffer."""
+    """One tensor per layer and direction: a vector [Σwidth], or a matrix [Σwidth, columns / blocks]. It is a parameter
+    of the module where it is `trained`, else a buffer."""
 
     name: str
     attribute: str
