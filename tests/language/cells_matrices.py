@@ -1,4 +1,5 @@
-"""Cells with functions of matrices of parameters, and with buffers. What a matrix is, torch.linalg says, head by head."""
+"""Cells with functions of matrices of parameters, and with buffers. torch.linalg says what a matrix is, head by
+head."""
 
 from __future__ import annotations
 
