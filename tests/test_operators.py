@@ -17,7 +17,7 @@ from torch import Tensor
 import rnncc
 from rnncc.ir.family import ALTERNATING, GATHER, Family
 from rnncc.language.operator_row import Operator
-from rnncc.language.operators import DERIVATIVES, GIVEN, OPERATORS, STEPS, SURROGATES
+from rnncc.language.operators import DERIVATIVES, GIVEN, OF_MATRICES, OPERATORS, STEPS, SURROGATES
 from rnncc.language.source import Source
 from rnncc.machine.paths import templates_dir
 from rnncc.stages.build.nvcc import nvcc_release
