@@ -154,6 +154,13 @@ def test_number(text: str, value: float, is_integer: bool) -> None:
             ),
         ),
         (
+            "buffer A: matrix = spectral(2), s: scalar",
+            (
+                ParamDecl("A", TypeDecl("matrix"), Call("spectral", (TWO,)), trained=False),
+                ParamDecl("s", TypeDecl("scalar"), None, trained=False),
+            ),
+        ),
+        (
             "weights p: diag, R: sparse(density=0.3)",
             (
                 WeightsDecl("p", TypeDecl("diag")),
@@ -171,6 +178,9 @@ def test_number(text: str, value: float, is_integer: bool) -> None:
         # Words of declarations are names where an equation says so.
         ("output = a", (EquationDecl((Target("output", None),), A),)),
         ("input, state = a", (EquationDecl((Target("input", None), Target("state", None)), A),)),
+        ("buffer = a", (EquationDecl((Target("buffer", None),), A),)),
+        ("buffer[t] = a", (EquationDecl((Target("buffer", Name("t")),), A),)),
+        ("buffer, a = b", (EquationDecl((Target("buffer", None), Target("a", None)), B),)),
         ("cell[1] = a", (EquationDecl((Target("cell", ONE),), A),)),
     ],
 )

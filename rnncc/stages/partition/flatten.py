@@ -134,7 +134,7 @@ class _Flattener:
             case Product(matrix, operand):
                 diagonal = self.diagonal(matrix)
                 if diagonal is not None:
-                    return apply("mul", self.expression(diagonal), self.expression(operand))
+                    return apply("mul", Ref(self.operand(diagonal)), self.expression(operand))
                 return Ref(self.product(term))
             case OfMatrix("norm", matrix, _, span):
                 norm = apply("norm", Ref(self.matrix(matrix)))
