@@ -102,6 +102,14 @@ def test_expression(text: str, tree: Expression) -> None:
     assert expression(text) == tree
 
 
+def test_a_buffer_is_shown_as_it_is_written() -> None:
+    text = (
+        "cell Echo\nstate h\nbuffer A: matrix = spectral(0.9)\nparam g: vector\nh[t] = softmax(A, axis=rows)@h[t - 1]"
+    )
+    (cell,) = parse(Source("test.rnn", text))
+    assert show_declaration(cell) == text
+
+
 def test_a_derivative_is_shown_as_it_is_written() -> None:
     text = "cell A\nstate h\nh[t] = round(W@x, grad=u -> exp(-u**2) if 1 else u)"
     (cell,) = parse(Source("a.rnn", text))
