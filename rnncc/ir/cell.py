@@ -67,7 +67,7 @@ class Value:
 @dataclass(frozen=True, slots=True)
 class Pointwise:
     """`target = expr`, element by element; widths 1 and num_heads broadcast. In placement P, `expr` may also work on
-    whole matrices (operators `transpose`, `matmul`, `eye`)."""
+    whole matrices (operators of `OF_MATRICES`)."""
 
     target: str
     expr: Expr

@@ -157,7 +157,7 @@ class Problem:
         rounded, share = self._rounding()
         for branch in found:
             values, others = (
-                machine.node(Pointwise(branch.target, branch.value), fixed).double()
+                machine.part(branch.target, branch.value, fixed).double()
                 for machine, fixed in (self._fixed(dtype) for dtype in (torch.float64, rounded))
             )
             if _near(branch, values, others, share * (others - values).abs().max()).any():

@@ -138,7 +138,16 @@ class Interpreter:
         head_dim = evaluate(base, self.sizes) // blocks
         return matrix.reshape(blocks, k, head_dim, -1).transpose(0, 1).reshape(k * blocks * head_dim, -1)
 
+    def part(self, target: str, expr: Expr, known: Mapping[str, Tensor]) -> Tensor:
+        """A part of the expression of `target`: of matrices in their blocks, whatever their shape."""
+        if self.values[target].columns is None:
+            return self.node(Pointwise(target, expr), known)
+        return self._in_blocks(target, expr, known)
+
     def _matrix_pointwise(self, target: str, expr: Expr, known: Mapping[str, Tensor]) -> Tensor:
+        return self.from_blocks(target, self._in_blocks(target, expr, known))
+
+    def _in_blocks(self, target: str, expr: Expr, known: Mapping[str, Tensor]) -> Tensor:
         blocks = self.matrix_blocks(target)
 
         def look(name: str) -> Tensor:
@@ -151,7 +160,7 @@ class Interpreter:
                 return matrices.per_block(known[name], max(blocks, self.heads))
             return self.blocked(known[name], value.width, blocks)
 
-        return self.from_blocks(target, self.expression(expr, look))
+        return self.expression(expr, look)
 
     def _contraction(self, node: Contraction, known: Mapping[str, Tensor]) -> Tensor:
         value = self.values[node.matrix]

@@ -89,7 +89,8 @@ class Matrices:
         if right.is_matrix:
             if left.kind == "diag" or right.kind == "diag":
                 message = "a diagonal matrix stands only left of '@' and before a vector"
-                self.report.error("RNN213", message, term.span)
+                help = "declare a vector, 'param v: vector': 'diag(v)' meets matrices"
+                self.report.error("RNN213", message, term.span, help=help)
                 return self.agreement.unknown()
             self.columns(term, left, right)
             return Shape(left.width, right.columns, "matrix")

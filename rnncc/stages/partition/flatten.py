@@ -221,7 +221,7 @@ class _Flattener:
                 return apply("transpose", self.matrix_expression(matrix, root))
             case OfMatrix(_, matrix):
                 return apply(term.operator, self.matrix_expression(matrix, root))
-            case Product(left, right):
+            case Product(left, right) if self.matrix_shape(right).is_matrix:
                 rows, columns = self.diagonal(left), self.diagonal(right)
                 if rows is not None:
                     return apply("scale_rows", Ref(self.operand(rows)), self.matrix_expression(right, root))

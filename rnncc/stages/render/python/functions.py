@@ -69,7 +69,16 @@ def _of_parameters(cell: Cell, table: Mapping[str, Value], *, for_loops: bool) -
     wide = bool(tensors) and any(_works_on_matrices(node, table) for node in nodes)
     lines = bind(cell, given, table, wide=wide)
     lines += [emitter.node(node) for node in nodes]
-    return tuple(lines + hand_on((node.target for node in nodes), _tensor(cell, tensors[0], table) if wide else ""))
+    if not wide:
+        return tuple(lines + hand_on(node.target for node in nodes))
+    # What numbers alone make is exact.
+    exact = given - set(tensors)
+    for node in nodes:
+        if exact.issuperset(operands(node)):
+            exact.add(node.target)
+    lines += hand_on(node.target for node in nodes if node.target in exact)
+    rounded_as = _tensor(cell, tensors[0], table)
+    return tuple(lines + hand_on((node.target for node in nodes if node.target not in exact), rounded_as))
 
 
 def _works_on_matrices(node: Node, table: Mapping[str, Value]) -> bool:
