@@ -20,6 +20,7 @@ from .language import (
     cells_gradients,
     cells_heads,
     cells_low_rank,
+    cells_matrices,
     cells_names,
     cells_narrow,
     cells_shifts,
@@ -29,7 +30,8 @@ from .language import (
 from .language.loop import Case, Setting, compare
 
 MODULES = (
-    cells_gradients, cells_heads, cells_low_rank, cells_names, cells_narrow, cells_shifts, cells_time, cells_width,
+    cells_gradients, cells_heads, cells_low_rank, cells_matrices, cells_names, cells_narrow, cells_shifts, cells_time,
+    cells_width,
 )  # fmt: skip
 CASES = [(module, case) for module in MODULES for case in module.CASES]
 TOLERANCE = 1e-10

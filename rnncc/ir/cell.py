@@ -67,7 +67,7 @@ class Value:
 @dataclass(frozen=True, slots=True)
 class Pointwise:
     """`target = expr`, element by element; widths 1 and num_heads broadcast. In placement P, `expr` may also work on
-    whole matrices (operators `transpose`, `matmul`, `eye`)."""
+    whole matrices (operators of `OF_MATRICES`)."""
 
     target: str
     expr: Expr
@@ -129,8 +129,8 @@ Node = Pointwise | Contraction | RowOp | Delay
 @dataclass(frozen=True, slots=True)
 class Initialiser:
     """How a parameter starts. `kind`: `default` (U(±1/√H)), `constant` (value), `uniform` (low, high), `normal`
-    (mean, std), `xavier`, `xavier_normal`, `kaiming`, `orthogonal`, `eye`; matrices per gate and head. `left_factor`,
-    `right_factor`: of a product that varies as `default` does."""
+    (mean, std), `xavier`, `xavier_normal`, `kaiming`, `orthogonal`, `eye`, `spectral` (radius); matrices per gate and
+    head. `left_factor`, `right_factor`: of a product that varies as `default` does."""
 
     kind: str = "default"
     values: tuple[float, ...] = ()
@@ -138,7 +138,7 @@ class Initialiser:
     @property
     def is_for_matrices(self) -> bool:
         """Whether a vector cannot start so."""
-        return self.kind in ("xavier", "xavier_normal", "kaiming", "orthogonal", "eye")
+        return self.kind in ("xavier", "xavier_normal", "kaiming", "orthogonal", "eye", "spectral")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class Parameter:
 
     `name` is the group or param; `attribute` the module's attribute without layer and direction
     (`weight_ih`, `weight_hh`, `bias_ih`, `bias_hh`, else the name). `is_bias`: `bias=False` removes it (b and bR).
-    `sparsity`: the module has a mask beside it.
+    `sparsity`: the module has a mask beside it. `trained`: it has gradients; else it is a buffer of the module.
     """
 
     name: str
@@ -166,6 +166,7 @@ class Parameter:
     structure: Structure = DENSE
     is_bias: bool = False
     sparsity: Sparsity | None = None
+    trained: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,11 +196,13 @@ class TypeDecl:
 
 @dataclass(frozen=True, slots=True)
 class ParamDecl:
-    """`param gx: vector = 1`; `initial` is an initialiser expression (number, Name or Call)."""
+    """`param gx: vector = 1`; `initial` is an initialiser expression (number, Name or Call). `buffer gx: vector = 1` is
+    the same, not trained."""
 
     name: str
     type: TypeDecl
     initial: Expression | None
+    trained: bool = True
     span: Span = _span()
 
 

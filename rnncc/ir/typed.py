@@ -87,11 +87,12 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """`param NAME: TYPE = INITIALISER`: one parameter for all equations."""
+    """`param NAME: TYPE = INITIALISER`: one parameter for all equations; or a `buffer`, which is not trained."""
 
     name: str
     type: ParameterType
     initialiser: Initialiser
+    trained: bool = True
     span: Span = _span()
 
 

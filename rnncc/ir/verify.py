@@ -216,6 +216,12 @@ class _Verifier:
                     return found[0]
                 if operator == "transpose":
                     return self.columns(arguments[0])
+                if operator == "norm":
+                    return HEADS
+                if operator == "scale_columns":
+                    demanded = self.columns(arguments[0])
+                    self.demand(self.equal(demanded, found[1]), f"{where}: {operator} does not fit")
+                    return found[0]
                 wide = [width for width in found if width not in (ONE, HEADS)]
                 same = all(self.equal(wide[0], width) for width in wide)
                 self.demand(same, f"{where}: {operator} of widths {[dims.show(width) for width in wide]}")
@@ -230,8 +236,14 @@ class _Verifier:
                 return self.values[name].columns or ONE
             case Apply("transpose", (matrix,)):
                 return self.width(matrix, "the prologue")
-            case Apply("matmul", (_, right)):
+            case Apply("matmul" | "scale_rows", (_, right)):
                 return self.columns(right)
+            case Apply("scale_columns", (left, _)):
+                return self.columns(left)
+            case Apply("diag", (vector,)):
+                return self.width(vector, "the prologue")
+            case Apply("norm"):
+                return ONE
             case Apply(_, arguments):
                 return next((found for found in map(self.columns, arguments) if found != ONE), ONE)
             case Const():

@@ -18,7 +18,7 @@ from .packing import Packing
 from .rows import concat, layer_norm, linear_onto, widen
 from .sizes import check_clip
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes
-from .tensors import check_memory
+from .tensors import check_memory, without_autocast
 
 
 class LayerCall(NamedTuple):
@@ -192,9 +192,10 @@ def run_directions(
             check_memory(*inputs.values(), *own.parameters.values(), *own.states.values())
     reverse = [int(own.reverse) for own in directions]
     running = [Tools(call, own, first, {**inputs, **own.masks}, {}) for own in directions]
-    for tools in running:
-        cell.derive(tools.values, tools.direction.parameters, call.constants, sizes)
-        cell.prologue(tools.values, tools.direction.parameters, call.constants, sizes)
+    with without_autocast(first):
+        for tools in running:
+            cell.derive(tools.values, tools.direction.parameters, call.constants, sizes)
+            cell.prologue(tools.values, tools.direction.parameters, call.constants, sizes)
     for segment in cell.segments:
         loop = call.loop_of(segment)
         streams: list[Tensor] = []

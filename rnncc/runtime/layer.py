@@ -271,9 +271,10 @@ class RecurrentLayer(RecurrentModule):
         return results, finals
 
     def gate_parameters(self, layer: int = 0, *, reverse: bool = False, grad: bool = False) -> dict[str, Tensor]:
-        """Views of one layer's parameters by their names in the language: matrices [out, in], block-diagonal ones
-        [N, out, in], vectors [width], scalars [1]. With `grad`, the same views of the gradients, None where absent.
-        (A block-diagonal member k·H wide with N > 1 and k > 1 is a copy: its blocks do not lie evenly spaced.)"""
+        """Views of one layer's parameters and buffers by their names in the language: matrices [out, in],
+        block-diagonal ones [N, out, in], vectors [width], scalars [1]. With `grad`, the same views of the gradients,
+        None where absent. (A block-diagonal member k·H wide with N > 1 and k > 1 is a copy: its blocks do not lie
+        evenly spaced.)"""
         if not 0 <= layer < self.num_layers or (reverse and not self.bidirectional):
             raise ValueError(f"there is no layer {layer}{' in the reverse direction' if reverse else ''}")
         place = layer * (2 if self.bidirectional else 1) + int(reverse)

@@ -44,7 +44,8 @@ class SparsitySpec:
 
 @dataclass(frozen=True, slots=True)
 class ParameterSpec:
-    """One tensor per layer and direction: a vector [Σwidth], or a matrix [Σwidth, columns / blocks]."""
+    """One tensor per layer and direction: a vector [Σwidth], or a matrix [Σwidth, columns / blocks]. It is a parameter
+    of the module where it is `trained`, else a buffer."""
 
     name: str
     attribute: str
@@ -53,6 +54,7 @@ class ParameterSpec:
     blocks: Width | None = None
     is_bias: bool = False
     sparsity: SparsitySpec | None = None
+    trained: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,9 +107,9 @@ def _statement(statement: Statement) -> Iterator[str]:
             yield f"const {_with(name, None, value)}"
         case LocalDecl(name, width):
             yield f"local {_with(name, width)}"
-        case ParamDecl(name, written, initial):
+        case ParamDecl(name, written, initial, trained):
             start = "" if initial is None else f" = {show_expression(initial)}"
-            yield f"param {name}: {_type(written)}{start}"
+            yield f"{'param' if trained else 'buffer'} {name}: {_type(written)}{start}"
         case WeightsDecl(name, written):
             yield f"weights {name}: {_type(written)}"
         case InitDecl(name, value):

@@ -150,7 +150,8 @@ def _parameter(parameter: Parameter) -> str:
     )
     bias = ", bias" if parameter.is_bias else ""
     shape = show_shape(rows, parameter.columns, parameter.structure) + show_sparsity(parameter.sparsity)
-    return f"parameter {parameter.name} as {parameter.attribute}: {shape}{bias}: {members}"
+    kind = "parameter" if parameter.trained else "buffer"
+    return f"{kind} {parameter.name} as {parameter.attribute}: {shape}{bias}: {members}"
 
 
 def show_nodes(nodes: tuple[Node, ...], describe: Callable[[str], str], indent: str) -> Iterator[str]:

@@ -157,7 +157,7 @@ class Problem:
         rounded, share = self._rounding()
         for branch in found:
             values, others = (
-                machine.node(Pointwise(branch.target, branch.value), fixed).double()
+                machine.part(branch.target, branch.value, fixed).double()
                 for machine, fixed in (self._fixed(dtype) for dtype in (torch.float64, rounded))
             )
             if _near(branch, values, others, share * (others - values).abs().max()).any():
@@ -264,6 +264,8 @@ class Problem:
         # Where hx replaces a learned start and nothing restarts, that start's gradient is 0 on both sides. It proves
         # nothing.
         idle = {f"{s.name}0" for s in self.states if s.initial is None} if initial and not self.masks else set()
+        # Buffers have none.
+        idle |= {member.name for p in self.cell.parameters if not p.trained for member in p.members}
         found |= {
             f"d_{name}": _gradient(value, gradients[name])
             for name, value in self.parameters.items()

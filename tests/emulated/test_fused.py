@@ -177,6 +177,26 @@ c[t] = 0.5*c[t-1] + w - 0.5*min(w)
 e = max(concat(v, h[t-1] - 8))
 h[t] = tanh(v - max(v) + 1) + 0.5*e + 0.1*max(c[t])
 """,
+    # Two matrices and a vector are not trained, and have no gradient; V has one.
+    "echo": """cell Echo
+state h
+buffer A: matrix = spectral(0.9), s: vector, B: matrix
+weights V: matrix
+z = sigmoid(W@x + V@h[t-1])
+h[t] = 0.7*h[t-1] + z*tanh(W@x + s*(A@h[t-1]) + (B@diag(s))@(z*h[t-1]) + b)
+""",
+    # No matrix of the loop is trained.
+    "reservoir": """cell Reservoir
+state h
+buffer A: matrix = spectral(0.9)
+h[t] = 0.7*h[t-1] + 0.3*tanh(W@x + A@h[t-1] + b)
+""",
+    # The matrix of the loop is made of a parameter.
+    "orthogonal": """cell Orthogonal
+state h
+param A: matrix
+h[t] = tanh(W@x + expm(A - T(A))@h[t-1] + b)
+""",
     # The gradients of `gap` and of `p` are sums of the same value.
     "shared": """cell Shared
 input x, gap: 1
@@ -209,6 +229,13 @@ h[t] = tanh(R@h[t-1] + W@x) + 0.1*exp(-gap) + 0.1*tanh(p)
         ("largest", GRID, "f32", 72, 1, 9, {"P": 24}),
         ("shared", GATHER, "f32", 64, 2, 9, {}),
         ("shared", GRID, "f32", 40, 1, 3, {}),
+        ("echo", GATHER, "f32", 64, 2, 9, {}),
+        ("echo", GRID, "bf16", 72, 1, 5, {}),
+        ("reservoir", GATHER, "bf16", 64, 1, 9, {}),
+        ("reservoir", SCATTER, "f32", 64, 2, 3, {}),
+        ("reservoir", GRID, "f32", 72, 1, 3, {}),
+        ("reservoir", WIDE, "f16", 64, 1, 20, {}),
+        ("orthogonal", GATHER, "bf16", 64, 2, 3, {}),
         ("twice", GATHER, "f32", 48, 2, 9, {}),
         ("twice", GRID, "f32", 64, 1, 3, {}),
         ("numbers", GATHER, "f32", 48, 2, 9, {}),

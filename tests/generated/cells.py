@@ -9,6 +9,7 @@ from random import Random
 from tests.generated.definitions import with_functions
 from tests.generated.expressions import NARROW, Bounded, Expressions, Leaf, Scope
 from tests.generated.interpreter import Step, states
+from tests.generated.matrices import DRAWN
 from tests.generated.narrow import is_narrow, names_an_input, reads_values
 from tests.generated.program import read, spelled
 from tests.generated.records import Generated, Parts
@@ -139,6 +140,11 @@ class _Cell:
         if self.heads == 1 and self.chance(0.2):
             self.declare(f"weights BD: blockdiag({self.random.choice((2, 3))})", "param PB: blockdiag(2)")
             self.draft.matrices += [("BD", "H", "H"), ("PB", "H", "H"), ("T(PB)", "H", "H")]
+
+        own = Random(f"{self.seed} matrices")
+        if own.random() < 0.4:
+            self.declare(f"{own.choice(('param', 'buffer'))} MF: matrix(H, H)", "buffer bs: vector")
+            self.draft.matrices += [(text, "H", "H") for text in own.sample(DRAWN, 5)]
 
     def declare_states(self) -> None:
         widths = [w for w in self.units if w not in ("I", "E")] + ["H", "H", "H", "H"]

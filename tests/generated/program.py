@@ -126,7 +126,7 @@ def _declared(program: Program, line: str, given: Mapping[str, float | str]) -> 
             program.locals |= {name: width for name, width, _ in entries}
         case "weights":
             program.groups |= {name: kind for name, kind, _ in entries}
-        case "param":
+        case "param" | "buffer":
             program.params |= {name: kind for name, kind, _ in entries}
         case "dim":
             for name, _, default in entries:

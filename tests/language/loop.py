@@ -189,12 +189,13 @@ def compare(
     assert ("CPU kernels" in layer.explain()) == kernels
     parameters: list[Values] = []
     with torch.no_grad():
-        for tensor in layer.parameters():
+        for tensor in (*layer.parameters(), *layer.buffers()):
             tensor.copy_(0.6 * draw(*tensor.shape) if not case.whole else draw(*tensor.shape))
     places = [(index // directions, index % directions == 1) for index in range(setting.layers * directions)]
+    trained = {member.name for each in layer.spec.parameters if each.trained for member in each.members}
     for number, reverse in places:
         views = layer.gate_parameters(number, reverse=reverse)
-        parameters.append({name: view.detach().clone().requires_grad_() for name, view in views.items()})
+        parameters.append({n: view.detach().clone().requires_grad_(n in trained) for n, view in views.items()})
     inputs = {
         "x": draw(setting.steps, BATCH, width),
         **{n: draw(setting.steps, BATCH, w).abs() for n, w in case.extra.items() if n not in case.defaults},

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rnncc.analysis.recurrent import CLIP, loop_constants, recurrent_reads, with_aliases
+from rnncc.analysis.untrained import untrained
 from rnncc.ir.cell import Role, Value, operands, value_table
 from rnncc.ir.dim import HEADS, ONE, Dim, evaluate
 from rnncc.ir.structure import diagonal_blocks
@@ -62,6 +63,8 @@ class Case:
         segment = loop.segment
         self.streams = [self._stream(stream.members) for stream in segment.streams]
         self.weights = [self._weight(weight.members) for weight in segment.weights]
+        fixed = untrained(loop.cell)
+        self.trained = [not fixed.issuperset(weight.members) for weight in segment.weights]
         # Positive, because some cells divide by a state.
         self.states = [
             self._rounded(0.1 + 0.8 * torch.rand(problem.batch, self.width(name))) for name in segment.states
@@ -134,8 +137,8 @@ class Case:
             name: torch.tensor([value], dtype=dtype)
             for name, value in zip(loop_constants(segment), self.constants, strict=True)
         }
-        for weight, tensor in zip(segment.weights, weights, strict=True):
-            fixed |= self._split(weight.members, tensor, 0)
+        for weight, tensor, trained in zip(segment.weights, weights, self.trained, strict=True):
+            fixed |= self._split(weight.members, tensor if trained else tensor.detach(), 0)
         states = dict(zip(segment.states, leaves[len(leaves) - len(self.states) :], strict=True))
         sequences: dict[str, list[Tensor]] = {name: [] for name in segment.sequences}
         order = range(problem.steps)
@@ -225,7 +228,10 @@ class Case:
             None if mask else self._output(tuple(tensor.shape), dtype)
             for tensor, mask in zip(self.streams, masked, strict=True)
         ]
-        d_weights = [self._output(tuple(tensor.shape), dtype) for tensor in self.weights]
+        d_weights = [
+            self._output(tuple(tensor.shape), dtype) if trained else None
+            for tensor, trained in zip(self.weights, self.trained, strict=True)
+        ]
         d_states = [self._output(tuple(tensor.shape), dtype) for tensor in self.states]
         tables = [streams, weights, states, saved, d_sequences, d_final, d_streams, d_weights, d_states]
         self._call(library, "backward", isa, tables)

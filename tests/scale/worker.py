@@ -255,6 +255,24 @@ def distributed_tensors_of_a_step(device: str, folder: Path) -> None:
     compare({"h": whole(h.detach()), "c": whole(c.detach())}, {"h": expected[0], "c": expected[1]}, CLOSE)
 
 
+def distributed_buffers(device: str, folder: Path) -> None:
+    """Buffers and masks are replicated as parameters are."""
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    torch.manual_seed(0)
+    text = "cell Echo\nstate h\nbuffer A: sparse(density=0.5) = spectral(0.9)\nh[t] = tanh(W@x + A@h[t-1] + b)\n"
+    alone = rnncc.compile(text, "echo").Echo(IN, H).to(device)
+    x, _ = batch(device, 0)
+    layer = distribute_module(copy.deepcopy(alone), mesh)
+    assert isinstance(layer.A_l0, DTensor)
+    output, h = layer(distribute_tensor(x, mesh, [Shard(1)]))
+    expected, last = alone(x)
+    output.square().sum().backward()
+    expected.square().sum().backward()
+    found = {"output": output.detach(), "h_n": h.detach()} | gradients(layer)
+    wanted = {"output": expected.detach(), "h_n": last.detach()} | gradients(alone)
+    compare({k: whole(v) for k, v in found.items()}, wanted, CLOSE)
+
+
 def distributed_tensors_that_are_refused(device: str, folder: Path) -> None:
     mesh = init_device_mesh(device, (dist.get_world_size(),))
     layer = rnncc.load("lstm").LSTM(IN, H).to(device)
@@ -283,7 +301,7 @@ def distributed_tensors_that_are_refused(device: str, folder: Path) -> None:
 
 
 CASES = (
-    distributed_tensors, distributed_tensors_of_a_step, distributed_tensors_that_are_refused,
+    distributed_tensors, distributed_tensors_of_a_step, distributed_buffers, distributed_tensors_that_are_refused,
     ddp, ddp_compiled, ddp_accumulates, ddp_autocast, fsdp, fsdp_accumulates, fsdp_mixed_precision,
     fsdp_clips_the_norm, checkpoint,
 )  # fmt: skip

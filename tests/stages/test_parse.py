@@ -103,6 +103,14 @@ def test_expression(text: str, tree: Expression) -> None:
     assert expression(text) == tree
 
 
+def test_a_buffer_is_shown_as_it_is_written() -> None:
+    text = (
+        "cell Echo\nstate h\nbuffer A: matrix = spectral(0.9)\nparam g: vector\nh[t] = softmax(A, axis=rows)@h[t - 1]"
+    )
+    (cell,) = parse(Source("test.rnn", text))
+    assert show_declaration(cell) == text
+
+
 def test_a_derivative_is_shown_as_it_is_written() -> None:
     text = "cell A\nstate h\nh[t] = round(W@x, grad=u -> exp(-u**2) if 1 else u)"
     (cell,) = parse(Source("a.rnn", text))
@@ -155,6 +163,13 @@ def test_number(text: str, value: float, is_integer: bool) -> None:
             ),
         ),
         (
+            "buffer A: matrix = spectral(2), s: scalar",
+            (
+                ParamDecl("A", TypeDecl("matrix"), Call("spectral", (TWO,)), trained=False),
+                ParamDecl("s", TypeDecl("scalar"), None, trained=False),
+            ),
+        ),
+        (
             "weights p: diag, R: sparse(density=0.3)",
             (
                 WeightsDecl("p", TypeDecl("diag")),
@@ -172,6 +187,9 @@ def test_number(text: str, value: float, is_integer: bool) -> None:
         # Words of declarations are names where an equation says so.
         ("output = a", (EquationDecl((Target("output", None),), A),)),
         ("input, state = a", (EquationDecl((Target("input", None), Target("state", None)), A),)),
+        ("buffer = a", (EquationDecl((Target("buffer", None),), A),)),
+        ("buffer[t] = a", (EquationDecl((Target("buffer", Name("t")),), A),)),
+        ("buffer, a = b", (EquationDecl((Target("buffer", None), Target("a", None)), B),)),
         ("cell[1] = a", (EquationDecl((Target("cell", ONE),), A),)),
     ],
 )

@@ -42,9 +42,10 @@ CHECK = (
         "wrong arguments of a function",
         "The number of arguments or a keyword does not fit the function: `max` and `min` take one value or two, "
         "`clamp` a value and two bounds, `where` a condition and two values, `repeat` a value and a whole number. "
-        "Functions across the units (`sum`, `softmax`, …) take values of the step or params: a number has none. The "
-        "one keyword is `grad=`, the derivative of a step function (`sign`, `heaviside`, `floor`, `round`): a number, "
-        "`fast_sigmoid(k)`, `atan(k)`, `sigmoid(k)`, `triangular(k)`, or `u -> exp(-u**2)` of constants and u.",
+        "Functions across the units (`sum`, `softmax`, …) take values of the step or params: a number has none. There "
+        "are two keywords. `axis=rows` or `axis=columns` goes with `softmax` and `normalize` of a matrix. `grad=` is "
+        "the derivative of a step function (`sign`, `heaviside`, `floor`, `round`): a number, `fast_sigmoid(k)`, "
+        "`atan(k)`, `sigmoid(k)`, `triangular(k)`, or `u -> exp(-u**2)` of constants and u.",
         cell_text("state h", "h[t] = clamp(W@x + R@h[t-1] + b, 1)"),
         cell_text("state h", "h[t] = clamp(W@x + R@h[t-1] + b, -1, 1)"),
         label="does not fit the function",
@@ -105,7 +106,8 @@ CHECK = (
         "RNN211",
         "a matrix is used element by element",
         "`*` multiplies two values unit by unit; a matrix acts on a vector with `@`. For a weight of one number per "
-        "unit, declare it as `vector`.",
+        "unit, declare it as `vector`. `diag(g)@M` multiplies the rows of a matrix by a vector, `M@diag(g)` its "
+        "columns.",
         cell_text("state h", "h[t] = tanh(W*x + R@h[t-1] + b)"),
         cell_text("state h", ELMAN),
     ),

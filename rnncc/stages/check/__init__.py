@@ -115,7 +115,7 @@ def _typed(decl: CellDecl, symbols: Symbols, resolved: Resolved, shapes: Shapes,
             Group(name, type_, symbols.spans.get(written(name), NOWHERE)) for name, type_ in symbols.groups.items()
         ),
         members=tuple(resolved.members.values()),
-        params=tuple(Param(name, p.type, p.initialiser, p.span) for name, p in symbols.params.items()),
+        params=tuple(Param(name, p.type, p.initialiser, p.trained, p.span) for name, p in symbols.params.items()),
         inits=tuple(Init(name, initialiser, span) for name, (initialiser, span) in symbols.inits.items()),
         equations=resolved.equations,
         state_delays=resolved.state_delays,

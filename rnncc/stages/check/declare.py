@@ -50,9 +50,12 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredParam:
+    """A param, or a buffer (not `trained`)."""
+
     type: ParameterType
     initialiser: Initialiser
     span: Span
+    trained: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,14 +220,15 @@ class _Declarer:
                 given = self._width(width, f"the width of '{name}'")
                 if self._take(name, "local", statement.span):
                     symbols.locals[name] = Declared(given, statement.span)
-            case ParamDecl(name, written, initial):
+            case ParamDecl(name, written, initial, trained):
+                kind = "param" if trained else "buffer"
                 type_ = parameter_type(written, symbols.statics, self.report)
                 start = Initialiser() if initial is None else initialiser(initial, symbols.statics, self.report)
                 if type_.rank is not None:
-                    message = "'lowrank' is a type of weights, not of a param"
+                    message = f"'lowrank' is a type of weights, not of a {kind}"
                     self.report.error("RNN227", message, written.span, help=f"write 'weights {name}: lowrank(…)'")
-                if self._take(name, "param", statement.span):
-                    symbols.params[name] = DeclaredParam(type_, start, statement.span)
+                if self._take(name, kind, statement.span):
+                    symbols.params[name] = DeclaredParam(type_, start, statement.span, trained)
             case WeightsDecl(name, written):
                 type_ = parameter_type(written, symbols.statics, self.report)
                 if name in BUILT_IN and type_.kind != "unknown" and type_.is_matrix != BUILT_IN[name].is_matrix:

@@ -72,6 +72,7 @@ def _unused_declarations(subject: _Subject, report: Report) -> None:
         kind = symbols.kinds[name]
         unused = {
             "param": name not in read,
+            "buffer": name not in read,
             "group": name not in groups,
             "constant": name not in subject.mentioned,
             "dim": name not in subject.mentioned,

@@ -136,7 +136,10 @@ class _Builder(Transformer[Token, Built]):
         return TypeDecl(str(children[0]), *_call(children[1:]), _from(children))
 
     def param_item(self, children: list[Any]) -> ParamDecl:
-        return ParamDecl(str(children[0]), children[2], _after(children, "EQUAL"), _from(children))
+        return ParamDecl(str(children[0]), children[2], _after(children, "EQUAL"), span=_from(children))
+
+    def buffers(self, children: list[Any]) -> tuple[ParamDecl, ...]:
+        return tuple(replace(item, trained=False) for item in _nodes(children))
 
     def group_item(self, children: list[Any]) -> WeightsDecl:
         return WeightsDecl(str(children[0]), children[2], _from(children))

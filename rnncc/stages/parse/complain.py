@@ -20,6 +20,7 @@ _FORMS = {
     "CONST": "const dt = 0.1, act = tanh",
     "LOCAL": "local v: 4*H, w: P",
     "PARAM": "param g: vector = 1, M: matrix",
+    "BUFFER": "buffer M: matrix = orthogonal",
     "WEIGHTS": "weights p: vector, Q: matrix",
     "INIT": "init R = orthogonal",
     "DEF": "def gate(u) = sigmoid(W@x + R@u + b)",
@@ -27,8 +28,6 @@ _FORMS = {
 }
 # Statements of other languages, and what says the same here.
 _STATEMENTS = {
-    "buffer": "a matrix that is not trained is a parameter: `param A: matrix(H, H)`, and "
-    "`layer.A_l0.requires_grad_(False)` once the layer is made",
     "memory": "memories of open length are outside the language; the nearest form has a number of slots that is "
     "written out, each of them a state (`state m1, m2`) or an input (`input mem: 64`)",
     "import": "a file holds all that its cells need: copy the equations into it",

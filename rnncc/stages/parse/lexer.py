@@ -19,7 +19,9 @@ from rnncc.stages.parse.characters import FOREIGN, TRANSPOSE_HELP, foreign_help,
 
 LONGEST_NAME = 64
 
-KEYWORDS = ("input", "state", "output", "dim", "const", "local", "param", "weights", "init", "def", "for", "cell")
+KEYWORDS = (
+    "input", "state", "output", "dim", "const", "local", "param", "buffer", "weights", "init", "def", "for", "cell",
+)  # fmt: skip
 _EVERYWHERE = {"for": "FOR", "if": "IF", "else": "ELSE", "in": "IN"}
 _SYMBOLS = {
     "+": "PLUS",

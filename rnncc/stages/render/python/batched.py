@@ -21,8 +21,8 @@ class _Piece:
     lines: tuple[str, ...]
 
 
-def bind(cell: Cell, names: Iterable[str], table: Mapping[str, Value]) -> list[str]:
-    """Lines that fetch values which the function itself does not compute."""
+def bind(cell: Cell, names: Iterable[str], table: Mapping[str, Value], *, wide: bool = False) -> list[str]:
+    """Lines that fetch values which the function itself does not compute. `wide`: 16-bit ones in float32."""
     places = member_places(cell)
     lines = []
     for name in sorted(names):
@@ -34,13 +34,17 @@ def bind(cell: Cell, names: Iterable[str], table: Mapping[str, Value]) -> list[s
                 source = f'constants["{name}"]'
             case Role.INPUT | Role.PREVIOUS | Role.NODE:
                 source = f'values["{name}"]'
+        if wide and value.role is not Role.CONSTANT:
+            source = f"matrices.wide({source})"
         lines.append(f"{variable(name)} = {source}")
     return lines
 
 
-def hand_on(names: Iterable[str]) -> list[str]:
-    """Lines that put values where later functions find them."""
-    return [f'values["{name}"] = {variable(name)}' for name in names]
+def hand_on(names: Iterable[str], rounded_as: str = "") -> list[str]:
+    """Lines that put values where later functions find them, in the dtype of the tensor `rounded_as`, if one is
+    given."""
+    rounded = f".to({rounded_as}.dtype)" if rounded_as else ""
+    return [f'values["{name}"] = {variable(name)}{rounded}' for name in names]
 
 
 def read_later(cell: Cell, index: int) -> set[str]:

@@ -1,7 +1,7 @@
 """The cell's nodes as lines of plain torch code.
 
 A value's name is also its Python variable, but for the few names that the generated functions use themselves. Widths
-become expressions of `sizes`. `elementwise` and `rows` are modules of the runtime that a package contains.
+become expressions of `sizes`. `elementwise`, `matrices` and `rows` are modules of the runtime that a package contains.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from rnncc.stages.render.notation import python_dim, without_brackets
 
 _OWN_NAMES = frozenset(
     {
-        "torch", "elementwise", "rows", "tools", "values", "parameters", "constants", "sizes", "streams", "states",
-        "weights", "step", "inf",
+        "torch", "elementwise", "matrices", "rows", "tools", "values", "parameters", "constants", "sizes", "streams",
+        "states", "weights", "step", "inf",
     }
 )  # fmt: skip
 # An operator's form that is a call: its arguments stand between brackets and commas.
@@ -122,6 +122,8 @@ class Emitter:
                     return f"rows.from_blocks({text}, {python_dim(blocks)}, {split_multiple(target.width)[0]})"
                 case _:
                     assert_never(target.structure)
+        if isinstance(expr, Apply) and expr.operator == "norm":
+            return self._norm(expr, target, "norms")
         text = self._expression(expr, target)
         wide = any(self.table[name].width == target.width for name in references(expr) if name in self.table)
         if target.width != ONE and not wide:
@@ -145,8 +147,11 @@ class Emitter:
                 return _number_text(value)
             case Ref(name):
                 return self._reference(name, target)
+            case Apply("norm"):
+                return self._norm(expr, target, "norm")
             case Apply(operator, arguments):
                 form = re.sub(r"\bf\.", "elementwise.", OPERATORS[operator].torch)
+                form = re.sub(r"\bm\.", "matrices.", form)
                 spell = self._expression if _CALL.fullmatch(form) else self._operand
                 texts = [spell(argument, target) for argument in arguments]
                 if operator not in _NUMBER_OPERATORS and self._is_number(expr):
@@ -155,8 +160,26 @@ class Emitter:
             case _:
                 assert_never(expr)
 
+    def _norm(self, norm: Apply, target: Value, function: str) -> str:
+        return f"matrices.{function}({self._expression(norm.arguments[0], target)}, {python_dim(HEADS)})"
+
+    def _in_matrices(self, value: Value, structure: BlockDiagonal) -> str:
+        """A vector, or one number per head, where it meets matrices in blocks."""
+        blocks = python_dim(structure.blocks)
+        if value.width == HEADS:
+            return f"matrices.per_block({variable(value.name)}, {blocks})"
+        return f"rows.split_heads({variable(value.name)}, {blocks}, {split_multiple(value.width)[0]})"
+
     def _reference(self, name: str, target: Value) -> str:
         value = self.table[name]
+        if value.columns is None and value.width != ONE and target.columns is not None:
+            match target.structure:
+                case Dense():
+                    return variable(name)
+                case BlockDiagonal():
+                    return self._in_matrices(value, target.structure)
+                case _:
+                    assert_never(target.structure)
         match value.structure:
             case Dense():
                 pass

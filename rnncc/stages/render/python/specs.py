@@ -145,6 +145,7 @@ def _parameter(parameter: Parameter) -> Call:
         blocks=blocks,
         is_bias=_true(parameter.is_bias),
         sparsity=None if parameter.sparsity is None else _sparsity(parameter.sparsity),
+        trained=None if parameter.trained else "False",
     )
 
 
