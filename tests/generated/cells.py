@@ -49,6 +49,7 @@ class _Draft:
     given: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, int] = field(default_factory=dict)
     defaults: dict[str, float] = field(default_factory=dict)
+    per_sequence: set[str] = field(default_factory=set)
     sizes: dict[str, int] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
     vectors: list[tuple[str, str]] = field(default_factory=list)
@@ -137,10 +138,13 @@ class _Cell:
             if default.random() < 0.3:
                 self.draft.defaults[name] = default.randrange(-4, 5) / 4
             start = f" = {self.draft.defaults[name]}" if name in self.draft.defaults else ""
+            if default.random() < 0.4:
+                self.draft.per_sequence.add(name)
+                start = f" per sequence{start}"
             self.declare(f"input {name}: {width}{start}" if width else f"input {name}{start}")
             self.leaf(name, width or "I", "X")
             self.draft.extra[name] = units
-            if self.chance(0.3):
+            if self.chance(0.3) and name not in self.draft.per_sequence:
                 self.leaf(f"{name}[t-1]", width or "I", "X")
         for steps in (1, 2):
             if self.chance(0.15):
@@ -370,7 +374,7 @@ class _Cell:
         found = states(program)
         case = Case(
             text, lambda H: found, Step(program), heads=self.heads, extra=self.draft.extra, arguments=given,
-            square=self.square, bounded=True, defaults=self.draft.defaults,
+            square=self.square, bounded=True, defaults=self.draft.defaults, per_sequence=self.draft.per_sequence,
         )  # fmt: skip
         return Generated(self.seed, text, case, self.settings(), self.draft.sizes, constants)
 

@@ -251,6 +251,11 @@ class _Resolver:
                 return Bad(span)
             case Time(offset) if name in symbols.states:
                 return self.previous(name, -offset, span, self.state_delays)
+            case Time() if name in symbols.per_sequence:
+                message = f"the input '{name}' is given once per sequence: it has no time"
+                help = f"write '{name}', or declare it without 'per sequence' to give it at every step"
+                self.report.error("RNN216", message, span, "the same at all steps", help)
+                return Bad(span)
             case Time(offset) if name in symbols.inputs or name == "x":
                 return self.previous(name, -offset, span, self.input_delays)
             case Time():
