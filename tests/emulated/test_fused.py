@@ -177,6 +177,15 @@ c[t] = 0.5*c[t-1] + w - 0.5*min(w)
 e = max(concat(v, h[t-1] - 8))
 h[t] = tanh(v - max(v) + 1) + 0.5*e + 0.1*max(c[t])
 """,
+    # What a call gives once: a stream of gates, of units and of one number, each with a stride of 0 over time.
+    "once": """cell Once
+input c: H per sequence, d: H per sequence, gap: 1 per sequence
+state h
+weights V: matrix
+f, i = sigmoid(V@c + b)
+g = tanh(R@h[t-1] + W@x)
+h[t] = f*h[t-1] + i*g*exp(-gap) + 0.1*d
+""",
     # The gradients of `gap` and of `p` are sums of the same value.
     "shared": """cell Shared
 input x, gap: 1
@@ -207,6 +216,11 @@ h[t] = tanh(R@h[t-1] + W@x) + 0.1*exp(-gap) + 0.1*tanh(p)
         ("largest", GATHER, "f32", 64, 2, 9, {"P": 48}),
         ("largest", GATHER, "f32", 72, 1, 3, {"P": 40}),
         ("largest", GRID, "f32", 72, 1, 9, {"P": 24}),
+        ("once", GATHER, "f32", 64, 2, 9, {}),
+        ("once", GATHER, "bf16", 72, 1, 3, {}),
+        ("once", SCATTER, "f16", 64, 1, 5, {}),
+        ("once", GRID, "bf16", 64, 1, 11, {}),
+        ("once", WIDE, "bf16", 64, 2, 20, {}),
         ("shared", GATHER, "f32", 64, 2, 9, {}),
         ("shared", GRID, "f32", 40, 1, 3, {}),
         ("twice", GATHER, "f32", 48, 2, 9, {}),
