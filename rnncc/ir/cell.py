@@ -34,7 +34,7 @@ def _span() -> Span:
 class Role(Enum):
     """Where a value comes from."""
 
-    INPUT = "input"  # x and the extra inputs, at t
+    INPUT = "input"  # x and the extra inputs, at t, or per sequence
     PREVIOUS = "previous"  # s__1
     PARAMETER = "parameter"  # a member of a group, or a param
     CONSTANT = "constant"  # a number given at run time
@@ -45,6 +45,7 @@ class Placement(Enum):
     """Where a value is computed (docs/language.md, "What the compiler finds out by itself")."""
 
     P = "P"  # from parameters only: once per call
+    Q = "Q"  # from inputs per sequence, and parameters: once per call, for each sequence
     X = "X"  # from inputs (and finished segments) only: batched over all steps
     S = "S"  # the sequential part
     Y = "Y"  # depends on states, no state depends on it: batched afterwards
@@ -206,7 +207,7 @@ class Constant:
 @dataclass(frozen=True, slots=True)
 class Input:
     """`drawn`: `zoneout` or `recurrent_dropout`, a mask for the state `of` that a layer draws; else the caller's, who
-    may leave it out where it has a `default`."""
+    may leave it out where it has a `default`. `per_sequence`: it is [B, width] in place of [T, B, width]."""
 
     name: str
     width: Dim
@@ -214,6 +215,7 @@ class Input:
     drawn: str = ""
     of: str = ""
     default: float | None = None
+    per_sequence: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +232,8 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A tensor [T, B, Σwidth] that a loop reads step by step: its members lie side by side in this order.
+    """A tensor [T, B, Σwidth] that a loop reads step by step: its members lie side by side in this order. Where they
+    are of placement Q, they are the same at all steps, and the tensor's stride over T is 0.
 
     Where several members are `group_g @ operand (+ other groups' terms)` of one packed group, they form one
     stream, so that one product makes it. `name` is the only member's, or the group's.
@@ -253,7 +256,7 @@ class Weight:
 class Segment:
     """A strongly connected group of states and its loop.
 
-    batched    nodes computed over all steps before the loop, from inputs and finished segments
+    batched    nodes computed over all steps before the loop, from inputs and finished segments (in placement Q: once)
     nodes      the loop's body in dependence order: placement S, and the pointwise X and Y values sunk into it
     streams, weights, constants   what the body reads (beside s__1 of its own states)
     sequences  values of the body that can be returned for all steps: every visible state first, then what the
@@ -277,7 +280,8 @@ class Cell:
 
     prologue   nodes of placement P
     segments   in order of dependence
-    epilogue   nodes of placement Y that are not sunk into a loop: batched after the last segment
+    epilogue   nodes of placement Y that are not sunk into a loop: batched after the last segment; and nodes of
+               placements X and Q that no segment reads
     output     the value the layer returns: a sequence of a segment or a value of the epilogue
     values     every value by name: inputs, members, previous states, node targets
     delays     the targets of Delay nodes, in the order in which a layer takes and returns what they hold
@@ -308,6 +312,11 @@ class Cell:
 def value_table(cell: Cell) -> dict[str, Value]:
     """The cell's values by name."""
     return {value.name: value for value in cell.values}
+
+
+def is_per_sequence(stream: Stream, table: Mapping[str, Value]) -> bool:
+    """Whether a stream is the same at all steps. `table`: the cell's values by name."""
+    return all(table[member].placement is Placement.Q for member in stream.members)
 
 
 # The last two streams of a masked cell (rnncc/stages/mask.py).

@@ -62,7 +62,7 @@ class _Verifier:
         known |= {node.target for node in cell.prologue}
         for position, segment in enumerate(cell.segments):
             known |= self.segment(segment, f"segment {position}", known)
-        self.nodes(cell.epilogue, known, "the epilogue", {Placement.X, Placement.Y})
+        self.nodes(cell.epilogue, known, "the epilogue", {Placement.Q, Placement.X, Placement.Y})
         known |= {node.target for node in cell.epilogue}
         self.demand(cell.output in known, f"the output {cell.output} is not computed")
         nodes = {value.name for value in cell.values if value.role is Role.NODE}
@@ -105,7 +105,7 @@ class _Verifier:
 
     def segment(self, segment: Segment, where: str, known: set[str]) -> set[str]:
         """Check one segment; the values it makes known to what follows."""
-        self.nodes(segment.batched, known, f"{where}, batched", {Placement.X})
+        self.nodes(segment.batched, known, f"{where}, batched", {Placement.Q, Placement.X})
         batched = {node.target for node in segment.batched}
         streams = self.members("stream", where, ((each.name, each.members) for each in segment.streams))
         weights = self.members("weight", where, ((each.name, each.members) for each in segment.weights))
@@ -116,7 +116,7 @@ class _Verifier:
         previous = {f"{name}__1" for name in segment.states}
         constants = set(segment.constants)
         at_hand = streams | weights | previous | constants
-        self.nodes(segment.nodes, at_hand, f"{where}, loop", set(Placement) - {Placement.P})
+        self.nodes(segment.nodes, at_hand, f"{where}, loop", set(Placement) - {Placement.P, Placement.Q})
         made = {node.target for node in segment.nodes}
         self.demand(set(segment.states) <= made, f"{where}: a state is not written")
         self.in_loop(segment.nodes, where)

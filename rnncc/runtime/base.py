@@ -271,7 +271,10 @@ class RecurrentModule(StateDicts, Regularised):
         lines.append(f"  functional op: {function.describe(cell, sizes)}")
         lines += self._describe_masks()
         for segment in cell.segments:
-            streams = ", ".join(f"{stream.name} [T, B, {stream.width(sizes)}]" for stream in segment.streams)
+            streams = ", ".join(
+                f"{stream.name} [T, B, {stream.width(sizes)}]{', the same at all steps' if stream.per_sequence else ''}"
+                for stream in segment.streams
+            )
             weights = ", ".join(
                 f"{weight.name} ({weight.attribute or 'of ' + (', '.join(weight.made_of) or 'numbers')})"
                 for weight in segment.plain.weights

@@ -60,7 +60,8 @@ def run_function(
 
     streams  one tensor [T, B, Σwidth] per stream, in the order of the layer's `explain()`; gates lie in text order. A
              stream that several loops read is given once. Sequences that a loop reads from an earlier loop are not
-             given. With offsets each stream is [total, Σwidth]
+             given. With offsets each stream is [total, Σwidth]. One that is the same at all steps may be expanded to
+             that shape: it is read where it lies
     weights  the layer's parameters that the loops read at every step, in the order of `explain()`. Where a loop reads a
              function of a parameter, the op computes it
     states   one tensor [B, width] per state; None stands for the declared initial values (a learned one must be given).

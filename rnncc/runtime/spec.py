@@ -93,11 +93,18 @@ class ConstantSpec:
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """`default`: the number that a call without it stands for, or None where every call gives it."""
+    """`default`: the number that a call without it stands for, or None where every call gives it. `per_sequence`: it
+    is [B, width] in place of [T, B, width]."""
 
     name: str
     width: Width
     default: float | None = None
+    per_sequence: bool = False
+
+    @property
+    def shape(self) -> str:
+        """The shape in which a call of a layer gives it, in words."""
+        return "[B, width]" if self.per_sequence else "[T, B, width]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +139,14 @@ class TensorSpec:
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
     """What a loop reads step by step, [T, B, Σwidth]: its members side by side. `finished`: the sequences of earlier
-    loops that it is made of; `is_sequence` where it is the one named there as it stands."""
+    loops that it is made of; `is_sequence` where it is the one named there as it stands. `per_sequence`: it is the same
+    at all steps, and its stride over T may be 0."""
 
     name: str
     members: tuple[TensorSpec, ...]
     finished: tuple[str, ...] = ()
     is_sequence: bool = False
+    per_sequence: bool = False
 
     def width(self, sizes: Sizes) -> int:
         """The members' widths together."""
@@ -270,6 +279,8 @@ class CellSpec:
     computes_weights: bool = field(init=False, repr=False)
     # The sequences that later segments or the epilogue read.
     handed_on: frozenset[str] = field(init=False, repr=False)
+    # The inputs that are [B, width].
+    per_sequence: frozenset[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         visible = tuple(state for state in self.states if state.delay_of is None)
@@ -280,6 +291,7 @@ class CellSpec:
         streamed = {name for segment in self.segments for stream in segment.streams for name in stream.finished}
         # What is the output of a segment leaves the epilogue nothing to do.
         object.__setattr__(self, "handed_on", frozenset((needed - {self.output}) | streamed))
+        object.__setattr__(self, "per_sequence", frozenset(item.name for item in self.inputs if item.per_sequence))
 
     def visible_states(self) -> tuple[StateSpec, ...]:
         """The states that the cell declares: what stands in hx and h_n."""

@@ -95,8 +95,10 @@ def _with(name: str, width: Expression | None, value: Expression | None = None) 
 
 def _statement(statement: Statement) -> Iterator[str]:
     match statement:
-        case InputDecl(name, width, default):
-            yield f"input {_with(name, width, default)}"
+        case InputDecl(name, width, default, per_sequence):
+            words = " per sequence" if per_sequence else ""
+            start = "" if default is None else f" = {show_expression(default)}"
+            yield f"input {_with(name, width)}{words}{start}"
         case StateDecl(name, width, initial):
             yield f"state {_with(name, width, initial)}"
         case OutputDecl(name):

@@ -273,7 +273,7 @@ class Arguments:
 
     parameters  by member (`W_i`, `b_f`, `beta`, `h0`): vectors [width]; matrices [width, columns/blocks] as packed in
                 the module, or [blocks, width/blocks, columns/blocks]
-    inputs      [T, B, width] by name
+    inputs      [T, B, width] by name; an input per sequence [B, width]
     initial     [B, width] by state; a state not given starts with its declared value
     constants   values other than the declared ones, by name
     sizes       I, H and dims by name
@@ -303,7 +303,8 @@ def run(cell: Cell, given: Arguments) -> tuple[dict[str, Tensor], dict[str, Tens
     [B, width]).
     """
     inputs, lengths, reset = given.inputs, given.lengths, given.reset
-    like = next(iter(inputs.values()))
+    like = inputs[cell.inputs[0].name]
+    at_steps = {item.name: not item.per_sequence for item in cell.inputs}
     steps, batch = like.shape[:2]
     known_sizes = complete_sizes(cell, given.sizes)
     products = [recurrent_reads(segment) for segment in cell.segments]
@@ -331,7 +332,7 @@ def run(cell: Cell, given: Arguments) -> tuple[dict[str, Tensor], dict[str, Tens
             restart = (reset[later] != 0)[:, None] & (active if lengths is None else (later < lengths)[:, None])
             states = {name: torch.where(restart, declared[name], value) for name, value in states.items()}
             delayed = {name: torch.where(restart, 0, value) for name, value in delayed.items()}
-        known = {**fixed, **{name: value[t] for name, value in inputs.items()}}
+        known = {**fixed, **{name: value[t] if at_steps[name] else value for name, value in inputs.items()}}
         known |= {f"{name}__1": value for name, value in states.items()}
         for node in nodes:
             if node.target in aliases:

@@ -29,7 +29,7 @@ class _Cell:
         self.counts: dict[str, int] = {}
         # Targets that may do without a declaration, and their widths.
         self.open: dict[str, str] = {}
-        # Inputs, and values that depend on one.
+        # Inputs of every step, and values that depend on one.
         self.moving = {"x"}
         inputs = HIDDEN if self.square else INPUT
         self.draft.sizes = {"I": inputs, "H": HIDDEN}
@@ -102,11 +102,17 @@ class _Cell:
             if default.random() < 0.3:
                 self.draft.defaults[name] = default.randrange(-4, 5) / 4
             start = f" = {self.draft.defaults[name]}" if name in self.draft.defaults else ""
+            if default.random() < 0.4:
+                self.draft.per_sequence.add(name)
+                start = f" per sequence{start}"
             self.declare(f"input {name}: {width}{start}" if width else f"input {name}{start}")
             self.leaf(name, width or "I", "X")
-            self.moving.add(name)
             self.draft.extra[name] = units
-            if self.chance(0.3):
+            earlier = self.chance(0.3)
+            if name in self.draft.per_sequence:
+                continue
+            self.moving.add(name)
+            if earlier:
                 self.leaf(f"{name}[t-1]", width or "I", "X")
         for steps in (1, 2):
             if self.chance(0.15):
@@ -353,7 +359,7 @@ class _Cell:
         found = states(program)
         case = Case(
             text, lambda H: found, Step(program), heads=self.heads, extra=self.draft.extra, arguments=given,
-            square=self.square, bounded=True, defaults=self.draft.defaults,
+            square=self.square, bounded=True, defaults=self.draft.defaults, per_sequence=self.draft.per_sequence,
         )  # fmt: skip
         return Generated(self.seed, text, case, self.settings(), self.draft.sizes, constants)
 

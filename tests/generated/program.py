@@ -114,7 +114,7 @@ def _number(program: Program, text: str) -> int:
 
 def _declared(program: Program, line: str, given: Mapping[str, float | str]) -> bool:
     keyword, _, rest = line.partition(" ")
-    entries = [_entry(entry) for entry in re.split(r",\s*(?![^(]*\))", rest)]
+    entries = [_entry(entry) for entry in re.split(r",\s*(?![^(]*\))", rest.replace(" per sequence", ""))]
     match keyword:
         case "input":
             program.inputs |= {name: width or program.inputs["x"] for name, width, _ in entries}

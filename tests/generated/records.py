@@ -41,6 +41,7 @@ class Parts:
     given: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, int] = field(default_factory=dict)
     defaults: dict[str, float] = field(default_factory=dict)
+    per_sequence: set[str] = field(default_factory=set)
     sizes: dict[str, int] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
     vectors: list[tuple[str, str]] = field(default_factory=list)

@@ -46,7 +46,8 @@ def test_the_cells_hold_the_whole_language() -> None:
     unseen = [name for name in called | set(SURROGATES) if not any(f"{name}(" in text for text in texts)]
     words = (" ** ", " / ", " @ ", " == ", " if ", "for l in", "= learned", ": 2*H", ": P", ": H//2", "[t-3]", "x[t-1]",
              "-inf", "bR", "v1[t-1]", "v2[t-3]", "def def0(arg0) = ", "def0(arg0, arg1)", "g_v", "u -> ",
-             "input in1: H = ", "buffer MF", "axis=rows", "axis=columns")  # fmt: skip
+             "input in1: H = ", "buffer MF", "axis=rows", "axis=columns", " per sequence",
+             " per sequence = ")  # fmt: skip
     assert (unseen, [word for word in words if not any(word in text.replace("t - ", "t-") for text in texts)]) == (
         [],
         [],

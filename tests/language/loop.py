@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -23,8 +23,9 @@ class Case:
     """A cell's text, its states for a hidden size, and one step of it. `step(p, s, x, k)`: parameters by name, the
     state `s(name, steps back)`, the input or older value `x(name, steps back)`, sizes N, H, D; it returns the new
     states, values that later steps read, and `out` where that is not the first state. `extra`: the widths of further
-    inputs; `defaults`: those of them that the layer is not given, with their numbers. `square`: I == H. `whole`: whole
-    numbers everywhere, so that there are ties. `bounded`: every number lies between -1 and 1."""
+    inputs; `defaults`: those of them that the layer is not given, with their numbers; `per_sequence`: those that are
+    [B, width]. `square`: I == H. `whole`: whole numbers everywhere, so that there are ties. `bounded`: every number
+    lies between -1 and 1."""
 
     text: str
     states: Callable[[int], States]
@@ -32,6 +33,7 @@ class Case:
     heads: int = 1
     extra: Mapping[str, int] = field(default_factory=dict)
     defaults: Mapping[str, float] = field(default_factory=dict)
+    per_sequence: Collection[str] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict)
     square: bool = False
     whole: bool = False
@@ -142,7 +144,7 @@ def one_direction(
         start = {name: hx[name][entry] if hx is not None else initial[name] for name in initial}
         past: list[Values] = []
         for t in reversed(range(length)) if reverse else range(length):
-            now = {name: value[t, entry] for name, value in inputs.items()}
+            now = {name: value[entry] if value.dim() == 2 else value[t, entry] for name, value in inputs.items()}
             later = t + 1 if reverse else t  # the later one of the two steps between which nothing passes
             if reset is not None and later < length and reset[later, entry]:
                 past, start = [], initial
@@ -196,14 +198,12 @@ def compare(
     for number, reverse in places:
         views = layer.gate_parameters(number, reverse=reverse)
         parameters.append({n: view.detach().clone().requires_grad_(n in trained) for n, view in views.items()})
+    shapes = {n: (BATCH, w) if n in case.per_sequence else (setting.steps, BATCH, w) for n, w in case.extra.items()}
     inputs = {
         "x": draw(setting.steps, BATCH, width),
-        **{n: draw(setting.steps, BATCH, w).abs() for n, w in case.extra.items() if n not in case.defaults},
+        **{name: draw(*shape).abs() for name, shape in shapes.items() if name not in case.defaults},
     }
-    written_out = {
-        name: torch.full((setting.steps, BATCH, case.extra[name]), value, dtype=torch.float64)
-        for name, value in case.defaults.items()
-    }
+    written_out = {name: torch.full(shapes[name], value, dtype=torch.float64) for name, value in case.defaults.items()}
     states = case.states(HIDDEN)
     hx = {name: draw(len(places), BATCH, w) for name, (w, _) in states.items()} if setting.states else None
     reset = torch.rand(setting.steps, BATCH, generator=generator) < 0.3 if setting.reset else None

@@ -273,6 +273,19 @@ def distributed_buffers(device: str, folder: Path) -> None:
     compare({k: whole(v) for k, v in found.items()}, wanted, CLOSE)
 
 
+def distributed_tensors_per_sequence(device: str, folder: Path) -> None:
+    """An input per sequence has the batch first, where other inputs have it second."""
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    torch.manual_seed(0)
+    text = "cell Given\ninput c: 3 per sequence\nstate h\nweights V: matrix\nh[t] = tanh(W@x + R@h[t-1] + V@c)\n"
+    alone = rnncc.compile(text, "given").Given(IN, H).to(device)
+    x, c = torch.randn(T, 5, IN, device=device), torch.randn(5, 3, device=device)
+    layer = distribute_module(copy.deepcopy(alone), mesh)
+    output, h = layer(distribute_tensor(x, mesh, [Shard(1)]), c=distribute_tensor(c, mesh, [Shard(0)]))
+    expected = alone(x, c=c)
+    compare({"y": whole(output.detach()), "h": whole(h.detach())}, {"y": expected[0], "h": expected[1]}, CLOSE)
+
+
 def distributed_tensors_that_are_refused(device: str, folder: Path) -> None:
     mesh = init_device_mesh(device, (dist.get_world_size(),))
     layer = rnncc.load("lstm").LSTM(IN, H).to(device)
@@ -301,7 +314,8 @@ def distributed_tensors_that_are_refused(device: str, folder: Path) -> None:
 
 
 CASES = (
-    distributed_tensors, distributed_tensors_of_a_step, distributed_buffers, distributed_tensors_that_are_refused,
+    distributed_tensors, distributed_tensors_of_a_step, distributed_buffers, distributed_tensors_per_sequence,
+    distributed_tensors_that_are_refused,
     ddp, ddp_compiled, ddp_accumulates, ddp_autocast, fsdp, fsdp_accumulates, fsdp_mixed_precision,
     fsdp_clips_the_norm, checkpoint,
 )  # fmt: skip

@@ -143,6 +143,15 @@ def test_number(text: str, value: float, is_integer: bool) -> None:
     ("line", "declared"),
     [
         ("input x, gap: 1 = 1", (InputDecl("x", None), InputDecl("gap", ONE, ONE))),
+        ("input c: 1 per sequence = 1", (InputDecl("c", ONE, ONE, True),)),
+        (
+            "input per, c per sequence, sequence: 1",
+            (
+                InputDecl("per", None),
+                InputDecl("c", None, None, True),
+                InputDecl("sequence", ONE),
+            ),
+        ),
         (
             "state h, c: P = 0, m = -inf",
             (

@@ -169,8 +169,9 @@ DECLARE = (
     ),
     Code(
         "RNN238",
-        "bad default of an input",
-        "A call may leave out an input that has a default, a number for every step and sequence. `x` can have none.",
+        "an input cannot be given so",
+        "A call may leave out an input that has a default, a number for every step and sequence. An input `per "
+        "sequence` is given once for all steps. `x` can be neither: it says how many steps and sequences there are.",
         cell_text("input gap: 1 = x", "state h", "h[t] = gap*tanh(W@x + R@h[t-1] + b)"),
         cell_text("input gap: 1 = 1", "state h", "h[t] = gap*tanh(W@x + R@h[t-1] + b)"),
         label="not known before the run",

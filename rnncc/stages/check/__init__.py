@@ -99,7 +99,13 @@ def _typed(decl: CellDecl, symbols: Symbols, resolved: Resolved, shapes: Shapes,
     return Typed(
         name=decl.name,
         inputs=tuple(
-            Input(name, values[name].width, given.span, default=symbols.defaults.get(name))
+            Input(
+                name,
+                values[name].width,
+                given.span,
+                default=symbols.defaults.get(name),
+                per_sequence=name in symbols.per_sequence,
+            )
             for name, given in symbols.inputs.items()
         ),
         states=tuple(

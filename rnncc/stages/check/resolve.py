@@ -264,6 +264,10 @@ class _Resolver:
             self.report.error("RNN215", f"'{written}[t+{offset}]' lies in the future", span, help=help)
         elif name in symbols.states:
             return self.times.state(name, -offset, span)
+        elif name in symbols.per_sequence:
+            message = f"the input '{name}' is given once per sequence: it has no time"
+            help = f"write '{name}', or declare it without 'per sequence' to give it at every step"
+            self.report.error("RNN216", message, span, "the same at all steps", help)
         elif name in symbols.inputs:
             return self.times.given(name, -offset, span)
         elif name in self.targets:

@@ -115,7 +115,9 @@ class _Builder(Transformer[Token, Built]):
     inputs = states = dims = consts = locals = params = groups = _declarations
 
     def input_item(self, children: list[Any]) -> InputDecl:
-        return InputDecl(str(children[0]), _after(children, "COLON"), _after(children, "EQUAL"), _from(children))
+        per_sequence = any(isinstance(child, Token) and child.type == "SEQUENCE" for child in children)
+        width, default = _after(children, "COLON"), _after(children, "EQUAL")
+        return InputDecl(str(children[0]), width, default, per_sequence, _from(children))
 
     def state_item(self, children: list[Any]) -> StateDecl:
         return StateDecl(str(children[0]), _after(children, "COLON"), _after(children, "EQUAL"), _from(children))

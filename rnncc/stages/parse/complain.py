@@ -13,7 +13,7 @@ from rnncc.stages.parse.lexer import KEYWORDS, Statement, span_of
 
 _FORMS = {
     "CELL": "cell NAME",
-    "INPUT": "input x, gap: 1",
+    "INPUT": "input x, gap: 1, c: 64 per sequence",
     "STATE": "state h, c: P = 0",
     "OUTPUT": "output y",
     "DIM": "dim P = 64, K",
@@ -43,6 +43,7 @@ _WORDS = {
     "CELL": "'cell'",
     "IN": "'in'",
     "ELSE": "'else'",
+    "SEQUENCE": "'sequence'",
     "COMMA": "','",
     "COLON": "':'",
     "EQUAL": "'='",
@@ -173,6 +174,11 @@ class _Complaint:
             help = f"write `local {self.tokens[1]}: {width or 'P'}` for the width, and then `output {self.tokens[1]}`"
         if 1 < self.at < len(self.tokens):
             token, before = self.tokens[self.at], self.tokens[self.at - 1]
+            if token.type == "PER" or before.type == "SEQUENCE":
+                help = f"'per sequence' stands once, behind the width and before the default; {help}"
+            if self.tokens[0].type == "INPUT" and (before, token) == ("per", "sequence"):
+                message, help = "the width before 'per sequence' is missing", f"or the colon is too much; {help}"
+                return self._say("RNN110", message, self._between(self.at - 1, self.at), "no width", help)
             if token.type == "NAME" and before.type in _ENDS_VALUE and "COMMA" in self._expected():
                 message = f"a comma is missing between '{before}' and '{token}'"
                 return self._say("RNN110", message, self._between(self.at - 1, self.at), "two names", help)

@@ -19,6 +19,7 @@ from rnncc.ir.cell import (
     Member,
     Node,
     Parameter,
+    Placement,
     Pointwise,
     Role,
     RowOp,
@@ -52,6 +53,11 @@ def variable(name: str) -> str:
     return f"{name}__value" if name in _OWN_NAMES else name
 
 
+def over_steps(text: str) -> str:
+    """A value of placement Q for code that computes with values of all steps."""
+    return f"tools.over_steps({text})"
+
+
 @dataclass(frozen=True, slots=True)
 class MemberPlace:
     """Where a member of a packed parameter lies: it has the rows from `start` to `start + width`."""
@@ -82,15 +88,38 @@ def _layout(matrix: Value, blocks: Dim) -> str:
 
 class Emitter:
     """Turns nodes into lines. `linear` makes the text of a dense product from the texts of operand and matrix. `like`
-    is a tensor whose dtype and device numbers take. `aliases` are `RecurrentReads.aliases`, which products read."""
+    is a tensor whose dtype and device numbers take. `aliases` are `RecurrentReads.aliases`, which products read.
+    `over_steps`: values are those of all steps, so that a value of placement Q [1, B, width] meets values
+    [T, B, width]."""
 
     def __init__(
-        self, cell: Cell, linear: Callable[[str, str], str], like: str, aliases: Mapping[str, str] | None = None
+        self,
+        cell: Cell,
+        linear: Callable[[str, str], str],
+        like: str,
+        aliases: Mapping[str, str] | None = None,
+        *,
+        over_steps: bool = False,
     ) -> None:
         self.aliases = aliases or {}
         self.table: Mapping[str, Value] = with_aliases(value_table(cell), self.aliases)
         self.linear = linear
         self.like = like
+        self.over_steps = over_steps
+
+    def read(self, name: str, target: Value) -> str:
+        """A value where the definition of another one reads it."""
+        return over_steps(variable(name)) if self._is_spread(name, target) else variable(name)
+
+    def term(self, target: str, product: Contraction) -> str:
+        """A product as a part of the value `target`."""
+        text = self.text(product)
+        return over_steps(text) if self._is_spread(product.operand, self.table[target]) else text
+
+    def _is_spread(self, name: str, target: Value) -> bool:
+        """Whether one value per sequence meets values of all steps in the definition of `target`."""
+        per_sequence = self.table[name].placement is Placement.Q
+        return self.over_steps and per_sequence and target.placement is not Placement.Q
 
     def node(self, node: Node) -> str:
         """One node as `variable = …`."""
@@ -189,13 +218,13 @@ class Emitter:
                 assert_never(value.structure)
         if self._is_per_head(name, target) and target.columns is None:
             k = split_multiple(target.width)[0]
-            return f"rows.per_head({variable(name)}, {python_dim(HEADS)}, {k}, {python_dim(target.width)})"
-        return variable(name)
+            return f"rows.per_head({self.read(name, target)}, {python_dim(HEADS)}, {k}, {python_dim(target.width)})"
+        return self.read(name, target)
 
-    def contraction_onto(self, onto: str, node: Contraction, sign: int) -> str:
-        """`onto` plus a product outside the loop, or minus it."""
-        if node.transposed:
-            return f"{onto} {'+' if sign > 0 else '-'} {self.text(node)}"
+    def contraction_onto(self, target: str, onto: str, node: Contraction, sign: int) -> str:
+        """`onto` plus a product outside the loop, or minus it, as a part of the value `target`."""
+        if node.transposed or self._is_spread(node.operand, self.table[target]):
+            return f"{onto} {'+' if sign > 0 else '-'} {self.term(target, node)}"
         matrix, name, read = self.table[node.matrix], variable(node.matrix), variable(node.operand)
         match matrix.structure:
             case Dense():
@@ -234,7 +263,8 @@ class Emitter:
                 width = python_dim(self.table[node.target].width)
                 return f"{operand}.narrow(-1, {python_dim(node.offset)}, {width})"
             case RowOperator.CONCAT:
-                return f"rows.concat(({', '.join(variable(name) for name in node.operands)},))"
+                target = self.table[node.target]
+                return f"rows.concat(({', '.join(self.read(name, target) for name in node.operands)},))"
             case RowOperator.REPEAT:
                 result = self.table[node.target].width
                 if repeats_whole(self.table[node.operands[0]].width, result):

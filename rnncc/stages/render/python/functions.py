@@ -95,7 +95,7 @@ def _tensor(cell: Cell, name: str, table: Mapping[str, Value]) -> str:
 
 
 def _epilogue(cell: Cell, table: Mapping[str, Value]) -> tuple[str, ...]:
-    emitter = Emitter(cell, _own_linear, _first_input(cell))
+    emitter = Emitter(cell, _own_linear, _first_input(cell), over_steps=True)
     operations = recognise(cell.epilogue, (cell.output,), table)
     read = {name for operation in operations for name in operation_reads(operation)}
     lines = bind(cell, read - {node.target for node in cell.epilogue}, table)
@@ -111,7 +111,7 @@ def _segment(cell: Cell, index: int, table: Mapping[str, Value]) -> SegmentFunct
     values = ", ".join(variable(name) for name in segment.sequences)
     return SegmentFunctions(
         segment_name(cell, index),
-        batched(cell, index, table, Emitter(cell, _own_linear, _first_input(cell))),
+        batched(cell, index, table, Emitter(cell, _own_linear, _first_input(cell), over_steps=True)),
         tuple(_unpack(segment, table)),
         (*_step_reads(segment, table), *(emitter.node(node) for node in products.nodes)),
         f"({new},), ({values},)",

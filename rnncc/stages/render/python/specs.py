@@ -21,6 +21,7 @@ from rnncc.ir.cell import (
     Weight,
     declared_names,
     declared_state,
+    is_per_sequence,
     value_table,
 )
 from rnncc.ir.dim import Dim, split_multiple
@@ -107,7 +108,8 @@ def _literals(values: Iterable[float | int]) -> tuple[Written, ...]:
 
 def _input(item: Input) -> Call:
     default = None if item.default is None else _literal(item.default)
-    return _spec("InputSpec", item.name, width=_width(item.width), default=default)
+    per_sequence = _true(item.per_sequence)
+    return _spec("InputSpec", item.name, width=_width(item.width), default=default, per_sequence=per_sequence)
 
 
 def _mask(item: Input) -> Call:
@@ -235,6 +237,7 @@ def _stream(cell: Cell, index: int, stream: Stream, table: Mapping[str, Value]) 
         members=_tensors(stream.members, table),
         finished=strings(made_of) or None,
         is_sequence=_true(stream.members == made_of),
+        per_sequence=_true(is_per_sequence(stream, table)),
     )
 
 
