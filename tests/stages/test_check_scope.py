@@ -68,22 +68,28 @@ REFUSED = {
         "RNN220", "H", "here write a number",
     ),
     # Functions of parameters.
-    "Cayley transform": (
-        ("state h", "param A: matrix(H, H)", "S = A - T(A)", "Q = inv(eye(H) + S)@(eye(H) - S)",
-         "h[t] = relu(W@x + Q@h[t-1])"),
-        "RNN203", "inv", "torch.nn.utils.parametrize",
+    "pseudo-inverse": (
+        ("state h", "param A: matrix(H, H)", "Q = pinv(A)", "h[t] = relu(W@x + Q@h[t-1])"),
+        "RNN203", "pinv", "torch.nn.utils.parametrize",
     ),
-    "exponential of a matrix": (
-        ("state h", "param A: matrix(H, H)", "Q = expm(A - T(A))", "h[t] = relu(W@x + Q@h[t-1])"),
-        "RNN203", "expm", "torch.nn.utils.parametrize",
+    "linear system": (
+        ("state h", "param A: matrix(H, H), B: matrix(H, H)", "h[t] = relu(W@x + solve(A, B)@h[t-1])"),
+        "RNN203", "solve", "'inv(A)@B'",
+    ),
+    "weight norm": (
+        ("state h", "weights V: matrix", "h[t] = tanh(W@x + weight_norm(V)@h[t-1])"),
+        "RNN203", "weight_norm", "'diag(g)@normalize(V, axis=rows)' with 'param g: vector'",
+    ),
+    "orthogonal matrix": (
+        ("state h", "h[t] = tanh(W@x + orthogonal(R)@h[t-1])"), "RNN203", "orthogonal", "'expm(A - T(A))'",
     ),
     "frozen matrix": (
         ("state h", "param A: matrix(H, H) = frozen(orthogonal)", "h[t] = tanh(W@x + A@h[t-1])"),
-        "RNN224", "frozen(orthogonal)", "requires_grad_(False)",
+        "RNN224", "frozen(orthogonal)", "'buffer M: matrix = orthogonal'",
     ),
-    "buffer": (
-        ("state h", "buffer A: matrix(H, H)", "h[t] = tanh(W@x + A@h[t-1])"),
-        "RNN120", "buffer", "requires_grad_(False)",
+    "type of a buffer": (
+        ("state h", "param A: buffer", "h[t] = tanh(W@x + R@h[t-1]) + A"),
+        "RNN227", "buffer", "'buffer M: matrix = orthogonal'",
     ),
     "low rank": (
         ("state h", "param V: lowrank(4)", "h[t] = tanh(W@x + V@h[t-1])"), "RNN227", "lowrank(4)", "weights V: lowrank",
@@ -223,6 +229,23 @@ cell LowRank
 state h
 param U: matrix(H, 4), V: matrix(4, H)
 h[t] = tanh(W@x + U@(V@h[t-1]))
+
+cell Solved
+state h
+param A: matrix(H, H), B: matrix(H, H)
+h[t] = tanh(W@x + (inv(eye(H) + A@T(A))@B)@h[t-1])
+
+cell WeightNormed
+state h
+weights V: matrix
+param g: vector
+h[t] = tanh(W@x + (diag(g)@normalize(V, axis=rows))@h[t-1])
+
+cell Orthogonal
+state h
+param A: matrix
+buffer M: matrix = orthogonal
+h[t] = tanh(W@x + expm(A - T(A))@h[t-1] + M@h[t-1])
 
 cell Noisy
 input noise: H
