@@ -152,7 +152,8 @@ CHECK = (
         "not a time",
         "A state, an input or a value that inputs make is indexed by `t` or `t` minus a whole number known when the "
         "cell is compiled. What depends on a state has no past of its own (declare a state that holds it), what "
-        "parameters alone make does not change, and a step has no number: `h[0]` or `h[2*t]` mean nothing here.",
+        "parameters and inputs per sequence alone make does not change, and a step has no number: `h[0]` or `h[2*t]` "
+        "mean nothing here.",
         cell_text("state h", "h[t] = tanh(W@x + R@h[2*t] + b)"),
         cell_text("state h", ELMAN),
         label="no such index",

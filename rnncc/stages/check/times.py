@@ -1,7 +1,7 @@
 """Values at other times: `h[t-k]` of a state, `x[t-k]` of an input, `u[t-k]` of a value that inputs make.
 
-A value that depends on a state has no past but what a state holds, and what parameters alone make is the same at all
-times. Which values these are shows once every equation is resolved.
+A value that depends on a state has no past but what a state holds. What parameters and inputs per sequence alone make
+is the same at all times. Which values these are shows once every equation is resolved.
 """
 
 from __future__ import annotations
@@ -104,8 +104,9 @@ class Times:
             help = f"write '{written}' for this step's value"
             if shift.steps:
                 help = f"declare a state that holds it: 'state {held}', '{held}[t] = {written}', '{held}[{time}]'"
-        elif made.is_known and not made.has_input:
-            message = f"'{written}' is made of parameters alone and does not change with time"
+        elif made.is_known and made.inputs <= self.symbols.per_sequence:
+            of = "of inputs per sequence" if made.inputs else "of parameters alone"
+            message = f"'{written}' is made {of} and does not change with time"
             help = f"write '{written}'"
         else:
             return False
@@ -117,15 +118,15 @@ class Times:
 class _Made:
     """What a value is made of, at this step and at others.
 
-    circle     the number of the values that need each other, of which it is one
-    state      the name of a state in it, or nothing
-    has_input  whether an input is in it
-    is_known   whether no part of it was reported as an error
+    circle    the number of the values that need each other, of which it is one
+    state     the name of a state in it, or nothing
+    inputs    the inputs in it
+    is_known  whether no part of it was reported as an error
     """
 
     circle: int
     state: str
-    has_input: bool
+    inputs: frozenset[str]
     is_known: bool
 
 
@@ -147,7 +148,7 @@ def _made_of(equations: Sequence[Equation], shifts: Sequence[_Shift], symbols: S
         made = _Made(
             circle=number,
             state=states[0] if states else "",
-            has_input=any(base in symbols.inputs for base in bases) or any(part.has_input for part in parts),
+            inputs=frozenset(base for base in bases if base in symbols.inputs).union(*(part.inputs for part in parts)),
             is_known=all(known[target] for target in circle) and all(part.is_known for part in parts),
         )
         found |= dict.fromkeys(circle, made)
