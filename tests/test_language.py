@@ -74,10 +74,9 @@ def test_verify_reads_heads_as_the_op_does(name: str) -> None:
 
 
 def inputs_of(case: Case) -> dict[str, Tensor]:
-    """What a call is given, 7 steps of 3 batch entries; an input per sequence has no steps."""
-    extra = {name: (3, w) if name in case.per_sequence else (7, 3, w) for name, w in case.extra.items()}
+    """What a call is given, 7 steps of 3 batch entries."""
     inputs = {"input": torch.randn(7, 3, 6 if case.square else 5, dtype=torch.float64)}
-    return inputs | {name: torch.rand(*shape, dtype=torch.float64) for name, shape in extra.items()}
+    return inputs | {name: torch.rand(*case.shape(name, 7), dtype=torch.float64) for name in case.extra}
 
 
 def at(case: Case, inputs: dict[str, Tensor], steps: int | slice) -> dict[str, Tensor]:

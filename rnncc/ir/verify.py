@@ -176,6 +176,8 @@ class _Verifier:
             case Delay(target, operand):
                 same = self.equal(self.values[operand].width, value.width)
                 self.demand(same, f"{where}: {target} delays a value of another width")
+                placed = self.values[operand].placement
+                self.demand(placed is Placement.X, f"{where}: {target} delays a value of placement {placed.value}")
             case _:
                 assert_never(node)
 

@@ -43,6 +43,11 @@ class Case:
     def name(self) -> str:
         return self.text.split()[1]
 
+    def shape(self, name: str, steps: int) -> tuple[int, ...]:
+        """Of a further input."""
+        once = (BATCH, self.extra[name])
+        return once if name in self.per_sequence else (steps, *once)
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -198,7 +203,7 @@ def compare(
     for number, reverse in places:
         views = layer.gate_parameters(number, reverse=reverse)
         parameters.append({n: view.detach().clone().requires_grad_(n in trained) for n, view in views.items()})
-    shapes = {n: (BATCH, w) if n in case.per_sequence else (setting.steps, BATCH, w) for n, w in case.extra.items()}
+    shapes = {name: case.shape(name, setting.steps) for name in case.extra}
     inputs = {
         "x": draw(setting.steps, BATCH, width),
         **{name: draw(*shape).abs() for name, shape in shapes.items() if name not in case.defaults},

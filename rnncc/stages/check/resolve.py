@@ -259,15 +259,15 @@ class _Resolver:
     def at_time(self, name: str, written: str, offset: int, expression: Index) -> Term:
         """What a name stands for at the time t + offset. It is `written` so, with the turn of its loop."""
         span, symbols = expression.span, self.symbols
-        if offset > 0:
+        if name in symbols.per_sequence:
+            message = f"the input '{name}' is given once per sequence: it has no time"
+            help = f"write '{name}', or declare it without 'per sequence' to give it at every step"
+            self.report.error("RNN216", message, span, "the same at all steps", help)
+        elif offset > 0:
             help = "use t or t-1; a reversed layer reads the sequence backwards"
             self.report.error("RNN215", f"'{written}[t+{offset}]' lies in the future", span, help=help)
         elif name in symbols.states:
             return self.times.state(name, -offset, span)
-        elif name in symbols.per_sequence:
-            message = f"the input '{name}' is given once per sequence: it has no time"
-            help = f"write '{name}', or declare it without 'per sequence' to give it at every step"
-            self.report.error("RNN216", message, span, "the same at all steps", help)
         elif name in symbols.inputs:
             return self.times.given(name, -offset, span)
         elif name in self.targets:
