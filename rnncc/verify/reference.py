@@ -114,7 +114,9 @@ class Interpreter:
             return result.expand(*result.shape[:-1], size) if result.dim() else result.expand(size)
 
         def look(name: str) -> Tensor:
-            return self._cut(known[name], self.values[name].width)
+            own = self.values[name].width
+            # Widths that are equal may be packed in other ways, as 2*H and H + I are: then there is one head.
+            return self._cut(known[name], own if own in (ONE, HEADS) else width)
 
         result = self.expression(expr, look)
         k, head_dim = self._packed(width)
