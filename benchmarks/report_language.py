@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from report_text import table
 
-from rnncc.language.functions import ROW_FUNCTIONS
+from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
 from rnncc.language.operators import OPERATORS
 
 
@@ -13,7 +13,8 @@ def _functions() -> str:
     rows = (
         ("everywhere", f"`{called[True]}`"),
         ("everywhere, across units", f"`{' '.join(ROW_FUNCTIONS)}`"),
-        ("not where a state is read", f"`{called[False]}`, `T(M)`, `eye(H)`, arithmetic on matrices"),
+        ("not where a state is read", f"`{called[False]}`"),
+        ("on matrices of parameters", f"`{' '.join(MATRIX_FUNCTIONS)} softmax`, arithmetic, all elementwise functions"),
         ("not as in PyTorch", "; ".join(row.meaning for row in OPERATORS.values() if row.meaning)),
     )
     return table(("where", "functions"), rows)

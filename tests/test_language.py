@@ -16,10 +16,24 @@ from rnncc.language.source import Source
 from tests.compiling import front
 
 from .functional import op_of, streams_of, taken
-from .language import cells_gradients, cells_heads, cells_low_rank, cells_names, cells_narrow, cells_time, cells_width
+from .language import (
+    cells_gradients,
+    cells_heads,
+    cells_low_rank,
+    cells_matrices,
+    cells_names,
+    cells_narrow,
+    cells_shifts,
+    cells_time,
+    cells_together,
+    cells_width,
+)
 from .language.loop import Case, Setting, compare
 
-MODULES = (cells_gradients, cells_heads, cells_low_rank, cells_names, cells_narrow, cells_time, cells_width)
+MODULES = (
+    cells_gradients, cells_heads, cells_low_rank, cells_matrices, cells_names, cells_narrow, cells_shifts, cells_time,
+    cells_together, cells_width,
+)  # fmt: skip
 CASES = [(module, case) for module in MODULES for case in module.CASES]
 TOLERANCE = 1e-10
 
@@ -59,6 +73,17 @@ def test_verify_reads_heads_as_the_op_does(name: str) -> None:
     assert verify.verify(getattr(built(cells_heads), name), cell, dtypes=(torch.float64,)).passed
 
 
+def inputs_of(case: Case) -> dict[str, Tensor]:
+    """What a call is given, 7 steps of 3 batch entries."""
+    inputs = {"input": torch.randn(7, 3, 6 if case.square else 5, dtype=torch.float64)}
+    return inputs | {name: torch.rand(*case.shape(name, 7), dtype=torch.float64) for name in case.extra}
+
+
+def at(case: Case, inputs: dict[str, Tensor], steps: int | slice) -> dict[str, Tensor]:
+    """The inputs at some of the steps."""
+    return {name: value if name in case.per_sequence else value[steps] for name, value in inputs.items()}
+
+
 def as_tuple(states: Any) -> tuple[Tensor, ...]:
     """Final states as a tuple."""
     return (states,) if isinstance(states, Tensor) else tuple(states)
@@ -77,8 +102,7 @@ def test_what_is_computed_again_is_the_same(module: Any, case: Case, dtype: torc
     width = 6 if case.square else 5
     options: dict[str, Any] = {"dtype": dtype, "num_heads": case.heads, "bidirectional": True, **case.arguments}
     layer = getattr(built(module), case.name)(width, 6, return_delays=True, **options)
-    inputs = {"input": torch.randn(7, 3, width, dtype=dtype, requires_grad=True)}
-    inputs |= {name: torch.rand(7, 3, w, dtype=dtype, requires_grad=True) for name, w in case.extra.items()}
+    inputs = {name: value.to(dtype).requires_grad_() for name, value in inputs_of(case).items()}
     hx = [torch.rand_like(state).requires_grad_() for state in as_tuple(layer(**inputs)[1])]
     for mask in ({}, {"lengths": [7, 0, 5]}, {"lengths": [6, 7, 1], "reset": torch.rand(7, 3) < 0.3}):
         found = []
@@ -107,8 +131,7 @@ def test_steps_and_chunks_are_the_whole(module: Any, case: Case, given: bool) ->
     layer = getattr(built(module), case.name)(width, 6, return_delays=True, **options)
     single = getattr(built(module), f"{case.name}Cell")(width, 6, **options)
     single.load_state_dict({name.replace("_l0", ""): value for name, value in layer.state_dict().items()})
-    inputs = {"input": torch.randn(7, 3, width, dtype=torch.float64)}
-    inputs |= {name: torch.rand(7, 3, w, dtype=torch.float64) for name, w in case.extra.items()}
+    inputs = inputs_of(case)
     hx = None
     if given:
         hx = [torch.randn_like(state).requires_grad_() for state in as_tuple(layer(**inputs)[1])]
@@ -117,13 +140,13 @@ def test_steps_and_chunks_are_the_whole(module: Any, case: Case, given: bool) ->
 
     pieces, chunk = [], hx and as_hx(tuple(hx))
     for part in (slice(0, 1), slice(1, 1), slice(1, 3), slice(3, 7)):
-        piece, chunk = layer(**{name: value[part] for name, value in inputs.items()}, hx=chunk)
+        piece, chunk = layer(**at(case, inputs, part), hx=chunk)
         pieces.append(piece)
     chunks = [torch.cat(pieces), *as_tuple(chunk)]
 
     outputs, step = [], hx and as_hx(tuple(state[0] for state in hx))
     for t in range(7):
-        made = single(**{name: value[t] for name, value in inputs.items()}, hx=step)
+        made = single(**at(case, inputs, t), hx=step)
         value, step = made if single.spec.output != next(iter(case.states(6))) else (as_tuple(made)[0], made)
         outputs.append(value)
     steps = [torch.stack(outputs), *(state.unsqueeze(0) for state in as_tuple(step))]
@@ -160,13 +183,12 @@ def test_the_functional_op_is_the_loops(module: Any, case: Case, masked: bool, m
     layer = getattr(package, case.name)(width, 6, return_delays=True, **options)
     spec = layer.spec
     mask = {"lengths": [6, 7, 0], "reset": torch.rand(7, 3) < 0.3} if masked else {}
-    inputs = {"input": torch.randn(7, 3, width, dtype=torch.float64)}
-    inputs |= {name: torch.rand(7, 3, w, dtype=torch.float64) for name, w in case.extra.items()}
+    inputs = inputs_of(case)
     hx = tuple(torch.randn_like(state) for state in as_tuple(layer(**inputs)[1]))
     streams, (expected, last) = streams_of(layer, monkeypatch, lambda: layer(**inputs, hx=as_hx(hx), **mask))
 
     function = op_of(layer)
-    states = [state[0] for state in hx[: len(hx) - len(spec.input_delays)]]
+    states = [state[0] for state in hx[: len(hx) - len(spec.value_delays)]]
     sizes = {size.name: layer._sizes[0][size.name] for size in spec.sizes if size.is_keyword}
     given = dict(hidden_size=6, num_heads=case.heads, return_delays=True, constants=layer.constants, **sizes, **mask)
     names = taken(layer)

@@ -17,7 +17,7 @@ from torch import Tensor
 import rnncc
 from rnncc.ir.family import ALTERNATING, GATHER, Family
 from rnncc.language.operator_row import Operator
-from rnncc.language.operators import DERIVATIVES, GIVEN, OPERATORS, STEPS, SURROGATES
+from rnncc.language.operators import DERIVATIVES, GIVEN, OF_MATRICES, OPERATORS, STEPS, SURROGATES
 from rnncc.language.source import Source
 from rnncc.machine.paths import templates_dir
 from rnncc.stages.build.nvcc import nvcc_release
@@ -28,7 +28,7 @@ from tests.definitions import definition
 
 TABLE = "rnncc/language/operators.py"
 # Those whose value and derivative are numbers; matrix operators have derivatives in torch alone.
-ELEMENTWISE = sorted(name for name in OPERATORS if name not in {"transpose", "matmul", "eye", "epsilon"})
+ELEMENTWISE = sorted(name for name in OPERATORS.keys() - OF_MATRICES - {"epsilon"})
 COUNT = 400
 
 

@@ -169,6 +169,20 @@ cell Chaotic
 state h
 h[t] = sin(9*h[t-1] + W@x)
 
+cell Parts
+dim P = 5
+dim Q = 7
+state h, m: Q
+param A: matrix(Q, P), B: matrix(P, H)
+buffer s: vector
+m[t] = (A@relu(B))@h[t-1]
+h[t] = tanh(W@x + diag(relu(s))@h[t-1] + b)
+
+cell Joined
+state h: 2*H
+u = W@x
+h[t] = tanh(concat(u, x) + R@h[t-1] + mean(h[t-1]))
+
 cell Numbers
 state h
 h[t] = 1e-6*tanh(W@x + 1e6*(R@h[t-1]))
@@ -182,7 +196,9 @@ def awkward() -> dict[str, tuple[Any, Cell]]:
     return {cell.name: (getattr(module, cell.name), cell) for cell, _ in front(Source("awkward.rnn", AWKWARD))}
 
 
-@pytest.mark.parametrize("name", ["Counter", "NoGradient", "Ternary", "Threshold", "Fives", "Cancelling"])
+@pytest.mark.parametrize(
+    "name", ["Counter", "NoGradient", "Ternary", "Threshold", "Fives", "Cancelling", "Parts", "Joined"]
+)
 def test_verify_passes_cells_that_made_it_stumble(awkward: dict[str, tuple[Any, Cell]], name: str) -> None:
     report = verify.verify(*awkward[name])
     assert [row for row in report.rows if not row.passed] == []

@@ -14,8 +14,9 @@ from rnncc.language.operators import OPERATORS
 
 
 class Bounds:
-    """Bounds of the values and expressions of the loops. Parameters and constants count as bounded; `prologue`
-    is what parameters alone make, `not_negative` are inputs to be taken as such."""
+    """Bounds of the values and expressions of the loops, and of what inputs per sequence make for them. Parameters and
+    constants count as bounded; `prologue` is what parameters alone make, `not_negative` are inputs to be taken as
+    such."""
 
     def __init__(
         self,
@@ -24,7 +25,9 @@ class Bounds:
         prologue: Sequence[Node],
         not_negative: frozenset[str],
     ) -> None:
-        self.nodes: dict[str, Node] = {node.target: node for segment in segments for node in segment.nodes}
+        once = [node for segment in segments for node in segment.batched if placement[node.target] is Placement.Q]
+        loops = [node for segment in segments for node in segment.nodes]
+        self.nodes: dict[str, Node] = {node.target: node for node in (*once, *loops)}
         self.fixed = {name for name, placed in placement.items() if placed is Placement.P}
         for segment in segments:
             self.fixed.update(segment.constants, *(weight.members for weight in segment.weights))

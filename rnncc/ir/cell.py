@@ -34,7 +34,7 @@ def _span() -> Span:
 class Role(Enum):
     """Where a value comes from."""
 
-    INPUT = "input"  # x and the extra inputs, at t
+    INPUT = "input"  # x and the extra inputs, at t, or per sequence
     PREVIOUS = "previous"  # s__1
     PARAMETER = "parameter"  # a member of a group, or a param
     CONSTANT = "constant"  # a number given at run time
@@ -45,6 +45,7 @@ class Placement(Enum):
     """Where a value is computed (docs/language.md, "What the compiler finds out by itself")."""
 
     P = "P"  # from parameters only: once per call
+    Q = "Q"  # from inputs per sequence, and parameters: once per call, for each sequence
     X = "X"  # from inputs (and finished segments) only: batched over all steps
     S = "S"  # the sequential part
     Y = "Y"  # depends on states, no state depends on it: batched afterwards
@@ -67,7 +68,7 @@ class Value:
 @dataclass(frozen=True, slots=True)
 class Pointwise:
     """`target = expr`, element by element; widths 1 and num_heads broadcast. In placement P, `expr` may also work on
-    whole matrices (operators `transpose`, `matmul`, `eye`)."""
+    whole matrices (operators of `OF_MATRICES`)."""
 
     target: str
     expr: Expr
@@ -115,8 +116,8 @@ class RowOp:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """`target[t] = operand[t-1]`; it is zero before the start and after a reset. Only batched parts have it
-    (x[t-1])."""
+    """`target[t] = operand[t-1]`; it is zero before the start and after a reset. Only batched parts have it: `x[t-1]`
+    of an input x, `u[t-1]` of a value u that inputs make."""
 
     target: str
     operand: str
@@ -129,8 +130,8 @@ Node = Pointwise | Contraction | RowOp | Delay
 @dataclass(frozen=True, slots=True)
 class Initialiser:
     """How a parameter starts. `kind`: `default` (U(±1/√H)), `constant` (value), `uniform` (low, high), `normal`
-    (mean, std), `xavier`, `xavier_normal`, `kaiming`, `orthogonal`, `eye`; matrices per gate and head. `left_factor`,
-    `right_factor`: of a product that varies as `default` does."""
+    (mean, std), `xavier`, `xavier_normal`, `kaiming`, `orthogonal`, `eye`, `spectral` (radius); matrices per gate and
+    head. `left_factor`, `right_factor`: of a product that varies as `default` does."""
 
     kind: str = "default"
     values: tuple[float, ...] = ()
@@ -138,7 +139,7 @@ class Initialiser:
     @property
     def is_for_matrices(self) -> bool:
         """Whether a vector cannot start so."""
-        return self.kind in ("xavier", "xavier_normal", "kaiming", "orthogonal", "eye")
+        return self.kind in ("xavier", "xavier_normal", "kaiming", "orthogonal", "eye", "spectral")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ class Parameter:
 
     `name` is the group or param; `attribute` the module's attribute without layer and direction
     (`weight_ih`, `weight_hh`, `bias_ih`, `bias_hh`, else the name). `is_bias`: `bias=False` removes it (b and bR).
-    `sparsity`: the module has a mask beside it.
+    `sparsity`: the module has a mask beside it. `trained`: it has gradients; else it is a buffer of the module.
     """
 
     name: str
@@ -166,6 +167,7 @@ class Parameter:
     structure: Structure = DENSE
     is_bias: bool = False
     sparsity: Sparsity | None = None
+    trained: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,7 @@ class Constant:
 @dataclass(frozen=True, slots=True)
 class Input:
     """`drawn`: `zoneout` or `recurrent_dropout`, a mask for the state `of` that a layer draws; else the caller's, who
-    may leave it out where it has a `default`."""
+    may leave it out where it has a `default`. `per_sequence`: it is [B, width] in place of [T, B, width]."""
 
     name: str
     width: Dim
@@ -213,6 +215,7 @@ class Input:
     drawn: str = ""
     of: str = ""
     default: float | None = None
+    per_sequence: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +232,8 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A tensor [T, B, Σwidth] that a loop reads step by step: its members lie side by side in this order.
+    """A tensor [T, B, Σwidth] that a loop reads step by step: its members lie side by side in this order. Where they
+    are of placement Q, they are the same at all steps, and the tensor's stride over T is 0.
 
     Where several members are `group_g @ operand (+ other groups' terms)` of one packed group, they form one
     stream, so that one product makes it. `name` is the only member's, or the group's.
@@ -252,7 +256,7 @@ class Weight:
 class Segment:
     """A strongly connected group of states and its loop.
 
-    batched    nodes computed over all steps before the loop, from inputs and finished segments
+    batched    nodes computed over all steps before the loop, from inputs and finished segments (in placement Q: once)
     nodes      the loop's body in dependence order: placement S, and the pointwise X and Y values sunk into it
     streams, weights, constants   what the body reads (beside s__1 of its own states)
     sequences  values of the body that can be returned for all steps: every visible state first, then what the
@@ -276,9 +280,11 @@ class Cell:
 
     prologue   nodes of placement P
     segments   in order of dependence
-    epilogue   nodes of placement Y that are not sunk into a loop: batched after the last segment
+    epilogue   nodes of placement Y that are not sunk into a loop: batched after the last segment; and nodes of
+               placements X and Q that no segment reads
     output     the value the layer returns: a sequence of a segment or a value of the epilogue
     values     every value by name: inputs, members, previous states, node targets
+    delays     the targets of Delay nodes, in the order in which a layer takes and returns what they hold
     zoneout, recurrent_dropout
                what `regularise` made the cell for: states with zoneout, and whether there is recurrent dropout
     """
@@ -295,6 +301,7 @@ class Cell:
     output: str
     values: tuple[Value, ...]
     constraints: tuple[Constraint, ...]
+    delays: tuple[str, ...] = ()
     comment: str = field(default="", compare=False)
     source: Source = field(default=Source("", ""), compare=False, repr=False)
     single_head_because: str = ""
@@ -305,6 +312,11 @@ class Cell:
 def value_table(cell: Cell) -> dict[str, Value]:
     """The cell's values by name."""
     return {value.name: value for value in cell.values}
+
+
+def is_per_sequence(stream: Stream, table: Mapping[str, Value]) -> bool:
+    """Whether a stream is the same at all steps. `table`: the cell's values by name."""
+    return all(table[member].placement is Placement.Q for member in stream.members)
 
 
 # The last two streams of a masked cell (rnncc/stages/mask.py).

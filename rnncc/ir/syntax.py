@@ -36,10 +36,12 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """`base[index]`: a time (`h[t-1]`) or a loop instance (`n[l]`); `check` tells which."""
+    """`base[index]`: a time (`h[t-1]`) or a loop instance (`n[l]`); `check` tells which. `base[index][time]` is a loop
+    instance at another time (`n[l][t-1]`)."""
 
     base: str
     index: Expression
+    time: Expression | None = None
     span: Span = _span()
     base_span: Span = _span()
 
@@ -106,8 +108,8 @@ def children(node: Keyword) -> tuple[Keyword, ...]:
     match node:
         case Number() | Name():
             return ()
-        case Index(_, index):
-            return (index,)
+        case Index(_, index, time):
+            return (index,) if time is None else (index, time)
         case Call(_, arguments, keywords):
             return (*arguments, *(value for _, value in keywords))
         case Unary(_, operand):
@@ -131,11 +133,13 @@ def walk(node: Keyword) -> Iterator[Keyword]:
 
 @dataclass(frozen=True, slots=True)
 class InputDecl:
-    """`input x, gap: 1 = 0.5` gives one InputDecl a name; `width` and `default` are None where not written."""
+    """`input x, gap: 1 = 0.5, c: 64 per sequence` gives one InputDecl a name; `width` and `default` are None where not
+    written."""
 
     name: str
     width: Expression | None
     default: Expression | None = None
+    per_sequence: bool = False
     span: Span = _span()
 
 
@@ -194,11 +198,13 @@ class TypeDecl:
 
 @dataclass(frozen=True, slots=True)
 class ParamDecl:
-    """`param gx: vector = 1`; `initial` is an initialiser expression (number, Name or Call)."""
+    """`param gx: vector = 1`; `initial` is an initialiser expression (number, Name or Call). `buffer gx: vector = 1` is
+    the same, not trained."""
 
     name: str
     type: TypeDecl
     initial: Expression | None
+    trained: bool = True
     span: Span = _span()
 
 

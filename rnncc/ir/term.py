@@ -98,6 +98,22 @@ class Transposed:
 
 
 @dataclass(frozen=True, slots=True)
+class OfMatrix:
+    """A function of a whole matrix that parameters make: `expm(matrix)`, `softmax(matrix, axis=rows)`. `diag` takes a
+    vector, `norm` gives one number per head."""
+
+    function: str
+    operand: Term
+    axis: str = ""
+    span: Span = _span()
+
+    @property
+    def operator(self) -> str:
+        """Its name in the operator table."""
+        return f"{self.function}_{self.axis}" if self.axis else self.function
+
+
+@dataclass(frozen=True, slots=True)
 class Eye:
     """`eye(dim)`."""
 
@@ -112,7 +128,7 @@ class Bad:
     span: Span = _span()
 
 
-Term = Num | Val | Op | Argument | Surrogate | Product | Row | Share | Transposed | Eye | Bad
+Term = Num | Val | Op | Argument | Surrogate | Product | Row | Share | Transposed | OfMatrix | Eye | Bad
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +147,7 @@ def children(term: Term) -> tuple[Term, ...]:
     match term:
         case Op() | Row():
             return term.arguments
-        case Surrogate(_, operand):
+        case Surrogate(_, operand) | OfMatrix(_, operand):
             return (operand,)
         case Product(matrix, operand):
             return (matrix, operand)

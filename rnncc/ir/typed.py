@@ -87,11 +87,12 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """`param NAME: TYPE = INITIALISER`: one parameter for all equations."""
+    """`param NAME: TYPE = INITIALISER`: one parameter for all equations; or a `buffer`, which is not trained."""
 
     name: str
     type: ParameterType
     initialiser: Initialiser
+    trained: bool = True
     span: Span = _span()
 
 
@@ -114,7 +115,7 @@ class Typed:
     inits          as they stand in the text: which parameters there are, `partition` says
     equations      in the order of the text, one for each target
     state_delays   the largest k of `s[t-k]`, of states that are read in the past
-    input_delays   the same of inputs
+    value_delays   the same of inputs and of values that inputs make: the inputs, then the values, as in the text
     shapes         of all values but those that `partition` makes, by name
     constraints    what the equations ask of sizes at construction
     divisible      pairs of a width and a number that divides it
@@ -133,7 +134,7 @@ class Typed:
     inits: tuple[Init, ...]
     equations: tuple[Equation, ...]
     state_delays: Mapping[str, int]
-    input_delays: Mapping[str, int]
+    value_delays: Mapping[str, int]
     shapes: Mapping[str, Shape]
     constraints: tuple[Constraint, ...]
     divisible: frozenset[tuple[Dim, Dim]]

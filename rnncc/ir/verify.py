@@ -62,11 +62,14 @@ class _Verifier:
         known |= {node.target for node in cell.prologue}
         for position, segment in enumerate(cell.segments):
             known |= self.segment(segment, f"segment {position}", known)
-        self.nodes(cell.epilogue, known, "the epilogue", {Placement.X, Placement.Y})
+        self.nodes(cell.epilogue, known, "the epilogue", {Placement.Q, Placement.X, Placement.Y})
         known |= {node.target for node in cell.epilogue}
         self.demand(cell.output in known, f"the output {cell.output} is not computed")
         nodes = {value.name for value in cell.values if value.role is Role.NODE}
         self.demand(nodes == self.defined, f"values without a node: {sorted(nodes ^ self.defined)}")
+        batched = [node for segment in cell.segments for node in segment.batched]
+        delays = [node.target for node in (*batched, *cell.epilogue) if isinstance(node, Delay)]
+        self.demand(sorted(delays) == sorted(cell.delays), f"delays {delays}, listed as {list(cell.delays)}")
 
     def widths(self, value: Value) -> None:
         for width in (value.width, value.columns or ONE, diagonal_blocks(value.structure)):
@@ -102,7 +105,7 @@ class _Verifier:
 
     def segment(self, segment: Segment, where: str, known: set[str]) -> set[str]:
         """Check one segment; the values it makes known to what follows."""
-        self.nodes(segment.batched, known, f"{where}, batched", {Placement.X})
+        self.nodes(segment.batched, known, f"{where}, batched", {Placement.Q, Placement.X})
         batched = {node.target for node in segment.batched}
         streams = self.members("stream", where, ((each.name, each.members) for each in segment.streams))
         weights = self.members("weight", where, ((each.name, each.members) for each in segment.weights))
@@ -113,7 +116,7 @@ class _Verifier:
         previous = {f"{name}__1" for name in segment.states}
         constants = set(segment.constants)
         at_hand = streams | weights | previous | constants
-        self.nodes(segment.nodes, at_hand, f"{where}, loop", set(Placement) - {Placement.P})
+        self.nodes(segment.nodes, at_hand, f"{where}, loop", set(Placement) - {Placement.P, Placement.Q})
         made = {node.target for node in segment.nodes}
         self.demand(set(segment.states) <= made, f"{where}: a state is not written")
         self.in_loop(segment.nodes, where)
@@ -173,6 +176,8 @@ class _Verifier:
             case Delay(target, operand):
                 same = self.equal(self.values[operand].width, value.width)
                 self.demand(same, f"{where}: {target} delays a value of another width")
+                placed = self.values[operand].placement
+                self.demand(placed is Placement.X, f"{where}: {target} delays a value of placement {placed.value}")
             case _:
                 assert_never(node)
 
@@ -213,6 +218,12 @@ class _Verifier:
                     return found[0]
                 if operator == "transpose":
                     return self.columns(arguments[0])
+                if operator == "norm":
+                    return HEADS
+                if operator == "scale_columns":
+                    demanded = self.columns(arguments[0])
+                    self.demand(self.equal(demanded, found[1]), f"{where}: {operator} does not fit")
+                    return found[0]
                 wide = [width for width in found if width not in (ONE, HEADS)]
                 same = all(self.equal(wide[0], width) for width in wide)
                 self.demand(same, f"{where}: {operator} of widths {[dims.show(width) for width in wide]}")
@@ -227,8 +238,14 @@ class _Verifier:
                 return self.values[name].columns or ONE
             case Apply("transpose", (matrix,)):
                 return self.width(matrix, "the prologue")
-            case Apply("matmul", (_, right)):
+            case Apply("matmul" | "scale_rows", (_, right)):
                 return self.columns(right)
+            case Apply("scale_columns", (left, _)):
+                return self.columns(left)
+            case Apply("diag", (vector,)):
+                return self.width(vector, "the prologue")
+            case Apply("norm"):
+                return ONE
             case Apply(_, arguments):
                 return next((found for found in map(self.columns, arguments) if found != ONE), ONE)
             case Const():

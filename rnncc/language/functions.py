@@ -1,4 +1,4 @@
-"""Functions of the language that are no operators: they work across units, or make matrices."""
+"""Functions of the language that are no operators: they work across units, or on whole matrices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ ROW_FUNCTIONS: dict[str, tuple[int, int]] = {
     "repeat": (2, 2),
     "concat": (2, 64),
 }
-MATRIX_FUNCTIONS: dict[str, tuple[int, int]] = {"T": (1, 1), "eye": (1, 1)}
+# Of matrices that are made of parameters; `eye` takes a size, `diag` a vector.
+MATRIX_FUNCTIONS: dict[str, tuple[int, int]] = dict.fromkeys(
+    ("T", "eye", "diag", "tril", "triu", "expm", "inv", "cayley", "normalize", "norm"), (1, 1)
+)
+# Functions that take `axis=`, on matrices, and what it may be: `axis=rows` works on each row.
+ALONG_AXIS = ("softmax", "normalize")
+AXES = ("rows", "columns")
+# Functions of square matrices.
+OF_SQUARE = ("expm", "inv", "cayley")
 
 
 def is_across_units(name: str, arguments: int) -> bool:

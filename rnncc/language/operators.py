@@ -53,6 +53,12 @@ def _unary(name: str, derivative: Derivative, torch: str | None = None, **extra:
     return Operator(name, 1, derivative, f"{name}({{0}})", torch or f"torch.{name}({{0}})", **extra)
 
 
+def _whole(name: str, arity: int, torch: str) -> Operator:
+    """Of whole matrices, in placement P only, where torch computes and differentiates. Matrices are [blocks, out, in],
+    or [out, in] where they are dense, and vectors [blocks, width], or [width]."""
+    return Operator(name, arity, _zero, "", torch, user=False, in_loop=False)
+
+
 def _step(name: str, torch: str | None = None, kinks: tuple[float, ...] = (0.0,), **extra: Any) -> Operator:
     return _unary(name, _zero, torch, kinks=kinks, smooth=False, step=True, ulps=_EXACT, **extra)
 
@@ -350,13 +356,31 @@ _ROWS = (
     ),
     # The machine epsilon of the compute dtype (rmsnorm's default eps); its argument only gives the dtype.
     Operator("epsilon", 1, _zero, "epsilon({0})", "f.epsilon({0})", user=False, smooth=False),
-    # Whole matrices, in placement P only, where torch computes and differentiates.
-    Operator("transpose", 1, _zero, "", "{0}.transpose(-1, -2)", user=False, in_loop=False),
-    Operator("matmul", 2, _zero, "", "({0} @ {1})", user=False, in_loop=False),
-    Operator("eye", 1, _zero, "", "f.eye_like({0})", user=False, in_loop=False),
 )
 
-OPERATORS: dict[str, Operator] = {row.name: row for row in _ROWS}
+# Of whole matrices. `norm` also takes the number of heads: see `Emitter` and the reference.
+_OF_MATRICES = (
+    _whole("transpose", 1, "{0}.transpose(-1, -2)"),
+    _whole("matmul", 2, "({0} @ {1})"),
+    _whole("eye", 1, "m.eye_like({0})"),
+    _whole("tril", 1, "torch.tril({0})"),
+    _whole("triu", 1, "torch.triu({0})"),
+    _whole("expm", 1, "m.expm({0})"),
+    _whole("inv", 1, "m.inv({0})"),
+    _whole("cayley", 1, "m.cayley({0})"),
+    _whole("softmax_rows", 1, "torch.softmax({0}, -1)"),
+    _whole("softmax_columns", 1, "torch.softmax({0}, -2)"),
+    _whole("normalize_rows", 1, "m.normalize({0}, -1)"),
+    _whole("normalize_columns", 1, "m.normalize({0}, -2)"),
+    _whole("norm", 1, "m.norm({0})"),
+    _whole("diag", 1, "torch.diag_embed({0})"),
+    # diag(v) @ M and M @ diag(v).
+    _whole("scale_rows", 2, "({0}.unsqueeze(-1) * {1})"),
+    _whole("scale_columns", 2, "({0} * {1}.unsqueeze(-2))"),
+)
+
+OPERATORS: dict[str, Operator] = {row.name: row for row in (*_ROWS, *_OF_MATRICES)}
+OF_MATRICES = frozenset(row.name for row in _OF_MATRICES)
 # What takes `grad=`.
 STEPS = tuple(row.name for row in _ROWS if row.step)
 # The operators that give a value a derivative of another's.

@@ -1,10 +1,11 @@
-"""What layers and single-step cells share: sizes, constants, parameters, initial states."""
+"""What layers and single-step cells share: sizes, constants, parameters and buffers, initial states."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar
 
 import torch
@@ -14,7 +15,7 @@ from . import function, fused, package
 from .choice import choose_kernels, kernels_of_call
 from .inputs import cast_state
 from .kernels import Kernels
-from .parameters import gate_view, initialise, members_of, ordered, shape_of
+from .parameters import gate_view, initialise, members_of, ordered, rescale, shape_of
 from .regularisation import Regularised, Zoneout, wanted_regularisation
 from .segment_ops import saved_bytes
 from .sizes import (
@@ -148,24 +149,30 @@ class RecurrentModule(StateDicts, Regularised):
         return resolve_sizes(self.spec, input_size, self.hidden_size, self.num_heads, self.dims)
 
     def _make_parameters(self, sizes: dict[str, int], suffix: str, factory: Mapping[str, Any]) -> None:
-        """Make the parameters of one more layer and direction."""
+        """Make the parameters and buffers of one more layer and direction."""
         for parameter in ordered(self.spec, bias=self.bias):
-            tensor = nn.Parameter(torch.empty(shape_of(parameter, sizes), **factory))
-            self.register_parameter(parameter.attribute + suffix, tensor)
+            tensor = torch.empty(shape_of(parameter, sizes), **factory)
+            if parameter.trained:
+                self.register_parameter(parameter.attribute + suffix, nn.Parameter(tensor))
+            else:
+                self.register_buffer(parameter.attribute + suffix, tensor)
         self._suffixes.append(suffix)
         self._sizes.append(sizes)
         self._make_masks(sizes, suffix)
         self._shapes.append({parameter.attribute: shape_of(parameter, sizes) for parameter in self.spec.parameters})
 
     def reset_parameters(self) -> None:
-        """Give every parameter a new initial value."""
+        """Give every parameter and buffer a new initial value."""
         for sizes, suffix in zip(self._sizes, self._suffixes, strict=True):
             for parameter in ordered(self.spec, bias=self.bias):
                 initialise(parameter, getattr(self, parameter.attribute + suffix), sizes)
         self._reset_masks()
+        for sizes, suffix in zip(self._sizes, self._suffixes, strict=True):
+            for parameter in ordered(self.spec, bias=self.bias):
+                rescale(parameter, getattr(self, parameter.attribute + suffix), sizes)
 
     def _parameters_of(self, place: int, like: Tensor) -> dict[str, Tensor]:
-        """The cell's parameters by attribute. Biases that bias=False removed are zeros."""
+        """The cell's parameters and buffers by attribute. Biases that bias=False removed are zeros."""
         found: dict[str, Tensor] = {}
         suffix, shapes = self._suffixes[place], self._shapes[place]
         for parameter in self.spec.parameters:
@@ -179,7 +186,7 @@ class RecurrentModule(StateDicts, Regularised):
                 raise RuntimeError(
                     f"{self.spec.name}: {attribute + suffix} must be {list(wanted)}, got {list(tensor.shape)}"
                 )
-            found[attribute] = tensor
+            found[attribute] = tensor if parameter.trained else tensor.detach()
         return found
 
     def _initial_states(
@@ -200,7 +207,7 @@ class RecurrentModule(StateDicts, Regularised):
                 f"{'float64' if x.dtype == torch.float64 else 'float32'}"
             )
         states: dict[str, Tensor] = {}
-        for state in (*self.spec.states, *self.spec.input_delays):
+        for state in (*self.spec.states, *self.spec.value_delays):
             if given is not None and state.name in given:
                 value = given[state.name]
                 states[state.name] = value if value.dtype == dtype else cast_state(value, dtype, x)
@@ -251,7 +258,7 @@ class RecurrentModule(StateDicts, Regularised):
         if batch_size is not None:
             check_size("batch_size", batch_size)
         cell, sizes = self.spec, self._sizes[0]
-        tensor = next(self.parameters(), torch.empty(0))
+        tensor = next(chain(self.parameters(), self.buffers()), torch.empty(0))
         kernels, why = self._choose(tensor)
         like = tensor.new_empty(0, dtype=autocast_dtype(tensor, "cuda" if tensor.is_cuda else "cpu"))
         device = "GPU" if tensor.is_cuda else "CPU"
@@ -264,7 +271,10 @@ class RecurrentModule(StateDicts, Regularised):
         lines.append(f"  functional op: {function.describe(cell, sizes)}")
         lines += self._describe_masks()
         for segment in cell.segments:
-            streams = ", ".join(f"{stream.name} [T, B, {stream.width(sizes)}]" for stream in segment.streams)
+            streams = ", ".join(
+                f"{stream.name} [T, B, {stream.width(sizes)}]{', the same at all steps' if stream.per_sequence else ''}"
+                for stream in segment.streams
+            )
             weights = ", ".join(
                 f"{weight.name} ({weight.attribute or 'of ' + (', '.join(weight.made_of) or 'numbers')})"
                 for weight in segment.plain.weights

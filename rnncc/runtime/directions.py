@@ -18,7 +18,7 @@ from .packing import Packing
 from .rows import concat, layer_norm, linear_onto, widen
 from .sizes import check_clip
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes
-from .tensors import check_memory
+from .tensors import check_memory, without_autocast
 
 
 class LayerCall(NamedTuple):
@@ -90,7 +90,8 @@ class Tools(NamedTuple):
     """One direction as it runs, with the functions that the generated code calls.
 
     shape_stream  any tensor [T, B, width], for T, B, dtype and device
-    values        what is known so far, [T, B, width] by name
+    values        what is known so far, by name: [T, B, width], or what broadcasts to it. What is the same at all steps
+                  is [1, B, width], also where the call's tensors are packed
     finals        gets the values of states and delays after the last step, [B, width] by name
     """
 
@@ -129,7 +130,7 @@ class Tools(NamedTuple):
     def delay(self, name: str, value: Tensor) -> Tensor:
         """[T, B, width] one step later in processing order; zero at a reset, and before the start where no value was
         given."""
-        start, restarts = self.direction.states[name], self._restarts()
+        start, restarts, value = self.direction.states[name], self._restarts(), self.whole(value)
         lengths, packing, reverse = self.call.lengths, self.call.packing, self.direction.reverse
         if packing is not None:
             delayed, final = packing.delay(value, start.to(value), reverse=reverse)
@@ -158,13 +159,22 @@ class Tools(NamedTuple):
         return cut_backwards(reset, self.call.lengths) if packing is None else packing.cut_backwards(reset)
 
     def stream(self, *members: tuple[Tensor | float, int]) -> Tensor:
-        """Values side by side as one stream [T, B, Σwidth]."""
-        steps, batch = self.shape_stream.shape[:2]
-        parts = []
-        for value, width in members:
-            wide = widen(value, width, self.shape_stream).to(self.shape_stream)
-            parts.append(wide.expand(steps, batch, width))
+        """Values side by side as one stream, which broadcasts to [T, B, Σwidth]."""
+        parts = [widen(value, width, self.shape_stream).to(self.shape_stream) for value, width in members]
         return parts[0] if len(parts) == 1 else concat(parts)
+
+    def over_steps(self, value: Tensor) -> Tensor:
+        """One value per sequence, [1, B, width], where values of all steps are computed with. It broadcasts to them;
+        packed, it is copied to each row of its sequence, [total, 1, width]. What is one for all sequences stays."""
+        packing = self.call.packing
+        if packing is None or value.dim() < 3 or value.shape[1] == 1:
+            return value
+        return value[0].index_select(0, packing.places()[1]).unsqueeze(1)
+
+    def whole(self, value: Tensor) -> Tensor:
+        """What broadcasts to [T, B, width] (packed: [total, 1, width]) in that shape, without a copy."""
+        steps, batch = self.shape_stream.shape[:2]
+        return value if value.shape[:-1] == (steps, batch) else value.expand(steps, batch, value.shape[-1])
 
 
 def handed(cell: CellSpec, name: str, sequence: Tensor, lengths: Tensor | None) -> Tensor:
@@ -180,8 +190,9 @@ def run_directions(
     directions: Sequence[Direction],
     sequences_of: Sequence[str] = (),
 ) -> list[Result]:
-    """Run every direction of a layer, and return their results. `inputs` are [T, B, width] by name and begin with x;
-    `sequences_of` names the sequences that results hold beside the output."""
+    """Run every direction of a layer, and return their results. `inputs` are [T, B, width] by name, or what broadcasts
+    to it (inputs per sequence: [1, B, width], also packed), and begin with x; `sequences_of` names the sequences that
+    results hold beside the output."""
     cell, kernels, lengths = call.cell, call.kernels, call.lengths
     check_clip(call.recurrent_gradient_clip)  # it is an attribute of the layer, which may have changed
     first = next(iter(inputs.values()))
@@ -192,9 +203,10 @@ def run_directions(
             check_memory(*inputs.values(), *own.parameters.values(), *own.states.values())
     reverse = [int(own.reverse) for own in directions]
     running = [Tools(call, own, first, {**inputs, **own.masks}, {}) for own in directions]
-    for tools in running:
-        cell.derive(tools.values, tools.direction.parameters, call.constants, sizes)
-        cell.prologue(tools.values, tools.direction.parameters, call.constants, sizes)
+    with without_autocast(first):
+        for tools in running:
+            cell.derive(tools.values, tools.direction.parameters, call.constants, sizes)
+            cell.prologue(tools.values, tools.direction.parameters, call.constants, sizes)
     for segment in cell.segments:
         loop = call.loop_of(segment)
         streams: list[Tensor] = []
@@ -202,7 +214,7 @@ def run_directions(
         initial: list[Tensor] = []
         for tools in running:
             parameters, values = tools.direction.parameters, tools.values
-            streams += segment.batched(values, parameters, call.constants, sizes, tools)
+            streams += map(tools.whole, segment.batched(values, parameters, call.constants, sizes, tools))
             weights += [weight.tensor(parameters, values) for weight in loop.weights]
             initial += [tools.direction.states[state.name] for state in segment.states]
         if call.weight_dropout:
@@ -223,6 +235,8 @@ def run_directions(
         values = tools.values
         cell.epilogue(values, tools.direction.parameters, call.constants, sizes, tools)
         asked = {name: values[name] for name in (cell.output, *sequences_of)}
+        if asked[cell.output].shape != shape:
+            asked[cell.output] = tools.over_steps(asked[cell.output])
         if active is not None:
             asked = {name: torch.where(active, value, 0) for name, value in asked.items()}
         # FSDP2 would warn of an output that is a view of itself.

@@ -116,11 +116,6 @@ def epsilon(a: Tensor) -> float:
     return torch.finfo(a.dtype).eps
 
 
-def eye_like(a: Tensor) -> Tensor:
-    """The identity of the size of the square matrix (or blocks [n, d, d]) a."""
-    return torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
-
-
 class _ClipGradient(torch.autograd.Function):
     """The identity, whose gradient is clipped elementwise."""
 

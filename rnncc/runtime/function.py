@@ -31,7 +31,7 @@ from .packed import read_packed
 from .rows import beside
 from .sizes import check_backend, check_clip, check_flags
 from .spec import CellSpec, SegmentSpec, Sizes
-from .tensors import check_memory
+from .tensors import check_memory, without_autocast
 
 
 def run_function(
@@ -60,7 +60,8 @@ def run_function(
 
     streams  one tensor [T, B, Σwidth] per stream, in the order of the layer's `explain()`; gates lie in text order. A
              stream that several loops read is given once. Sequences that a loop reads from an earlier loop are not
-             given. With offsets each stream is [total, Σwidth]
+             given. With offsets each stream is [total, Σwidth]. One that is the same at all steps may be expanded to
+             that shape: it is read where it lies
     weights  the layer's parameters that the loops read at every step, in the order of `explain()`. Where a loop reads a
              function of a parameter, the op computes it
     states   one tensor [B, width] per state; None stands for the declared initial values (a learned one must be given).
@@ -142,9 +143,13 @@ def _run_loops(
     """Run one loop after the other. Returns the sequences that were asked for, the output among them, and the final
     states; both by name."""
     cell = call.cell
-    parameters = {weight.attribute: tensor for weight, tensor in zip(specs.weights, given.weights, strict=True)}
+    parameters = {
+        weight.attribute: tensor if weight.trained else tensor.detach()
+        for weight, tensor in zip(specs.weights, given.weights, strict=True)
+    }
     values: dict[str, Tensor] = {cell.inputs[0].name: given.streams[0]}
-    cell.derive(values, parameters, call.constants, sizes)
+    with without_autocast(given.streams[0]):
+        cell.derive(values, parameters, call.constants, sizes)
     wanted_names = (cell.output, *asked.returned)
     finals: dict[str, Tensor] = {}
     fresh = iter(given.streams)

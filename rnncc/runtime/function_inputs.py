@@ -50,7 +50,7 @@ class Given(NamedTuple):
 
 def specs_of(cell: CellSpec, *, masked: bool, return_delays: bool) -> Specs:
     """What the op takes: `masked`, in a call with lengths, resets or offsets."""
-    states = tuple(state for state in cell.carried(return_delays) if state not in cell.input_delays)
+    states = tuple(state for state in cell.carried(return_delays) if state not in cell.value_delays)
     return Specs(cell, taken_streams(cell), taken_weights(cell, masked), states)
 
 

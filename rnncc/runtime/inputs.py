@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.masked import MaskedTensor
 
 from .lengths import padded
-from .spec import CellSpec, Sizes
+from .spec import CellSpec, InputSpec, Sizes
 from .tensors import check_memory, is_batched, refuse_kind, under_autocast
 
 StatesLike = Tensor | Sequence[Tensor] | None
@@ -39,12 +39,14 @@ class Form(NamedTuple):
     batched      there is a batch dimension
     batch_first  it is the first one
     time         there is a time dimension; a single step has none
+    entries      packed: the number of batch entries, which no tensor of rows tells; else None
     """
 
     dims: int = 3
     batched: bool = True
     batch_first: bool = False
     time: bool = True
+    entries: int | None = None
 
     def take(self, value: Tensor) -> Tensor:
         """A tensor of the call as [T, B, …]."""
@@ -67,7 +69,9 @@ class Form(NamedTuple):
 OURS = Form()
 
 
-def read_form(cell: CellSpec, x: Tensor, *, batch_first: bool = False, time: bool = True) -> Form:
+def read_form(
+    cell: CellSpec, x: Tensor, *, batch_first: bool = False, time: bool = True, entries: int | None = None
+) -> Form:
     """How a call's tensors lie, by its first input. Raises ValueError where that has other dimensions than inputs have,
     TypeError for a tensor that is not dense."""
     # A nested tensor may be of either layout, a MaskedTensor is dense.
@@ -76,7 +80,7 @@ def read_form(cell: CellSpec, x: Tensor, *, batch_first: bool = False, time: boo
     most, dims = 3 if time else 2, x.dim()
     if dims not in (most - 1, most):
         raise ValueError(f"{cell.name}: Expected input to be {most - 1}D or {most}D, got {dims}D instead")
-    return Form(dims, dims == most, batch_first, time)
+    return Form(dims, dims == most, batch_first, time, entries)
 
 
 def read_inputs(
@@ -87,7 +91,8 @@ def read_inputs(
     form: Form,
     weight_dtype: torch.dtype | None,
 ) -> dict[str, Tensor]:
-    """Check all inputs and bring them into the form [T, B, width]; by name, x first.
+    """Check all inputs and bring them into the form [T, B, width]; by name, x first. An input per sequence is
+    [1, B, width]. One that was left out is [1, 1, width].
 
     Raises ValueError and RuntimeError as torch.nn.LSTM does, TypeError for missing or unknown inputs, and for tensors
     that are not of floating-point numbers.
@@ -120,7 +125,13 @@ def read_inputs(
     for item in others:
         width, given = item.width(sizes), extra.get(item.name)
         if given is None and item.default is not None:
-            inputs[item.name] = x.new_full((), item.default).expand(*leading, width)
+            inputs[item.name] = x.new_full((1, 1, width), item.default)
+            continue
+        if item.per_sequence:
+            batch = leading[1] if form.entries is None else form.entries
+            inputs[item.name] = _per_sequence(cell, item, given, (batch, width) if form.batched else (width,)).to(
+                x.dtype
+            )
             continue
         if given is None:
             raise TypeError(f"{cell.name} needs the input {item.name}=, a tensor like the first input [.., {width}]")
@@ -133,6 +144,18 @@ def read_inputs(
     return inputs
 
 
+def _per_sequence(cell: CellSpec, item: InputSpec, given: Tensor | None, wanted: tuple[int, ...]) -> Tensor:
+    """An input per sequence, which is [B, width], or [width] where there is no batch, as [1, B, width]."""
+    if not isinstance(given, Tensor):
+        said = "" if given is None else f", got: {type(given).__name__}"
+        raise TypeError(f"{cell.name} needs the input {item.name}=, one tensor for all steps, {list(wanted)}{said}")
+    if tuple(given.shape) != wanted:
+        raise ValueError(
+            f"{cell.name}: {item.name} is given per sequence: expected {list(wanted)}, got {list(given.shape)}"
+        )
+    return given.unsqueeze(0) if len(wanted) == 2 else given.unsqueeze(0).unsqueeze(0)
+
+
 def _check_names(cell: CellSpec, extra: Mapping[str, object]) -> None:
     names = [item.name for item in cell.inputs[1:]]
     for name in extra:
@@ -141,7 +164,7 @@ def _check_names(cell: CellSpec, extra: Mapping[str, object]) -> None:
 
 
 def read_marks(
-    inputs: dict[str, Tensor], lengths: Lengths, reset: Reset, form: Form
+    cell: CellSpec, inputs: dict[str, Tensor], lengths: Lengths, reset: Reset, form: Form
 ) -> tuple[dict[str, Tensor], Tensor | None, Tensor | None]:
     """The inputs without what the caller's padding holds, `lengths` [B] of int64 and `reset` [T, B] of bool. Each of
     the two may be None. Raises as `read_lengths` and `read_reset` do."""
@@ -149,10 +172,13 @@ def read_marks(
         return inputs, None, None
     first = next(iter(inputs.values()))
     steps, batch = first.shape[:2]
+    at_steps = [item.name for item in cell.inputs if not item.per_sequence]
     ends = read_lengths(lengths, steps, batch, first.device)
     if ends is not None:
         check_memory(*inputs.values())
-        inputs = {name: padded(value, ends) for name, value in inputs.items()}
+        for name in at_steps:
+            if inputs[name].shape[:2] == first.shape[:2]:
+                inputs[name] = padded(inputs[name], ends)
     return inputs, ends, read_reset(reset, steps, batch, first.device, form)
 
 

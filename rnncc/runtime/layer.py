@@ -35,7 +35,8 @@ class _Given(NamedTuple):
     """What a call was given, in our form.
 
     parameters, states   for each layer and direction, by name; `states` [B, width] is None where hx was not given
-    inputs               [T, B, width] by name, or [total, 1, width]: x first
+    inputs               by name, x first: [T, B, width], or [total, 1, width]; [1, B, width] of what is the same at all
+                         steps
     lengths, reset       [B] and [T, B] (packed: [total, 1]), or None
     """
 
@@ -70,7 +71,7 @@ class RecurrentLayer(RecurrentModule):
         own = [f"{size.name}: a size" for size in cell.sizes if size.is_keyword]
         own += [f"{constant.name}: default {constant.value!r}" for constant in cell.constants]
         defaults = {i.name: f" ({i.default:g} where left out)" for i in cell.inputs if i.default is not None}
-        extra = [f"{item.name}= [T, B, width]{defaults.get(item.name, '')}" for item in cell.inputs[1:]]
+        extra = [f"{item.name}= {item.shape}{defaults.get(item.name, '')}" for item in cell.inputs[1:]]
         names = [f"{state.name}_n" for state in cell.visible_states()]
         states = names[0] if len(names) == 1 else f"({', '.join(names)})"
         lines = [
@@ -221,17 +222,24 @@ class RecurrentLayer(RecurrentModule):
         if isinstance(input, PackedSequence) or offsets is not None:
             kernels = self._choose(input.data)[0] if isinstance(input, PackedSequence) else None
             packed = read_packed(cell, input, lengths, offsets, max_length, kernels)
-            input, extra, reset = packed.take_all(input, extra, reset)
+            input, extra, reset = packed.take_all(input, extra, reset, cell.per_sequence)
         elif max_length is not None:
             raise ValueError("max_length goes with offsets")
         parameters = [self._parameters_of(place, input) for place in range(len(self._sizes))]
-        form = read_form(cell, input, batch_first=self.batch_first and packed is None)
+        form = read_form(
+            cell,
+            input,
+            batch_first=self.batch_first and packed is None,
+            entries=None if packed is None else packed.batch,
+        )
         inputs = read_inputs(cell, self._sizes[0], input, extra, form, dtype_of(parameters[0]))
-        inputs, lengths, reset = read_marks(inputs, lengths, reset, form)
+        inputs, lengths, reset = read_marks(cell, inputs, lengths, reset, form)
         batch = next(iter(inputs.values())).shape[1] if packed is None else packed.batch
         states = read_states(cell, self._sizes, hx, batch, form, self.return_delays)
-        if packed is not None and states is not None:
-            states = [{name: packed.sort(state) for name, state in own.items()} for own in states]
+        if packed is not None:
+            inputs |= {name: packed.sort(inputs[name], 1) for name in cell.per_sequence}
+            if states is not None:
+                states = [{name: packed.sort(state) for name, state in own.items()} for own in states]
         return _Given(parameters, inputs, states, batch, lengths, reset, form, packed)
 
     def _run(self, given: _Given) -> tuple[list[Result], dict[str, list[Tensor]]]:
@@ -271,9 +279,10 @@ class RecurrentLayer(RecurrentModule):
         return results, finals
 
     def gate_parameters(self, layer: int = 0, *, reverse: bool = False, grad: bool = False) -> dict[str, Tensor]:
-        """Views of one layer's parameters by their names in the language: matrices [out, in], block-diagonal ones
-        [N, out, in], vectors [width], scalars [1]. With `grad`, the same views of the gradients, None where absent.
-        (A block-diagonal member k·H wide with N > 1 and k > 1 is a copy: its blocks do not lie evenly spaced.)"""
+        """Views of one layer's parameters and buffers by their names in the language: matrices [out, in],
+        block-diagonal ones [N, out, in], vectors [width], scalars [1]. With `grad`, the same views of the gradients,
+        None where absent. (A block-diagonal member k·H wide with N > 1 and k > 1 is a copy: its blocks do not lie
+        evenly spaced.)"""
         if not 0 <= layer < self.num_layers or (reverse and not self.bidirectional):
             raise ValueError(f"there is no layer {layer}{' in the reverse direction' if reverse else ''}")
         place = layer * (2 if self.bidirectional else 1) + int(reverse)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,10 +46,14 @@ class Packed:
         return self.packing.batch
 
     def take_all(
-        self, x: Tensor | PackedSequence, extra: Mapping[str, Any], reset: Any
-    ) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
-        """The inputs [total, 1, width] and `reset` [total, 1] of a call, in our order. Raises TypeError, ValueError."""
-        taken = {name: self.take(value, name, 2) for name, value in extra.items()}
+        self, x: Tensor | PackedSequence, extra: Mapping[str, Any], reset: Any, per_sequence: Collection[str] = ()
+    ) -> tuple[Tensor, dict[str, Any], Tensor | None]:
+        """The inputs [total, 1, width] and `reset` [total, 1] of a call, in our order. The inputs `per_sequence` stay
+        as they are. Raises TypeError, ValueError."""
+        taken = {
+            name: value if value is None or name in per_sequence else self.take(value, name, 2)
+            for name, value in extra.items()
+        }
         return self.take(x, "input", 2), taken, None if reset is None else self.take(reset, "reset", 1)
 
     def take(self, value: Any, name: str, dim: int) -> Tensor:
@@ -90,9 +94,10 @@ class Packed:
         rows = self.firsts[steps] + others[entries]
         return value.data.index_select(0, rows.clamp(max=value.data.shape[0] - 1))
 
-    def sort(self, states: Tensor) -> Tensor:
-        """Initial states [B, width] in our order."""
-        return states if self.order is None else states.index_select(0, self.order)
+    def sort(self, states: Tensor, dim: int = 0) -> Tensor:
+        """Initial states [B, width] in our order, or what has the batch entries in another dimension. What is the same
+        for all entries stays as it is."""
+        return states if self.order is None or states.shape[dim] == 1 else states.index_select(dim, self.order)
 
     def unsort(self, states: Tensor) -> Tensor:
         """Final states [..., B, width] in the caller's order."""

@@ -1,4 +1,4 @@
-"""The parameters of one layer and direction: shapes, initial values, and views of one gate's share."""
+"""The parameters and buffers of one layer and direction: shapes, initial values, and views of one gate's share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIRST = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 def ordered(cell: CellSpec, *, bias: bool) -> list[ParameterSpec]:
-    """The parameters that a module has, in the order of its attributes."""
+    """The parameters and buffers that a module has, in the order of its attributes."""
     kept = [parameter for parameter in cell.parameters if bias or not parameter.is_bias]
     rank = {name: i for i, name in enumerate(_FIRST)}
     return sorted(kept, key=lambda parameter: rank.get(parameter.attribute, len(_FIRST)))
@@ -64,13 +64,32 @@ def initialise(parameter: ParameterSpec, tensor: Tensor, sizes: Sizes) -> None:
         if parameter.columns is None:
             _fill(member, rows, bound)
             continue
-        blocks = blocks_of(parameter, sizes)
-        k = member.k if blocks > 1 else 1
-        blocked = rows.view(k, blocks, rows.shape[0] // (k * blocks), rows.shape[1])
-        for block in range(blocks):
-            fresh = torch.empty_like(blocked[:, block]).flatten(0, 1)
+        for block in _blocks(parameter, member, rows, sizes):
+            fresh = torch.empty_like(block).flatten(0, 1)
             _fill(member, fresh, bound)
-            blocked[:, block] = fresh.view_as(blocked[:, block])
+            block.copy_(fresh.view_as(block))
+
+
+def _blocks(parameter: ParameterSpec, member: MemberSpec, rows: Tensor, sizes: Sizes) -> Iterator[Tensor]:
+    """Each block of a member's rows, a view [k, rows/(k*blocks), columns]."""
+    blocks = blocks_of(parameter, sizes)
+    k = member.k if blocks > 1 else 1
+    yield from rows.view(k, blocks, rows.shape[0] // (k * blocks), rows.shape[1]).unbind(1)
+
+
+@torch.no_grad()
+def rescale(parameter: ParameterSpec, tensor: Tensor, sizes: Sizes) -> None:
+    """Give what starts with `spectral` its spectral radius, the largest modulus of an eigenvalue, of each gate and
+    head. A matrix whose eigenvalues are all 0 stays as it is. Masks have been applied."""
+    for member, rows in members_of(parameter, tensor, sizes):
+        if member.initialiser != "spectral" or rows.is_meta:
+            continue
+        for block in _blocks(parameter, member, rows, sizes):
+            # torch computes eigenvalues in float32 or wider; on a GPU, only in builds with another library.
+            square = block.flatten(0, 1).cpu().double()
+            radius = torch.linalg.eigvals(square).abs().max()
+            factor = torch.where(radius > 0, member.values[0] / radius, 1)
+            block.copy_((square * factor).view_as(block))
 
 
 def _fill(member: MemberSpec, tensor: Tensor, bound: float) -> None:
@@ -84,6 +103,8 @@ def _fill(member: MemberSpec, tensor: Tensor, bound: float) -> None:
             nn.init.uniform_(tensor, values[0], values[1])
         case "normal":
             nn.init.normal_(tensor, values[0], values[1])
+        case "spectral":
+            nn.init.normal_(tensor)  # `rescale` follows
         case "xavier":
             nn.init.xavier_uniform_(tensor)
         case "xavier_normal":

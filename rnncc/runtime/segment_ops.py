@@ -131,7 +131,7 @@ class SegmentOps:
     def forward_under_autocast(self, keyset: Any, streams: Any, weights: Any, *rest: Any) -> Any:
         """The forward with its streams in autocast's dtype. Weights are cast too where one of them is a matrix."""
         device = streams[0].device.type
-        streams = [stream.to(autocast_dtype(stream, device)) for stream in streams]
+        streams = [_cast(stream, autocast_dtype(stream, device)) for stream in streams]
         # A loop without products gains nothing by vectors in 16 bits, and what it makes of them grows with the steps: a
         # decay rounded to 1, a rotation that is none.
         if any(weight.dim() > 1 for weight in weights):
@@ -141,6 +141,13 @@ class SegmentOps:
 
     def _loop(self, call: LoopCall) -> LoopSpec:
         return self.segment.loop_of(call.offsets, call.lengths, call.reset)
+
+
+def _cast(stream: Tensor, dtype: torch.dtype) -> Tensor:
+    """A stream [T, B, width] in a dtype. One that is the same at all steps still lies in memory once."""
+    if stream.dim() == 3 and stream.dtype != dtype and stream.shape[0] > 1 and stream.stride(0) == 0:
+        return stream[:1].to(dtype).expand(stream.shape)
+    return stream.to(dtype)
 
 
 def _saved_dtypes(loop: LoopSpec, first: Tensor) -> list[torch.dtype]:

@@ -44,7 +44,8 @@ class SparsitySpec:
 
 @dataclass(frozen=True, slots=True)
 class ParameterSpec:
-    """One tensor per layer and direction: a vector [Σwidth], or a matrix [Σwidth, columns / blocks]."""
+    """One tensor per layer and direction: a vector [Σwidth], or a matrix [Σwidth, columns / blocks]. It is a parameter
+    of the module where it is `trained`, else a buffer."""
 
     name: str
     attribute: str
@@ -53,6 +54,7 @@ class ParameterSpec:
     blocks: Width | None = None
     is_bias: bool = False
     sparsity: SparsitySpec | None = None
+    trained: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +93,18 @@ class ConstantSpec:
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """`default`: the number that a call without it stands for, or None where every call gives it."""
+    """`default`: the number that a call without it stands for, or None where every call gives it. `per_sequence`: it
+    is [B, width] in place of [T, B, width]."""
 
     name: str
     width: Width
     default: float | None = None
+    per_sequence: bool = False
+
+    @property
+    def shape(self) -> str:
+        """The shape in which a call of a layer gives it, in words."""
+        return "[B, width]" if self.per_sequence else "[T, B, width]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +120,7 @@ class MaskSpec:
 @dataclass(frozen=True, slots=True)
 class StateSpec:
     """`initial` is None where it is learned (parameter `<name>0`). A hidden delay state has `delay_of`: what it
-    keeps one step longer, a state or (in `CellSpec.input_delays`) an input."""
+    keeps one step longer, a state or (in `CellSpec.value_delays`) an input or another value."""
 
     name: str
     width: Width
@@ -130,12 +139,14 @@ class TensorSpec:
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
     """What a loop reads step by step, [T, B, Σwidth]: its members side by side. `finished`: the sequences of earlier
-    loops that it is made of; `is_sequence` where it is the one named there as it stands."""
+    loops that it is made of; `is_sequence` where it is the one named there as it stands. `per_sequence`: it is the same
+    at all steps, and its stride over T may be 0."""
 
     name: str
     members: tuple[TensorSpec, ...]
     finished: tuple[str, ...] = ()
     is_sequence: bool = False
+    per_sequence: bool = False
 
     def width(self, sizes: Sizes) -> int:
         """The members' widths together."""
@@ -241,7 +252,7 @@ class Regularisation:
 class CellSpec:
     """A cell. `derive`, `prologue` and `epilogue` work like `batched`: the first makes those functions of parameters
     that loops read, the second all others. `classes`, for `explain()`: (states, class, form, why).
-    `input_delays`: what `x[t-1]`, `x[t-2]` read, in this order; each keeps what stands before it, or the input."""
+    `value_delays`: what `x[t-1]`, `x[t-2]` and `u[t-1]` read, in this order; each keeps its `delay_of`."""
 
     name: str
     source_name: str
@@ -258,7 +269,7 @@ class CellSpec:
     prologue: Callable[..., None]
     epilogue: Callable[..., None]
     classes: tuple[tuple[str, str, str, str], ...] = ()
-    input_delays: tuple[StateSpec, ...] = ()
+    value_delays: tuple[StateSpec, ...] = ()
     masks: tuple[MaskSpec, ...] = ()
     regularisation: Regularisation = Regularisation()
     single_head_because: str = ""
@@ -268,23 +279,26 @@ class CellSpec:
     computes_weights: bool = field(init=False, repr=False)
     # The sequences that later segments or the epilogue read.
     handed_on: frozenset[str] = field(init=False, repr=False)
+    # The inputs that are [B, width].
+    per_sequence: frozenset[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         visible = tuple(state for state in self.states if state.delay_of is None)
-        delays = tuple(state for state in self.states if state.delay_of is not None) + self.input_delays
+        delays = tuple(state for state in self.states if state.delay_of is not None) + self.value_delays
         object.__setattr__(self, "_carried", (visible, visible + delays))
         object.__setattr__(self, "computes_weights", any(not weight.attribute for weight in self.loop_weights()))
         needed = {segment.sequences[i].name for segment in self.segments for i in segment.needed}
         streamed = {name for segment in self.segments for stream in segment.streams for name in stream.finished}
         # What is the output of a segment leaves the epilogue nothing to do.
         object.__setattr__(self, "handed_on", frozenset((needed - {self.output}) | streamed))
+        object.__setattr__(self, "per_sequence", frozenset(item.name for item in self.inputs if item.per_sequence))
 
     def visible_states(self) -> tuple[StateSpec, ...]:
         """The states that the cell declares: what stands in hx and h_n."""
         return self._carried[0]
 
     def delays(self) -> tuple[StateSpec, ...]:
-        """What `return_delays` adds to hx and h_n: older values of states, newest first, then of inputs."""
+        """What `return_delays` adds to hx and h_n: older values of states, newest first, then of inputs and values."""
         return self._carried[1][len(self._carried[0]) :]
 
     def program(self) -> dict[str, Any]:
@@ -334,5 +348,5 @@ class CellSpec:
         while kept.get(root) is not None:
             steps, root = steps + 1, str(kept[root])
         # A state's delay begins one step behind the state itself.
-        back = steps + (state not in self.input_delays)
+        back = steps + (state not in self.value_delays)
         return f"{root}[t-{back}]" if back else f"{root}[t]"

@@ -79,8 +79,11 @@ def _run_sharded(
         if not all(isinstance(placement, Replicate) for placement in parameter.placements):
             raise ValueError(f"{name} takes replicated parameters, but {key} is placed as {parameter.placements}")
         parameters[key] = parameter.to_local(grad_placements=[Partial() if split else Replicate() for split in sharded])
+    parameters |= {key: buffer.to_local() for key, buffer in module.named_buffers() if isinstance(buffer, DTensor)}
     states = pytree.tree_map(lambda state: own(state, "hx", state_batch), hx)
-    given = {key: own(value, key, 0 if key == "lengths" else batch or 0) for key, value in keywords.items()}
+    # Lengths and inputs per sequence have no time dimension.
+    by_entry = {"lengths", *module.spec.per_sequence}  # type: ignore[union-attr, misc]
+    given = {key: own(value, key, 0 if key in by_entry else batch or 0) for key, value in keywords.items()}
     result = torch.func.functional_call(module, parameters, (x.to_local(), states), given)
 
     def give(value: Tensor, dim: int) -> Any:

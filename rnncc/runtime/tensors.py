@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 from torch.masked import MaskedTensor
@@ -13,6 +15,16 @@ def under_autocast(x: Tensor) -> bool:
     # `x.device.type` is slow.
     kind = "cpu" if x.is_cpu else "cuda" if x.is_cuda else x.device.type
     return kind != "meta" and torch.is_autocast_enabled(kind)
+
+
+def wide(x: Tensor) -> Tensor:
+    """The tensor, in float32 where it has 16 bits."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """A context in which torch computes in the dtypes of its operands on the tensor's device."""
+    return torch.autocast(x.device.type, enabled=False) if under_autocast(x) else nullcontext()
 
 
 def is_batched(tensor: Tensor | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rnncc.ir.adjoint import Adjoint
-from rnncc.ir.cell import Cell, Contraction, Segment, declared_names, value_table
+from rnncc.ir.cell import Cell, Contraction, Placement, Segment, declared_names, is_per_sequence, value_table
 from rnncc.ir.dim import show
 from rnncc.ir.recurrence import Recurrence
 from rnncc.ir.schedule import Plan
@@ -24,6 +24,7 @@ def explain(
             "name": stream.name,
             "gates": list(stream.members),
             "width": " + ".join(show(table[member].width) for member in stream.members),
+            "per_sequence": is_per_sequence(stream, table),
         }
         for segment in cell.segments
         for stream in segment.streams
@@ -96,14 +97,18 @@ def _segment_words(index: int, segment: Segment, recurrence: Recurrence, adjoint
     form = f", {recurrence.form}" if recurrence.form else ""
     states = ", ".join(declared_names(cell, segment))
     lines = [f"  segment {index}: {states}: {recurrence.kind.value}{form}: {recurrence.why}"]
-    if segment.batched:
-        lines.append(f"    before the loop, over all steps (torch): {_targets(segment.batched)}")
+    once = tuple(node for node in segment.batched if table[node.target].placement is Placement.Q)
+    if once:
+        lines.append(f"    once per call, from inputs per sequence (torch): {_targets(once)}")
+    if batched := tuple(node for node in segment.batched if node not in once):
+        lines.append(f"    before the loop, over all steps (torch): {_targets(batched)}")
     products = [node for node in segment.nodes if isinstance(node, Contraction)]
     phases = "1 phase per step" if segment.phases == 1 else f"{segment.phases} phases per step"
     lines.append(f"    {len(products)} recurrent products in {phases}" if products else "    no recurrent product")
     for stream in segment.streams:
         width = " + ".join(show(table[member].width) for member in stream.members)
-        lines.append(f"    reads stream {stream.name} [T, B, {width}]: {', '.join(stream.members)}")
+        steps = "" if is_per_sequence(stream, table) else "T, "
+        lines.append(f"    reads stream {stream.name} [{steps}B, {width}]: {', '.join(stream.members)}")
     lines += [f"    reads weight {weight.name}: {', '.join(weight.members)}" for weight in segment.weights]
     values, sequences = (
         [f"{name} [{_width(cell, adjoint, name)}]" for name in group] for group in (adjoint.saved, adjoint.saved_states)

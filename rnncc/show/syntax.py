@@ -48,8 +48,8 @@ def show_expression(expression: Expression, binding: int = 0) -> str:
             return str(int(value)) if is_integer else repr(value)
         case Name(name):
             return name
-        case Index(base, index):
-            return f"{base}[{show_expression(index)}]"
+        case Index(base, index, time):
+            return f"{base}[{show_expression(index)}]" + ("" if time is None else f"[{show_expression(time)}]")
         case Call(function, arguments, keywords):
             return f"{function}({_arguments(arguments, keywords)})"
         case Unary(operator, operand):
@@ -95,8 +95,10 @@ def _with(name: str, width: Expression | None, value: Expression | None = None) 
 
 def _statement(statement: Statement) -> Iterator[str]:
     match statement:
-        case InputDecl(name, width, default):
-            yield f"input {_with(name, width, default)}"
+        case InputDecl(name, width, default, per_sequence):
+            words = " per sequence" if per_sequence else ""
+            start = "" if default is None else f" = {show_expression(default)}"
+            yield f"input {_with(name, width)}{words}{start}"
         case StateDecl(name, width, initial):
             yield f"state {_with(name, width, initial)}"
         case OutputDecl(name):
@@ -107,9 +109,9 @@ def _statement(statement: Statement) -> Iterator[str]:
             yield f"const {_with(name, None, value)}"
         case LocalDecl(name, width):
             yield f"local {_with(name, width)}"
-        case ParamDecl(name, written, initial):
+        case ParamDecl(name, written, initial, trained):
             start = "" if initial is None else f" = {show_expression(initial)}"
-            yield f"param {name}: {_type(written)}{start}"
+            yield f"{'param' if trained else 'buffer'} {name}: {_type(written)}{start}"
         case WeightsDecl(name, written):
             yield f"weights {name}: {_type(written)}"
         case InitDecl(name, value):

@@ -17,7 +17,22 @@ from typing import assert_never
 
 from rnncc.ir import dim as dims
 from rnncc.ir.structure import DENSE
-from rnncc.ir.term import Argument, Bad, Eye, Num, Op, Product, Row, Share, Surrogate, Term, Transposed, Val, walk
+from rnncc.ir.term import (
+    Argument,
+    Bad,
+    Eye,
+    Num,
+    OfMatrix,
+    Op,
+    Product,
+    Row,
+    Share,
+    Surrogate,
+    Term,
+    Transposed,
+    Val,
+    walk,
+)
 from rnncc.ir.typed import Group, ParameterType, Shape, Typed
 from rnncc.language.operators import GIVEN
 from rnncc.language.source import NOWHERE
@@ -43,7 +58,8 @@ def show_typed(cell: Typed) -> Iterator[str]:
         yield from _group(group, cell)
     for param in cell.params:
         start = show_initialiser(param.initialiser)
-        yield f"param {param.name}: {_type(param.type)}: {_shape(cell.shapes[param.name])} = {start}"
+        kind = "param" if param.trained else "buffer"
+        yield f"{kind} {param.name}: {_type(param.type)}: {_shape(cell.shapes[param.name])} = {start}"
     for init in cell.inits:
         yield f"init {init.name} = {show_initialiser(init.initialiser)}"
     for constraint in cell.constraints:
@@ -84,6 +100,9 @@ def show_term(term: Term, binding: int = 0) -> str:
             return f"split({show_term(operand)})[{index}]"
         case Transposed(matrix):
             return f"T({show_term(matrix)})"
+        case OfMatrix(function, operand, axis):
+            along = f", axis={axis}" if axis else ""
+            return f"{function}({show_term(operand)}{along})"
         case Eye(dim):
             return f"eye({dims.show(dim)})"
         case Bad():

@@ -150,7 +150,8 @@ def _parameter(parameter: Parameter) -> str:
     )
     bias = ", bias" if parameter.is_bias else ""
     shape = show_shape(rows, parameter.columns, parameter.structure) + show_sparsity(parameter.sparsity)
-    return f"parameter {parameter.name} as {parameter.attribute}: {shape}{bias}: {members}"
+    kind = "parameter" if parameter.trained else "buffer"
+    return f"{kind} {parameter.name} as {parameter.attribute}: {shape}{bias}: {members}"
 
 
 def show_nodes(nodes: tuple[Node, ...], describe: Callable[[str], str], indent: str) -> Iterator[str]:
@@ -205,7 +206,8 @@ def show_declared(cell: Cell | Typed) -> Iterator[str]:
         yield f"const {constant.name} = {value}{', shaping' if constant.shaping else ''}"
     for given in cell.inputs:
         default = "" if given.default is None else f" = {show_number(given.default)}"
-        yield f"input {given.name}: {dims.show(given.width)}{default}"
+        words = " per sequence" if given.per_sequence else ""
+        yield f"input {given.name}: {dims.show(given.width)}{words}{default}"
     for state in cell.states:
         initial = "learned" if state.initial is None else show_number(state.initial)
         delay = "" if state.delay_of is None else f", delay of {state.delay_of}"

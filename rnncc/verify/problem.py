@@ -26,8 +26,8 @@ Draw = Callable[..., Tensor]  # draw(*sizes): a tensor of normal numbers
 
 
 class Problem:
-    """A layer, its arguments (standard normal inputs [T, B, width], small initial states [B, width]) and the gradients
-    of its results.
+    """A layer, its arguments (standard normal inputs [T, B, width], or [B, width] per sequence, and small initial
+    states [B, width]) and the gradients of its results.
 
     Rounding might flip a relu or a spike, which changes the gradients. So parameters and steps for which that could
     happen are drawn again. `decided`, [B], says for which batch entries it cannot happen; the others may be left
@@ -78,7 +78,7 @@ class Problem:
         return {
             "output": 1,
             **dict.fromkeys(finals, 0),
-            **{f"d_{name}": 1 for name in self.inputs},
+            **{f"d_{name}": self._entry_axis(name) for name in self.inputs},
             **{self._initial_gradient(name): 0 for name in self.initial},
         }
 
@@ -94,7 +94,7 @@ class Problem:
         """Drop the batch entries for which `kept`, [B], is False."""
         chosen = kept.nonzero().squeeze(1).to(self.inputs["x"].device)
         self.batch, self.decided = len(chosen), self.decided[kept]
-        self.inputs = {name: value[:, chosen] for name, value in self.inputs.items()}
+        self.inputs = {name: value.index_select(self._entry_axis(name), chosen) for name, value in self.inputs.items()}
         self.initial = {name: value[chosen] for name, value in self.initial.items()}
         output, *finals = self.cotangents
         self.cotangents = [output[:, chosen], *(final[chosen] for final in finals)]
@@ -106,7 +106,10 @@ class Problem:
     def _drawn(self, draw: Draw) -> tuple[Named, Named]:
         """Inputs, and initial states where they are given."""
         steps, batch = self.case.steps, self.case.batch
-        inputs = {i.name: draw(steps, batch, evaluate(i.width, self.sizes)) for i in self.cell.inputs}
+        inputs = {
+            i.name: draw(*(() if i.per_sequence else (steps,)), batch, evaluate(i.width, self.sizes))
+            for i in self.cell.inputs
+        }
         # Extra inputs are mostly times and gates: a negative one may leave the domain of a logarithm.
         inputs |= {i.name: inputs[i.name].abs() for i in self.cell.inputs[1:]}
         given = self.states if self.case.given else []
@@ -127,7 +130,10 @@ class Problem:
             others, first = self._drawn(draw)
             again = undecided.to(inputs["x"].device)
             start = again[-1 if self.case.reverse else 0]
-            inputs = {name: torch.where(again[..., None], others[name], value) for name, value in inputs.items()}
+            inputs = {
+                name: torch.where((again if self._entry_axis(name) else again.any(0))[..., None], others[name], value)
+                for name, value in inputs.items()
+            }
             initial = {name: torch.where(start[..., None], first[name], value) for name, value in initial.items()}
         return inputs, initial, ~undecided.any(0)
 
@@ -157,7 +163,7 @@ class Problem:
         rounded, share = self._rounding()
         for branch in found:
             values, others = (
-                machine.node(Pointwise(branch.target, branch.value), fixed).double()
+                machine.part(branch.target, branch.value, fixed).double()
                 for machine, fixed in (self._fixed(dtype) for dtype in (torch.float64, rounded))
             )
             if _near(branch, values, others, share * (others - values).abs().max()).any():
@@ -264,12 +270,18 @@ class Problem:
         # Where hx replaces a learned start and nothing restarts, that start's gradient is 0 on both sides. It proves
         # nothing.
         idle = {f"{s.name}0" for s in self.states if s.initial is None} if initial and not self.masks else set()
+        # Buffers have none.
+        idle |= {member.name for p in self.cell.parameters if not p.trained for member in p.members}
         found |= {
             f"d_{name}": _gradient(value, gradients[name])
             for name, value in self.parameters.items()
             if name not in idle
         }
         return found | {self._initial_gradient(name): _gradient(value, value.grad) for name, value in initial.items()}
+
+    def _entry_axis(self, name: str) -> int:
+        """The batch axis of an input."""
+        return next(int(not item.per_sequence) for item in self.cell.inputs if item.name == name)
 
     def _initial_gradient(self, state: str) -> str:
         # A learned initial state is the parameter h0, so that `d_h0` may be taken; a name of the language has no dot.

@@ -36,7 +36,7 @@ from rnncc.ir.expr import Apply, Const, Expr, Ref, references
 from rnncc.ir.structure import diagonal_blocks
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.operators import OPERATORS
-from rnncc.runtime import elementwise
+from rnncc.runtime import elementwise, matrices
 
 
 def _torch_function(name: str) -> Callable[..., Tensor]:
@@ -44,7 +44,7 @@ def _torch_function(name: str) -> Callable[..., Tensor]:
     row = OPERATORS[name]
     letters = [f"a{position}" for position in range(row.arity)]
     text = f"lambda {', '.join(letters)}: {row.torch.format(*letters)}"
-    function: Callable[..., Tensor] = eval(text, {"torch": torch, "f": elementwise})
+    function: Callable[..., Tensor] = eval(text, {"torch": torch, "f": elementwise, "m": matrices})
     return function
 
 
@@ -96,6 +96,8 @@ class Interpreter:
                 return self.number(value)
             case Ref(name):
                 return look(name)
+            case Apply("norm", (matrix,)):
+                return matrices.norm(self.expression(matrix, look), self.heads)
             case Apply(operator, arguments):
                 return FUNCTIONS[operator](*(self.expression(argument, look) for argument in arguments))
             case _:
@@ -104,12 +106,17 @@ class Interpreter:
     def pointwise(self, width: Dim, expr: Expr, known: Mapping[str, Tensor]) -> Tensor:
         """An expression as a value of this width. Values with one number per head broadcast over the head."""
         size = evaluate(width, self.sizes)
+        if isinstance(expr, Apply) and expr.operator == "norm":
+            (matrix,) = references(expr)
+            return matrices.norms(self.to_blocks(matrix, known[matrix]), self.heads)
         if width == HEADS or all(self.values[name].width != HEADS for name in references(expr)):
             result = self.expression(expr, lambda name: known[name])
             return result.expand(*result.shape[:-1], size) if result.dim() else result.expand(size)
 
         def look(name: str) -> Tensor:
-            return self._cut(known[name], self.values[name].width)
+            own = self.values[name].width
+            # Widths that are equal may be packed in other ways, as 2*H and H + I are: then there is one head.
+            return self._cut(known[name], own if own in (ONE, HEADS) else width)
 
         result = self.expression(expr, look)
         k, head_dim = self._packed(width)
@@ -133,12 +140,29 @@ class Interpreter:
         head_dim = evaluate(base, self.sizes) // blocks
         return matrix.reshape(blocks, k, head_dim, -1).transpose(0, 1).reshape(k * blocks * head_dim, -1)
 
-    def _matrix_pointwise(self, target: str, expr: Expr, known: Mapping[str, Tensor]) -> Tensor:
-        def look(name: str) -> Tensor:
-            matrix = self.values[name].columns is not None
-            return self.to_blocks(name, known[name]) if matrix else known[name]
+    def part(self, target: str, expr: Expr, known: Mapping[str, Tensor]) -> Tensor:
+        """A part of the expression of `target`: of matrices in their blocks, whatever their shape."""
+        if self.values[target].columns is None:
+            return self.node(Pointwise(target, expr), known)
+        return self._in_blocks(target, expr, known)
 
-        return self.from_blocks(target, self.expression(expr, look))
+    def _matrix_pointwise(self, target: str, expr: Expr, known: Mapping[str, Tensor]) -> Tensor:
+        return self.from_blocks(target, self._in_blocks(target, expr, known))
+
+    def _in_blocks(self, target: str, expr: Expr, known: Mapping[str, Tensor]) -> Tensor:
+        blocks = self.matrix_blocks(target)
+
+        def look(name: str) -> Tensor:
+            value = self.values[name]
+            if value.columns is not None:
+                return self.to_blocks(name, known[name])
+            if value.width == ONE:
+                return known[name]
+            if value.width == HEADS:
+                return matrices.per_block(known[name], max(blocks, self.heads))
+            return self.blocked(known[name], value.width, blocks)
+
+        return self.expression(expr, look)
 
     def _contraction(self, node: Contraction, known: Mapping[str, Tensor]) -> Tensor:
         value = self.values[node.matrix]
@@ -251,7 +275,7 @@ class Arguments:
 
     parameters  by member (`W_i`, `b_f`, `beta`, `h0`): vectors [width]; matrices [width, columns/blocks] as packed in
                 the module, or [blocks, width/blocks, columns/blocks]
-    inputs      [T, B, width] by name
+    inputs      [T, B, width] by name; an input per sequence [B, width]
     initial     [B, width] by state; a state not given starts with its declared value
     constants   values other than the declared ones, by name
     sizes       I, H and dims by name
@@ -281,7 +305,8 @@ def run(cell: Cell, given: Arguments) -> tuple[dict[str, Tensor], dict[str, Tens
     [B, width]).
     """
     inputs, lengths, reset = given.inputs, given.lengths, given.reset
-    like = next(iter(inputs.values()))
+    like = inputs[cell.inputs[0].name]
+    at_steps = {item.name: not item.per_sequence for item in cell.inputs}
     steps, batch = like.shape[:2]
     known_sizes = complete_sizes(cell, given.sizes)
     products = [recurrent_reads(segment) for segment in cell.segments]
@@ -309,7 +334,7 @@ def run(cell: Cell, given: Arguments) -> tuple[dict[str, Tensor], dict[str, Tens
             restart = (reset[later] != 0)[:, None] & (active if lengths is None else (later < lengths)[:, None])
             states = {name: torch.where(restart, declared[name], value) for name, value in states.items()}
             delayed = {name: torch.where(restart, 0, value) for name, value in delayed.items()}
-        known = {**fixed, **{name: value[t] for name, value in inputs.items()}}
+        known = {**fixed, **{name: value[t] if at_steps[name] else value for name, value in inputs.items()}}
         known |= {f"{name}__1": value for name, value in states.items()}
         for node in nodes:
             if node.target in aliases:
@@ -333,11 +358,11 @@ def run(cell: Cell, given: Arguments) -> tuple[dict[str, Tensor], dict[str, Tens
 def fixed_values(
     cell: Cell, machine: Interpreter, parameters: Mapping[str, Tensor], constants: Mapping[str, float]
 ) -> dict[str, Tensor]:
-    """Parameters as packed, constants and what the prologue makes of them."""
+    """Parameters as packed, buffers without a gradient, constants and what the prologue makes of them."""
     fixed: dict[str, Tensor] = {}
     for parameter in cell.parameters:
         for member in parameter.members:
-            tensor = parameters[member.name]
+            tensor = parameters[member.name] if parameter.trained else parameters[member.name].detach()
             fixed[member.name] = machine.from_blocks(member.name, tensor) if tensor.dim() == 3 else tensor
     for constant in cell.constants:
         value = constants.get(constant.name, constant.value)

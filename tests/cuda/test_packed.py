@@ -21,6 +21,7 @@ pytestmark = pytest.mark.gpu
 
 LENGTHS = (4, 9, 1, 30, 2, 30)
 LATE = "cell Late\nweights V: matrix\nstate h = learned\nh[t] = tanh(W@x + V@x[t-1] + R@h[t-2] + b) + 0.1*h[t-3]"
+OLDER = "cell Older\nweights k: vector\nstate h\nu = W@x + b\nh[t] = tanh(u + k*u[t-1] - u[t-3] + R@h[t-1])"
 
 
 @pytest.fixture
@@ -139,6 +140,7 @@ OPTIONS: list[tuple[str, str, dict[str, Any]]] = [
     ("mingru_log", "minGRU_log", {}),
     ("onlstm", "ONLSTM", {}),
     (LATE, "Late", {"return_delays": True}),
+    (OLDER, "Older", {"return_delays": True}),
     ("lstm", "LSTM", {"dtype": torch.float64}),  # by the reference
 ]
 

@@ -18,6 +18,7 @@ from tests.cuda.kernels import Case as Wanted
 from tests.cuda.kernels import forced, plan
 from tests.emulated.compiled import Kernel, build
 from tests.emulated.fused import DTYPES, EmulatedCase
+from tests.emulated.texts import NARROW_NORM, OLDER, OWN, STEPS
 from tests.numeric.compare import Problem
 from tests.numeric.loops import Loop, loops_of
 
@@ -96,97 +97,6 @@ def test_steps_take_the_slots_of_the_exchange_in_turns(masked: bool, tmp_path: P
     assert {name: error for name, error in errors.items() if not error <= BOUNDS["bf16"]} == {}
 
 
-# The projection is normed over its own width, which is wider than the hidden size.
-OWN = {
-    "normed": """cell Normed
-dim P
-state h: P, c
-weights U: matrix
-i, f, g = W@x + R@h[t-1] + b
-c[t] = sigmoid(f)*c[t-1] + sigmoid(i)*tanh(g)
-h[t] = layernorm(U@c[t])
-""",
-    # A running sum over values of two parts.
-    "running": """cell Running
-state h
-local v: 2*H
-v = cumsum(softmax(W@x + R@h[t-1] + b))
-p, q = split(v)
-h[t] = tanh(p - q*h[t-1])
-""",
-    # A running sum takes two values twice: in the backward both parts have the same gradient.
-    "twice": """cell Twice
-state h
-local v: 3*H
-p = tanh(W@x + R@h[t-1] + b)
-v = cumsum(concat(p, p, h[t-1]))
-a, c, d = split(v)
-h[t] = tanh(0.01*a + 0.01*c - 0.02*d)
-""",
-    # Each unit of a head has the same two numbers.
-    "numbers": """cell Numbers
-input x, p: 2*num_heads
-state h
-local a: 1, c: 1
-a, c = split(p)
-h[t] = tanh(a*(W@x + R@h[t-1]) + c*h[t-1])
-""",
-    # A mean of one number per head.
-    "mean": """cell Mean
-state h
-local m: 1
-v = tanh(W@x + R@h[t-1])
-m = mean(v)
-h[t] = m*v - mean(m)*cumsum(m)
-""",
-    # Repeated running sums, with statements in between.
-    "repeated": """cell Repeated
-dim K
-state h
-local v: K, w: K
-v = cumsum(softmax(W@x + R@h[t-1] + b))
-w = v*v
-h[t] = tanh(repeat(1 - w*v, 4)*repeat(w, 4) + h[t-1])
-""",
-    # Nothing reads half of v, so half of its gradient is a zero that a product takes.
-    "half": """cell Half
-state h
-local v: 2*H
-v = R@h[t-1] + W@x + b
-p, q = split(v)
-h[t] = tanh(q)
-""",
-    # A cell of one head: the gradient of `gap` is a sum that goes to memory, and nothing else needs it.
-    "gapped": """cell Gapped
-input gap: 1
-state h
-local u: 1
-weights E: matrix
-u = E@h[t-1]
-h[t] = tanh(R@h[t-1]*gap + W@x + u)
-""",
-    # All numbers of a maximum are negative, so what is padded takes no part. Of two parts, of a narrower value.
-    "largest": """cell Largest
-dim P
-state h, c: P
-local w: P
-weights U: matrix
-v = 0.5*tanh(W@x + R@h[t-1]) - 3
-w = tanh(U@h[t-1]) - 5
-c[t] = 0.5*c[t-1] + w - 0.5*min(w)
-e = max(concat(v, h[t-1] - 8))
-h[t] = tanh(v - max(v) + 1) + 0.5*e + 0.1*max(c[t])
-""",
-    # The gradients of `gap` and of `p` are sums of the same value.
-    "shared": """cell Shared
-input x, gap: 1
-param p: vector
-state h
-h[t] = tanh(R@h[t-1] + W@x) + 0.1*exp(-gap) + 0.1*tanh(p)
-""",
-}
-
-
 @pytest.mark.parametrize(
     ("cell", "family", "dtype", "head_dim", "heads", "batch", "sizes"),
     [
@@ -207,8 +117,20 @@ h[t] = tanh(R@h[t-1] + W@x) + 0.1*exp(-gap) + 0.1*tanh(p)
         ("largest", GATHER, "f32", 64, 2, 9, {"P": 48}),
         ("largest", GATHER, "f32", 72, 1, 3, {"P": 40}),
         ("largest", GRID, "f32", 72, 1, 9, {"P": 24}),
+        ("once", GATHER, "f32", 64, 2, 9, {}),
+        ("once", GATHER, "bf16", 72, 1, 3, {}),
+        ("once", SCATTER, "f16", 64, 1, 5, {}),
+        ("once", GRID, "bf16", 64, 1, 11, {}),
+        ("once", WIDE, "bf16", 64, 2, 20, {}),
         ("shared", GATHER, "f32", 64, 2, 9, {}),
         ("shared", GRID, "f32", 40, 1, 3, {}),
+        ("echo", GATHER, "f32", 64, 2, 9, {}),
+        ("echo", GRID, "bf16", 72, 1, 5, {}),
+        ("reservoir", GATHER, "bf16", 64, 1, 9, {}),
+        ("reservoir", SCATTER, "f32", 64, 2, 3, {}),
+        ("reservoir", GRID, "f32", 72, 1, 3, {}),
+        ("reservoir", WIDE, "f16", 64, 1, 20, {}),
+        ("orthogonal", GATHER, "bf16", 64, 2, 3, {}),
         ("twice", GATHER, "f32", 48, 2, 9, {}),
         ("twice", GRID, "f32", 64, 1, 3, {}),
         ("numbers", GATHER, "f32", 48, 2, 9, {}),
@@ -264,26 +186,6 @@ def test_a_sum_of_two_matrices_of_one_operand(tmp_path: Path) -> None:
     made = kernels_of(Wanted(str(path), GATHER, "f32", "sm_90a"), False, 64, tmp_path)
     errors = EmulatedCase(loops(str(path))[False], Problem(5, 3, {"I": 3, "H": 64}), made).measured()
     assert max(errors.values()) <= BOUNDS["f32"]
-
-
-STEPS = """cell Steps
-state h, v
-const k = 2.0
-param th: vector
-c = round(4*tanh(W@x + R@h[t-1]), grad=1)/4
-e = heaviside(v[t-1] - th, grad=u -> exp(-k*u**2))
-v[t] = 0.9*v[t-1] + c - detach(e)*v[t-1] + floor(W@x, grad=atan(k))
-h[t] = e*c + sign(v[t] - detach(c), grad=u -> 1/(1 + k*abs(u))**2) + 0.1*detach(h[t-1])
-"""
-
-NARROW_NORM = (
-    "dim P",
-    "state h",
-    "local v: P",
-    "weights U: matrix",
-    "v = layernorm(R@h[t-1] + W@x)",
-    "h[t] = tanh(U@v)",
-)
 
 
 @pytest.mark.parametrize(
@@ -359,4 +261,15 @@ def test_derivatives_that_the_text_gives(family: Family, masked: bool, tmp_path:
     path.write_text(STEPS, encoding="utf-8")
     made = kernels_of(Wanted(str(path), family, "f32", "sm_90a"), masked, 64, tmp_path)
     errors = EmulatedCase(loops(str(path))[masked], Problem(5, 3, {"I": 3, "H": 64}), made).measured()
+    assert {name: error for name, error in errors.items() if not error <= BOUNDS["f32"]} == {}
+
+
+@pytest.mark.parametrize(("family", "masked"), [(GATHER, True), (SCATTER, False), (GRID, True)], ids=str)
+def test_older_values_are_streams(family: Family, masked: bool, tmp_path: Path) -> None:
+    path = tmp_path / "older.rnn"
+    path.write_text(OLDER, encoding="utf-8")
+    made = kernels_of(Wanted(str(path), family, "f32", "sm_90a"), masked, 64, tmp_path)
+    loop = loops(str(path))[masked]
+    assert {"u", "u__1"} <= {member for stream in loop.segment.streams for member in stream.members}
+    errors = EmulatedCase(loop, Problem(5, 3, {"I": 3, "H": 64}), made).measured()
     assert {name: error for name, error in errors.items() if not error <= BOUNDS["f32"]} == {}

@@ -4,56 +4,19 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 from tests.generated.definitions import with_functions
 from tests.generated.expressions import NARROW, Bounded, Expressions, Leaf, Scope
 from tests.generated.interpreter import Step, states
-from tests.generated.narrow import is_narrow, reads_values
+from tests.generated.matrices import DRAWN
+from tests.generated.narrow import is_narrow, names_an_input, reads_values
 from tests.generated.program import read, spelled
+from tests.generated.records import Generated, Parts
 from tests.language.loop import HIDDEN, INPUT, Case, Setting
 
 # States, hx and initial values lie between -STATE and STATE.
 STATE = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """A cell, and how its layer is made and run.
-
-    case       the layer's arguments, and how the loop that it is compared with computes a step
-    settings   the ways of calling it
-    sizes      the layer's I, H and dims
-    constants  values of constants that differ from the text
-    """
-
-    seed: int
-    text: str
-    case: Case
-    settings: tuple[Setting, ...]
-    sizes: dict[str, int]
-    constants: dict[str, float]
-
-    @property
-    def name(self) -> str:
-        return self.case.name
-
-
-@dataclass(slots=True)
-class _Draft:
-    declarations: list[str] = field(default_factory=list)
-    equations: list[str] = field(default_factory=list)
-    leaves: list[Leaf] = field(default_factory=list)
-    given: dict[str, Any] = field(default_factory=dict)
-    extra: dict[str, int] = field(default_factory=dict)
-    defaults: dict[str, float] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
-    states: dict[str, str] = field(default_factory=dict)
-    vectors: list[tuple[str, str]] = field(default_factory=list)
-    # Matrices with fixed widths: text, result, operand.
-    matrices: list[tuple[str, str, str]] = field(default_factory=list)
 
 
 class _Cell:
@@ -62,10 +25,12 @@ class _Cell:
         self.seed = seed
         self.heads = random.choice((1, 1, 2, 3))
         self.square = random.random() < 0.25
-        self.draft = _Draft()
+        self.draft = Parts()
         self.counts: dict[str, int] = {}
         # Targets that may do without a declaration, and their widths.
         self.open: dict[str, str] = {}
+        # Inputs of every step, and values that depend on one.
+        self.moving = {"x"}
         inputs = HIDDEN if self.square else INPUT
         self.draft.sizes = {"I": inputs, "H": HIDDEN}
         self.units = {"H": HIDDEN, "2*H": 2 * HIDDEN}
@@ -137,10 +102,17 @@ class _Cell:
             if default.random() < 0.3:
                 self.draft.defaults[name] = default.randrange(-4, 5) / 4
             start = f" = {self.draft.defaults[name]}" if name in self.draft.defaults else ""
+            if default.random() < 0.4:
+                self.draft.per_sequence.add(name)
+                start = f" per sequence{start}"
             self.declare(f"input {name}: {width}{start}" if width else f"input {name}{start}")
             self.leaf(name, width or "I", "X")
             self.draft.extra[name] = units
-            if self.chance(0.3):
+            earlier = self.chance(0.3)
+            if name in self.draft.per_sequence:
+                continue
+            self.moving.add(name)
+            if earlier:
                 self.leaf(f"{name}[t-1]", width or "I", "X")
         for steps in (1, 2):
             if self.chance(0.15):
@@ -174,6 +146,11 @@ class _Cell:
         if self.heads == 1 and self.chance(0.2):
             self.declare(f"weights BD: blockdiag({self.random.choice((2, 3))})", "param PB: blockdiag(2)")
             self.draft.matrices += [("BD", "H", "H"), ("PB", "H", "H"), ("T(PB)", "H", "H")]
+
+        own = Random(f"{self.seed} matrices")
+        if own.random() < 0.4:
+            self.declare(f"{own.choice(('param', 'buffer'))} MF: matrix(H, H)", "buffer bs: vector")
+            self.draft.matrices += [(text, "H", "H") for text in own.sample(DRAWN, 5)]
 
     def declare_states(self) -> None:
         widths = [w for w in self.units if w not in ("I", "E")] + ["H", "H", "H", "H"]
@@ -261,6 +238,18 @@ class _Cell:
         value = self.bare(width) if kind < 0.35 else self.draw.draw(width, self.random.choice((1, 2, 3)))
         self.write(name, value, width)
         self.draft.leaves.append(Leaf(Bounded(name, value.low, value.high), width, level))
+        if level == "X" and names_an_input(value.text, self.moving):
+            self.moving.add(name)
+            self.older(name, value, width)
+
+    def older(self, name: str, value: Bounded, width: str) -> None:
+        """Older values of what depends on an input. They are zero before the start."""
+        # Of a generator of its own, as with inputs.
+        chosen = Random(f"{self.seed} {name}")
+        for steps in (1, 3):
+            if chosen.random() < 0.5:
+                bounded = Bounded(f"{name}[t-{steps}]", min(value.low, 0), max(value.high, 0))
+                self.draft.leaves.append(Leaf(bounded, width, "X"))
 
     def bare(self, width: str) -> Bounded:
         """A right side that is just one function across units, one product, or one value."""
@@ -370,7 +359,7 @@ class _Cell:
         found = states(program)
         case = Case(
             text, lambda H: found, Step(program), heads=self.heads, extra=self.draft.extra, arguments=given,
-            square=self.square, bounded=True, defaults=self.draft.defaults,
+            square=self.square, bounded=True, defaults=self.draft.defaults, per_sequence=self.draft.per_sequence,
         )  # fmt: skip
         return Generated(self.seed, text, case, self.settings(), self.draft.sizes, constants)
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from tests.generated.cells import Generated
 from tests.generated.interpreter import Step, states
 from tests.generated.links import Links
 from tests.generated.program import read
+from tests.generated.records import Generated
 from tests.language.loop import HIDDEN, Case, Setting
 
 MOST_PHASES = 6
@@ -25,7 +25,8 @@ FEATURES = (
     "learned start", "earlier state", "loop", "computed matrix", "cumsum", "repeat", "no product",
     "value of its own width", "norm of its own width", "softmax of its own width", "number of its own width",
     "square of its own width", "state of its own width", "two widths", "low rank", "diagonal", "vector", "scalar",
-    "constant", "input H", "stream", "norm of a stream", "number per entry", "earlier input", "output", "heads",
+    "constant", "input H", "stream", "norm of a stream", "number per entry", "earlier input", "earlier value", "output",
+    "heads", "input per sequence",
 )  # fmt: skip
 # What a chain may have on request, and a fused kernel does not take.
 OTHERS = ("state of parts", "numbers per head", "operand of parts", "repeated parts")
@@ -44,6 +45,7 @@ class _Chain(Links):
     def __init__(self, seed: int, others: bool) -> None:
         super().__init__(Random(f"chain {seed} {others}"), others)
         self.seed = seed
+        self.per_sequence: set[str] = set()
         # This generator is another one, so that a seed's number of phases does not depend on what else is drawn.
         self.phases = Random(f"phases {seed}").randint(1, MOST_PHASES)
 
@@ -77,11 +79,11 @@ class _Chain(Links):
             self.features.add("norm of a stream")
             self.keep("tanh(x1)")
         if self.chance(0.2):
-            self.declare("input u: H", "input H")
+            self.declare(f"input u: H{self.once('u')}", "input H")
             self.extra["u"] = HIDDEN
             self.keep("u")
         if self.chance(0.15):
-            self.declare("input gap: 1", "number per entry")
+            self.declare(f"input gap: 1{self.once('gap')}", "number per entry")
             self.extra["gap"] = 1
             self.keep("exp(-gap)", is_narrow=True)
         if self.chance(0.2):
@@ -89,6 +91,14 @@ class _Chain(Links):
             self.keep("tanh(pv)")
         if self.chance(0.25):
             self.declare("const dt = 0.4", "constant")
+
+    def once(self, name: str) -> str:
+        """Whether an input is given per sequence. Of a generator of its own, so that a seed's other draws stay."""
+        if Random(f"{self.seed} {name}").random() < 0.5:
+            return ""
+        self.features.add("input per sequence")
+        self.per_sequence.add(name)
+        return " per sequence"
 
     def declare_states(self) -> None:
         count = self.random.choice((1, 1, 2, 2, 3))
@@ -143,8 +153,9 @@ class _Chain(Links):
         found = states(program)
         given: dict[str, Any] = {name: self.sizes[name] for name in "KPQ" if name in self.sizes}
         case = Case(
-            text, lambda H: found, Step(program), heads=self.heads, extra=self.extra, arguments=given, bounded=True
-        )
+            text, lambda H: found, Step(program), heads=self.heads, extra=self.extra, arguments=given, bounded=True,
+            per_sequence=self.per_sequence,
+        )  # fmt: skip
         lengths = (self.random.randrange(4), self.random.randrange(4), 3)
         settings = (
             Setting(heads=self.heads, steps=2, states=True),

@@ -130,8 +130,15 @@ class Draft:
         if self.chance(0.6):
             terms.append("W@x")
             if self.chance(0.15):
-                self.features.add("earlier input")
-                terms[-1] = "W@(x + 0.5*x[t-1])"
+                # In turns, so that nothing else that a seed draws depends on it.
+                if len(self.equations) % 2:
+                    self.features.add("earlier input")
+                    terms[-1] = "W@(x + 0.5*x[t-1])"
+                else:
+                    self.declare("weights K: matrix", "earlier value")
+                    name = self.new("u")
+                    self.write(name, "tanh(W@x)")
+                    terms[-1] = f"K@({name} + 0.5*{name}[t-1] + 0.25*{name}[t-3])"
         if self.chance(0.7):
             terms.append("b")
         return "".join(f" + {term}" for term in terms)

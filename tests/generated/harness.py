@@ -14,7 +14,8 @@ from rnncc.ir.cell import Cell
 from rnncc.ir.verify import verify
 from rnncc.language.source import Source
 from rnncc.verify import reference
-from tests.generated.cells import Generated, generate
+from tests.generated.cells import generate
+from tests.generated.records import Generated
 from tests.language.loop import compare
 from tests.packages import reference_package
 
@@ -79,7 +80,9 @@ def evaluated(each: Generated, layer_class: Callable[..., Any], cell: Cell) -> d
     sizes, heads = each.sizes, each.case.heads
     layer = layer_class(sizes["I"], sizes["H"], num_heads=heads, dtype=torch.float64, **each.case.arguments)
     inputs = {"x": torch.rand(4, 2, sizes["I"], dtype=torch.float64)}
-    inputs |= {name: torch.rand(4, 2, width, dtype=torch.float64) for name, width in each.case.extra.items()}
+    for name, width in each.case.extra.items():
+        steps = () if name in each.case.per_sequence else (4,)
+        inputs[name] = torch.rand(*steps, 2, width, dtype=torch.float64)
     mask: dict[str, Any] = {"lengths": torch.tensor([4, 2]), "reset": torch.tensor([[0, 0], [0, 1], [1, 0], [0, 0]])}
     with torch.no_grad():
         extra = {name: value for name, value in inputs.items() if name != "x"}

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.definitions import definition
-from tests.generated.program import Equation, Program, Width
+from tests.generated.matrices import ELEMENTWISE, OF_MATRICES, called
+from tests.generated.program import Equation, Program, Width, is_time
 from tests.language.loop import Values, given
 
 BINARY: dict[type[ast.operator], Callable[[Tensor, Tensor], Tensor]] = {
@@ -68,12 +69,16 @@ class _Values:
         self.p, self.s, self.x = p, s, x
         self.known: dict[str, Tensor] = {}
         self.argument: dict[str, Tensor] = {}  # of a derivative
+        self.older: set[str] = set()  # the values of equations that are read at an older step
         self.equation = next(iter(program.equations.values()))
 
     def results(self) -> Values:
         found = {name: self.value(name).reshape(-1) for name in self.program.states}
         if self.program.output:
             found["out"] = self.value(self.program.output).reshape(-1)
+        # What later steps read; it may read older values in turn.
+        while missing := sorted(self.older - found.keys()):
+            found |= {name: self.value(name) for name in missing}
         return found
 
     # Widths
@@ -129,7 +134,7 @@ class _Values:
                     return self.wide(self.program.states[name])
                 if name in self.program.inputs:
                     return self.wide(self.program.inputs[name])
-                return self.of_target(self.instance(node))
+                return self.of_target(name if is_time(node.slice) else self.instance(node))
             case ast.BinOp(left, op, right) if not isinstance(op, ast.MatMult):
                 return self.width(left) or self.width(right)
             case ast.UnaryOp(_, operand):
@@ -252,13 +257,17 @@ class _Values:
     def indexed(self, node: ast.Subscript) -> Tensor:
         assert isinstance(node.value, ast.Name)
         name = node.value.id
-        if name not in (*self.program.states, *self.program.inputs):
+        if not is_time(node.slice):
             return self.value(self.instance(node))
         back = -eval(ast.unparse(node.slice), {"__builtins__": {}}, {**self.program.constants, "t": 0})
         if name in self.program.inputs:
             return self.lay(self.x(name, back), self.program.width(self.program.inputs[name]))
         if back == 0:
             return self.value(name)
+        if name not in self.program.states:
+            self.older.add(name)
+            older: Tensor = self.x(name, back)
+            return older.expand(self.value(name).shape) if older.dim() == 0 else older
         width = self.program.width(self.program.states[name])
         before: Tensor = self.s(name, back)
         return before.reshape(self.layout(width) if width.names else (1, 1, 1))
@@ -311,7 +320,8 @@ class _Values:
             case ast.Name(name):
                 return self.kind(name).startswith(("matrix", "blockdiag", "diag"))
             case ast.Call(ast.Name(name)):
-                return name in ("T", "eye")
+                is_elementwise = name in ELEMENTWISE and self.is_matrix(node.args[0])
+                return is_elementwise or name in ("T", "eye", "diag") or called(node) in OF_MATRICES
             case ast.BinOp(left, ast.MatMult(), right):
                 return self.is_matrix(left) and self.is_matrix(right)
             case ast.BinOp(left, _, right):
@@ -332,8 +342,13 @@ class _Values:
                 return self.parameter(name)
             case ast.Call(ast.Name("T"), [inner]):
                 return self.matrix(inner).transpose(-1, -2)
+            case ast.Call(_, [inner]) if (name := called(node)) in OF_MATRICES:
+                return OF_MATRICES[name](self.matrix(inner))
+            case ast.Call(ast.Name(name), [inner]) if name in ELEMENTWISE:
+                return ELEMENTWISE[name](self.matrix(inner))
             case ast.BinOp(left, ast.MatMult(), right):
-                return self.matrix(left) @ self.matrix(right)
+                first, second = self.both(left, right)
+                return first @ second
             case ast.BinOp(left, op, right):
                 return BINARY[type(op)](*self.both(left, right))
             case ast.UnaryOp(_, operand):
@@ -341,11 +356,17 @@ class _Values:
         raise AssertionError(ast.dump(node))
 
     def both(self, left: ast.expr, right: ast.expr) -> tuple[Tensor, Tensor]:
-        """Two sides of matrix arithmetic: numbers scale, `eye` has the shape of what stands beside it."""
+        """Two sides of matrix arithmetic: numbers scale, `eye` and `diag` have the shape of what stands beside them."""
 
         def side(node: ast.expr, other: ast.expr) -> Tensor:
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and _is_eye(node.right):
                 return self.eval(node.left, None).reshape(()) * side(node.right, other)
+            name = called(node) if isinstance(node, ast.Call) else ""
+            if name == "diag" and isinstance(node, ast.Call):
+                beside = self.matrix(other)
+                return torch.diag_embed(self.parameter(ast.unparse(node.args[0])).reshape(beside.shape[:-1]))
+            if name == "norm" and isinstance(node, ast.Call):
+                return self.matrix(node.args[0]).square().sum((-2, -1), keepdim=True).sqrt()
             if _is_eye(node):
                 return torch.eye(self.matrix(other).shape[-1], dtype=torch.float64)
             return self.matrix(node) if self.is_matrix(node) else self.eval(node, None).reshape(())

@@ -19,7 +19,16 @@ def reads_values(text: str) -> bool:
     tree = ast.parse(text.strip(), mode="eval")
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called}
-    return bool(names - {"ps", "dt", "pi", "inf"})
+    # The argument of a derivative is no value.
+    arguments = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    return bool(names - arguments - {"ps", "dt", "pi", "inf"})
+
+
+def names_an_input(text: str, known: Iterable[str]) -> bool:
+    """Whether an expression has one of the names in every turn of a loop: a choice may leave out the one it has."""
+    nodes = list(ast.walk(ast.parse(text, mode="eval")))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return bool(names.intersection(known)) and not any(isinstance(node, ast.IfExp) for node in nodes)
 
 
 def _is_narrow(node: ast.expr, known: set[str]) -> bool:

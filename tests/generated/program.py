@@ -77,6 +77,11 @@ class Program:
         return frozenset(outside - inside - {"H"})
 
 
+def is_time(index: ast.expr) -> bool:
+    """Whether an index is a time, and not the turn of a loop."""
+    return any(isinstance(node, ast.Name) and node.id == "t" for node in ast.walk(index))
+
+
 def expression(text: str) -> ast.expr:
     """The syntax of an expression."""
     return ast.parse(re.sub(r"(\w+) -> ", r"lambda \1: ", text.strip()), mode="eval").body
@@ -109,7 +114,7 @@ def _number(program: Program, text: str) -> int:
 
 def _declared(program: Program, line: str, given: Mapping[str, float | str]) -> bool:
     keyword, _, rest = line.partition(" ")
-    entries = [_entry(entry) for entry in re.split(r",\s*(?![^(]*\))", rest)]
+    entries = [_entry(entry) for entry in re.split(r",\s*(?![^(]*\))", rest.replace(" per sequence", ""))]
     match keyword:
         case "input":
             program.inputs |= {name: width or program.inputs["x"] for name, width, _ in entries}
@@ -121,7 +126,7 @@ def _declared(program: Program, line: str, given: Mapping[str, float | str]) -> 
             program.locals |= {name: width for name, width, _ in entries}
         case "weights":
             program.groups |= {name: kind for name, kind, _ in entries}
-        case "param":
+        case "param" | "buffer":
             program.params |= {name: kind for name, kind, _ in entries}
         case "dim":
             for name, _, default in entries:

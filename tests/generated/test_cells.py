@@ -38,14 +38,16 @@ def test_a_seed_is_a_cell() -> None:
 
 def test_the_cells_hold_the_whole_language() -> None:
     """Every function, in every placement's reach; so that a row of the operator table is not forgotten."""
-    from rnncc.language.functions import ROW_FUNCTIONS
+    from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
     from rnncc.language.operators import OPERATORS, SURROGATES
 
     texts = [generate(seed).text for seed in range(300)]
-    called = {name for name, row in OPERATORS.items() if row.user} | set(ROW_FUNCTIONS) | {"T", "eye"}
+    called = {name for name, row in OPERATORS.items() if row.user} | {*ROW_FUNCTIONS, *MATRIX_FUNCTIONS}
     unseen = [name for name in called | set(SURROGATES) if not any(f"{name}(" in text for text in texts)]
     words = (" ** ", " / ", " @ ", " == ", " if ", "for l in", "= learned", ": 2*H", ": P", ": H//2", "[t-3]", "x[t-1]",
-             "-inf", "bR", "def def0(arg0) = ", "def0(arg0, arg1)", "g_v", "u -> ", "input in1: H = ")  # fmt: skip
+             "-inf", "bR", "v1[t-1]", "v2[t-3]", "def def0(arg0) = ", "def0(arg0, arg1)", "g_v", "u -> ",
+             "input in1: H = ", "buffer MF", "axis=rows", "axis=columns", " per sequence",
+             " per sequence = ")  # fmt: skip
     assert (unseen, [word for word in words if not any(word in text.replace("t - ", "t-") for text in texts)]) == (
         [],
         [],

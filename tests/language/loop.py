@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -21,10 +21,11 @@ HIDDEN, INPUT, STEPS, BATCH = 6, 5, 7, 3
 @dataclass(frozen=True, slots=True)
 class Case:
     """A cell's text, its states for a hidden size, and one step of it. `step(p, s, x, k)`: parameters by name, the
-    state `s(name, steps back)`, the input `x(name, steps back)`, sizes N, H, D; it returns the new states, and `out`
-    where that is not the first state. `extra`: the widths of further inputs; `defaults`: those of them that the layer
-    is not given, with their numbers. `square`: I == H. `whole`: whole numbers everywhere, so that there are ties.
-    `bounded`: every number lies between -1 and 1."""
+    state `s(name, steps back)`, the input or older value `x(name, steps back)`, sizes N, H, D; it returns the new
+    states, values that later steps read, and `out` where that is not the first state. `extra`: the widths of further
+    inputs; `defaults`: those of them that the layer is not given, with their numbers; `per_sequence`: those that are
+    [B, width]. `square`: I == H. `whole`: whole numbers everywhere, so that there are ties. `bounded`: every number
+    lies between -1 and 1."""
 
     text: str
     states: Callable[[int], States]
@@ -32,6 +33,7 @@ class Case:
     heads: int = 1
     extra: Mapping[str, int] = field(default_factory=dict)
     defaults: Mapping[str, float] = field(default_factory=dict)
+    per_sequence: Collection[str] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict)
     square: bool = False
     whole: bool = False
@@ -40,6 +42,11 @@ class Case:
     @property
     def name(self) -> str:
         return self.text.split()[1]
+
+    def shape(self, name: str, steps: int) -> tuple[int, ...]:
+        """Of a further input."""
+        once = (BATCH, self.extra[name])
+        return once if name in self.per_sequence else (steps, *once)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +149,7 @@ def one_direction(
         start = {name: hx[name][entry] if hx is not None else initial[name] for name in initial}
         past: list[Values] = []
         for t in reversed(range(length)) if reverse else range(length):
-            now = {name: value[t, entry] for name, value in inputs.items()}
+            now = {name: value[entry] if value.dim() == 2 else value[t, entry] for name, value in inputs.items()}
             later = t + 1 if reverse else t  # the later one of the two steps between which nothing passes
             if reset is not None and later < length and reset[later, entry]:
                 past, start = [], initial
@@ -151,6 +158,8 @@ def one_direction(
                 return past[-back][name] if back <= len(past) else start[name]
 
             def x(name: str = "x", back: int = 0, past: list[Values] = past, now: Values = now) -> Tensor:
+                if name not in now:
+                    return past[-back][name] if back <= len(past) else torch.zeros((), dtype=torch.float64)
                 if back == 0:
                     return now[name]
                 return past[-back][f"input {name}"] if back <= len(past) else torch.zeros_like(now[name])
@@ -187,20 +196,19 @@ def compare(
     assert ("CPU kernels" in layer.explain()) == kernels
     parameters: list[Values] = []
     with torch.no_grad():
-        for tensor in layer.parameters():
+        for tensor in (*layer.parameters(), *layer.buffers()):
             tensor.copy_(0.6 * draw(*tensor.shape) if not case.whole else draw(*tensor.shape))
     places = [(index // directions, index % directions == 1) for index in range(setting.layers * directions)]
+    trained = {member.name for each in layer.spec.parameters if each.trained for member in each.members}
     for number, reverse in places:
         views = layer.gate_parameters(number, reverse=reverse)
-        parameters.append({name: view.detach().clone().requires_grad_() for name, view in views.items()})
+        parameters.append({n: view.detach().clone().requires_grad_(n in trained) for n, view in views.items()})
+    shapes = {name: case.shape(name, setting.steps) for name in case.extra}
     inputs = {
         "x": draw(setting.steps, BATCH, width),
-        **{n: draw(setting.steps, BATCH, w).abs() for n, w in case.extra.items() if n not in case.defaults},
+        **{name: draw(*shape).abs() for name, shape in shapes.items() if name not in case.defaults},
     }
-    written_out = {
-        name: torch.full((setting.steps, BATCH, case.extra[name]), value, dtype=torch.float64)
-        for name, value in case.defaults.items()
-    }
+    written_out = {name: torch.full(shapes[name], value, dtype=torch.float64) for name, value in case.defaults.items()}
     states = case.states(HIDDEN)
     hx = {name: draw(len(places), BATCH, w) for name, (w, _) in states.items()} if setting.states else None
     reset = torch.rand(setting.steps, BATCH, generator=generator) < 0.3 if setting.reset else None

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from rnncc.analysis.recurrent import CLIP, loop_constants, recurrent_reads, with_aliases
-from rnncc.ir.cell import Role, Value, operands, value_table
+from rnncc.analysis.untrained import untrained
+from rnncc.ir.cell import Role, Stream, Value, is_per_sequence, operands, value_table
 from rnncc.ir.dim import HEADS, ONE, Dim, evaluate
 from rnncc.ir.structure import diagonal_blocks
 from rnncc.runtime.elementwise import clip_gradient
@@ -50,6 +51,11 @@ def heads_fit(loop: Loop, sizes: Mapping[str, int], heads: int) -> bool:
     return all(evaluate(width, known) % heads == 0 for width in widths if width not in (ONE, HEADS))
 
 
+def lies_once(tensor: Tensor) -> bool:
+    """Whether a tensor [T, B, width] has one step in memory, for all steps."""
+    return tensor.shape[0] > 1 and tensor.stride(0) == 0
+
+
 class Case:
     """Random tensors of a loop, what the interpreter makes of them, and what the kernel does."""
 
@@ -60,8 +66,10 @@ class Case:
         self.compute = torch.float64 if problem.dtype == torch.float64 else torch.float32
         torch.manual_seed(seed)
         segment = loop.segment
-        self.streams = [self._stream(stream.members) for stream in segment.streams]
+        self.streams = [self._stream(stream) for stream in segment.streams]
         self.weights = [self._weight(weight.members) for weight in segment.weights]
+        fixed = untrained(loop.cell)
+        self.trained = [not fixed.issuperset(weight.members) for weight in segment.weights]
         # Positive, because some cells divide by a state.
         self.states = [
             self._rounded(0.1 + 0.8 * torch.rand(problem.batch, self.width(name))) for name in segment.states
@@ -87,11 +95,14 @@ class Case:
         """Float64 numbers that the dtype can hold."""
         return tensor.to(self.problem.dtype).double()
 
-    def _stream(self, members: tuple[str, ...]) -> Tensor:
-        shape = (self.problem.steps, self.problem.batch)
+    def _stream(self, stream: Stream) -> Tensor:
+        """A stream; one that is the same at all steps lies in memory once."""
+        shape, members = (self.problem.steps, self.problem.batch), stream.members
         if members[0] in MASKS:
             return (torch.rand(*shape, 1) < (0.3 if members[0] == "reset__" else 0.8)).double()
-        return self._rounded(1.8 * torch.rand(*shape, sum(self.width(name) for name in members)) - 0.9)
+        width, once = sum(self.width(name) for name in members), is_per_sequence(stream, self.values)
+        made = self._rounded(1.8 * torch.rand(1 if once else shape[0], shape[1], width) - 0.9)
+        return made.expand(*shape, width)
 
     def _weight(self, members: tuple[str, ...]) -> Tensor:
         rows = sum(self.width(name) for name in members)
@@ -124,7 +135,7 @@ class Case:
         """The same, computed in a dtype."""
         problem, segment = self.problem, self.loop.segment
         given_tensors = (*self.streams, *self.weights, *self.states)
-        leaves = [tensor.to(dtype, copy=True).requires_grad_() for tensor in given_tensors]
+        leaves = [tensor.contiguous().to(dtype, copy=True).requires_grad_() for tensor in given_tensors]
         streams = leaves[: len(self.streams)]
         weights = leaves[len(self.streams) : len(self.streams) + len(self.weights)]
         products = recurrent_reads(segment)
@@ -134,8 +145,8 @@ class Case:
             name: torch.tensor([value], dtype=dtype)
             for name, value in zip(loop_constants(segment), self.constants, strict=True)
         }
-        for weight, tensor in zip(segment.weights, weights, strict=True):
-            fixed |= self._split(weight.members, tensor, 0)
+        for weight, tensor, trained in zip(segment.weights, weights, self.trained, strict=True):
+            fixed |= self._split(weight.members, tensor if trained else tensor.detach(), 0)
         states = dict(zip(segment.states, leaves[len(leaves) - len(self.states) :], strict=True))
         sequences: dict[str, list[Tensor]] = {name: [] for name in segment.sequences}
         order = range(problem.steps)
@@ -171,6 +182,8 @@ class Case:
         return dict(zip(members, pieces, strict=True))
 
     def _input(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        if tensor.dim() == 3 and lies_once(tensor):
+            return self._input(tensor[:1], dtype).expand(tensor.shape)
         given = tensor.to(dtype)
         if self.problem.batch_first and given.dim() == 3:
             return given.transpose(0, 1).contiguous().transpose(0, 1)
@@ -225,7 +238,10 @@ class Case:
             None if mask else self._output(tuple(tensor.shape), dtype)
             for tensor, mask in zip(self.streams, masked, strict=True)
         ]
-        d_weights = [self._output(tuple(tensor.shape), dtype) for tensor in self.weights]
+        d_weights = [
+            self._output(tuple(tensor.shape), dtype) if trained else None
+            for tensor, trained in zip(self.weights, self.trained, strict=True)
+        ]
         d_states = [self._output(tuple(tensor.shape), dtype) for tensor in self.states]
         tables = [streams, weights, states, saved, d_sequences, d_final, d_streams, d_weights, d_states]
         self._call(library, "backward", isa, tables)

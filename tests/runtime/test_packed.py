@@ -67,6 +67,10 @@ def test_dropout_between_layers() -> None:
 
 
 LATE = "cell Late\nweights V: matrix\nstate h = learned\nh[t] = tanh(W@x + V@x[t-1] + R@h[t-2] + b) + 0.1*h[t-3]"
+OLDER = (
+    "cell Older\nweights k: vector, k2: vector, V: matrix\nstate h = learned\nu = W@x + b\n"
+    "c = silu(u + k*u[t-1] + k2*u[t-3])\nh[t] = tanh(V@c + R@h[t-1] + b) + 0.1*V_h@u[t-1]"
+)
 KINDS: list[tuple[str, str, dict[str, Any]]] = [
     ("lstm", "LSTM", {}),
     ("gruv3", "GRUv3", {"num_heads": 3}),
@@ -78,6 +82,7 @@ KINDS: list[tuple[str, str, dict[str, Any]]] = [
     ("scrn", "SCRN", {}),
     ("rwkv4", "RWKV4", {}),
     (LATE, "Late", {"return_delays": True}),
+    (OLDER, "Older", {"return_delays": True}),
 ]
 
 

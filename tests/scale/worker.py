@@ -255,6 +255,37 @@ def distributed_tensors_of_a_step(device: str, folder: Path) -> None:
     compare({"h": whole(h.detach()), "c": whole(c.detach())}, {"h": expected[0], "c": expected[1]}, CLOSE)
 
 
+def distributed_buffers(device: str, folder: Path) -> None:
+    """Buffers and masks are replicated as parameters are."""
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    torch.manual_seed(0)
+    text = "cell Echo\nstate h\nbuffer A: sparse(density=0.5) = spectral(0.9)\nh[t] = tanh(W@x + A@h[t-1] + b)\n"
+    alone = rnncc.compile(text, "echo").Echo(IN, H).to(device)
+    x, _ = batch(device, 0)
+    layer = distribute_module(copy.deepcopy(alone), mesh)
+    assert isinstance(layer.A_l0, DTensor)
+    output, h = layer(distribute_tensor(x, mesh, [Shard(1)]))
+    expected, last = alone(x)
+    output.square().sum().backward()
+    expected.square().sum().backward()
+    found = {"output": output.detach(), "h_n": h.detach()} | gradients(layer)
+    wanted = {"output": expected.detach(), "h_n": last.detach()} | gradients(alone)
+    compare({k: whole(v) for k, v in found.items()}, wanted, CLOSE)
+
+
+def distributed_tensors_per_sequence(device: str, folder: Path) -> None:
+    """An input per sequence has the batch first, where other inputs have it second."""
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    torch.manual_seed(0)
+    text = "cell Given\ninput c: 3 per sequence\nstate h\nweights V: matrix\nh[t] = tanh(W@x + R@h[t-1] + V@c)\n"
+    alone = rnncc.compile(text, "given").Given(IN, H).to(device)
+    x, c = torch.randn(T, 5, IN, device=device), torch.randn(5, 3, device=device)
+    layer = distribute_module(copy.deepcopy(alone), mesh)
+    output, h = layer(distribute_tensor(x, mesh, [Shard(1)]), c=distribute_tensor(c, mesh, [Shard(0)]))
+    expected = alone(x, c=c)
+    compare({"y": whole(output.detach()), "h": whole(h.detach())}, {"y": expected[0], "h": expected[1]}, CLOSE)
+
+
 def distributed_tensors_that_are_refused(device: str, folder: Path) -> None:
     mesh = init_device_mesh(device, (dist.get_world_size(),))
     layer = rnncc.load("lstm").LSTM(IN, H).to(device)
@@ -283,7 +314,8 @@ def distributed_tensors_that_are_refused(device: str, folder: Path) -> None:
 
 
 CASES = (
-    distributed_tensors, distributed_tensors_of_a_step, distributed_tensors_that_are_refused,
+    distributed_tensors, distributed_tensors_of_a_step, distributed_buffers, distributed_tensors_per_sequence,
+    distributed_tensors_that_are_refused,
     ddp, ddp_compiled, ddp_accumulates, ddp_autocast, fsdp, fsdp_accumulates, fsdp_mixed_precision,
     fsdp_clips_the_norm, checkpoint,
 )  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rnncc.ir.cell import Constraint, Initialiser, Input, State
-from rnncc.ir.dim import HIDDEN_SIZE, INPUT_SIZE, constant, floor_divide, named, scale
-from rnncc.ir.term import Equation, Eye, Num, Op, Product, Row, Share, Term, Transposed, Val
+from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, constant, floor_divide, named, scale
+from rnncc.ir.term import Equation, Eye, Num, OfMatrix, Op, Product, Row, Share, Term, Transposed, Val, walk
 from rnncc.ir.typed import Group, GroupMember, Init, Param, ParameterType, Shape, Typed
 from tests.stages.checking import typed
 
@@ -43,7 +43,7 @@ def test_an_elman_cell_is_what_a_hand_would_write() -> None:
         inits=(Init("b_h", Initialiser("constant", (1.0,))),),
         equations=(Equation("h", "h[t]", Op("tanh", (total(*products, Val("b_h")),))),),
         state_delays={"h": 1},
-        input_delays={},
+        value_delays={},
         shapes={
             "x": Shape(INPUT_SIZE), "h": H, "h__1": H, "W_h": WIDE, "R_h": Shape(HIDDEN_SIZE, HIDDEN_SIZE, "matrix"),
             "b_h": H,
@@ -71,7 +71,7 @@ def test_a_loop_makes_an_equation_a_turn() -> None:
 
 def test_what_is_read_of_the_past_is_counted() -> None:
     cell = typed("state h, c", "h[t] = tanh(W@x[t-2] + R@h[t-3] + c[t-1])", "c[t] = h[t-1] + x[t-1]")
-    assert (cell.state_delays, cell.input_delays) == ({"h": 3, "c": 1}, {"x": 2})
+    assert (cell.state_delays, cell.value_delays) == ({"h": 3, "c": 1}, {"x": 2})
     assert {"x__1", "x__2", "h__delay2__1", "c__1"} <= set(cell.shapes)
 
 
@@ -84,6 +84,20 @@ def test_functions_of_matrices_and_across_units_stay_as_they_were_meant() -> Non
     assert (term(cell, "i"), term(cell, "f")) == (Share(Val("v"), ("i", "f"), 0), Share(Val("v"), ("i", "f"), 1))
     assert cell.shapes["v"] == Shape(scale(HIDDEN_SIZE, 2))
     assert cell.params == (Param("A", MATRIX, Initialiser()),)
+
+
+def test_functions_of_matrices_give_matrices_and_norms() -> None:
+    cell = typed("state h", "dim P = 4", "param A: matrix, M: matrix(P, H), v: vector", "buffer s: vector = 2",
+                 "Q = expm(A)@diag(s)", "n = norm(M)", "h[t] = Q@h[t-1] + n + T(M)@(softmax(M, axis=rows)@x)",
+                 "param x1: vector")  # fmt: skip
+    matrix = Shape(HIDDEN_SIZE, HIDDEN_SIZE, "matrix")
+    assert cell.shapes["A"] == cell.shapes["Q"] == matrix
+    assert (cell.shapes["n"], cell.shapes["s"]) == (Shape(HEADS), Shape(HIDDEN_SIZE))
+    assert term(cell, "Q") == Product(OfMatrix("expm", Val("A")), OfMatrix("diag", Val("s")))
+    assert term(cell, "n") == OfMatrix("norm", Val("M"))
+    softmax = OfMatrix("softmax", Val("M"), "rows")
+    assert softmax.operator == "softmax_rows" and softmax in list(walk(term(cell, "h")))
+    assert [param.trained for param in cell.params] == [True, True, True, False, True]
 
 
 def test_sizes_are_solved_and_what_divides_them_is_known() -> None:

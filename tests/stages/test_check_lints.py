@@ -20,6 +20,8 @@ from tests.stages.checking import ELMAN, body, codes, diagnose
         (("input x, gap: 1", "state h", ELMAN), ["RNN253"]),
         (("state h", "h[t] = tanh(R@h[t-1] + b)"), ["RNN253"]),
         (("state h", "h[t] = tanh(W@x[t-1] + R@h[t-1])"), []),
+        (("state h", "u = W@x", "h[t] = tanh(u[t-1] + R@h[t-1])"), []),
+        (("state h", "u = W@x", "h[t] = tanh(W@x + R@h[t-1])", "z = u[t-1]"), ["RNN251", "RNN251"]),
         (("state h, c", ELMAN, "c[t] = h[t] + c[t-1]"), ["RNN254"]),
         (("state h, c", "h[t] = tanh(W@x + c[t-1])", "c[t] = h[t] + c[t-1]"), []),
         (("state h", "output y", ELMAN, "y = W@x"), ["RNN255"]),

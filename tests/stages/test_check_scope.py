@@ -68,22 +68,28 @@ REFUSED = {
         "RNN220", "H", "here write a number",
     ),
     # Functions of parameters.
-    "Cayley transform": (
-        ("state h", "param A: matrix(H, H)", "S = A - T(A)", "Q = inv(eye(H) + S)@(eye(H) - S)",
-         "h[t] = relu(W@x + Q@h[t-1])"),
-        "RNN203", "inv", "torch.nn.utils.parametrize",
+    "pseudo-inverse": (
+        ("state h", "param A: matrix(H, H)", "Q = pinv(A)", "h[t] = relu(W@x + Q@h[t-1])"),
+        "RNN203", "pinv", "torch.nn.utils.parametrize",
     ),
-    "exponential of a matrix": (
-        ("state h", "param A: matrix(H, H)", "Q = expm(A - T(A))", "h[t] = relu(W@x + Q@h[t-1])"),
-        "RNN203", "expm", "torch.nn.utils.parametrize",
+    "linear system": (
+        ("state h", "param A: matrix(H, H), B: matrix(H, H)", "h[t] = relu(W@x + solve(A, B)@h[t-1])"),
+        "RNN203", "solve", "'inv(A)@B'",
+    ),
+    "weight norm": (
+        ("state h", "weights V: matrix", "h[t] = tanh(W@x + weight_norm(V)@h[t-1])"),
+        "RNN203", "weight_norm", "'diag(g)@normalize(V, axis=rows)' with 'param g: vector'",
+    ),
+    "orthogonal matrix": (
+        ("state h", "h[t] = tanh(W@x + orthogonal(R)@h[t-1])"), "RNN203", "orthogonal", "'expm(A - T(A))'",
     ),
     "frozen matrix": (
         ("state h", "param A: matrix(H, H) = frozen(orthogonal)", "h[t] = tanh(W@x + A@h[t-1])"),
-        "RNN224", "frozen(orthogonal)", "requires_grad_(False)",
+        "RNN224", "frozen(orthogonal)", "'buffer M: matrix = orthogonal'",
     ),
-    "buffer": (
-        ("state h", "buffer A: matrix(H, H)", "h[t] = tanh(W@x + A@h[t-1])"),
-        "RNN120", "buffer", "requires_grad_(False)",
+    "type of a buffer": (
+        ("state h", "param A: buffer", "h[t] = tanh(W@x + R@h[t-1]) + A"),
+        "RNN227", "buffer", "'buffer M: matrix = orthogonal'",
     ),
     "low rank": (
         ("state h", "param V: lowrank(4)", "h[t] = tanh(W@x + V@h[t-1])"), "RNN227", "lowrank(4)", "weights V: lowrank",
@@ -107,8 +113,19 @@ REFUSED = {
     ),
     # Time and units.
     "causal convolution of a projection": (
-        ("state h", "u = W@x", "h[t] = 0.9*h[t-1] + u + 0.5*u[t-1]"),
-        "RNN216", "u[t-1]", "causal convolution 'W_u@x[t-1]'",
+        ("state h", "u = conv1d(W@x, 3)", "h[t] = 0.9*h[t-1] + u"),
+        "RNN229", "conv1d", "k0*u + k1*u[t-1]",
+    ),
+    "causal convolution of what depends on a state": (
+        ("state h", "u = W@x + R@h[t-1]", "h[t] = 0.9*h[t-1] + u + 0.5*u[t-2]"),
+        "RNN216", "u[t-2]", "'state u_held', 'u_held[t] = u', 'u_held[t-2]'",
+    ),
+    "delay": (
+        ("state h", "u = W@x", "h[t] = 0.9*h[t-1] + shift(u, 1)"), "RNN203", "shift", "'u[t-1]' is an older value",
+    ),
+    "convolution by one matrix of a projection": (
+        ("state h", "u = W@x", "weights K: matrix", "h[t] = 0.9*h[t-1] + K@u + K@u[t-1]"),
+        "RNN210", "K@u[t-1]", "'K2@u[t-1]'",
     ),
     "causal convolution by one matrix": (
         ("state h", "h[t] = tanh(W@x + W@x[t-1] + R@h[t-1])"),
@@ -169,6 +186,19 @@ state h
 u = W@x
 h[t] = 0.9*h[t-1] + u + 0.5*(W_u@x[t-1])
 
+cell ConvolvedUnits
+state h
+weights k0: vector, k1: vector, k2: vector
+u = W@x
+c = k0*u + k1*u[t-1] + k2*u[t-2]
+h[t] = 0.9*h[t-1] + c
+
+cell Held
+state h, u_held
+u = W@x + R@h[t-1]
+u_held[t] = u
+h[t] = 0.9*h[t-1] + u + 0.5*u_held[t-2]
+
 cell ConvolvedTwice
 state h
 weights W2: matrix
@@ -199,6 +229,23 @@ cell LowRank
 state h
 param U: matrix(H, 4), V: matrix(4, H)
 h[t] = tanh(W@x + U@(V@h[t-1]))
+
+cell Solved
+state h
+param A: matrix(H, H), B: matrix(H, H)
+h[t] = tanh(W@x + (inv(eye(H) + A@T(A))@B)@h[t-1])
+
+cell WeightNormed
+state h
+weights V: matrix
+param g: vector
+h[t] = tanh(W@x + (diag(g)@normalize(V, axis=rows))@h[t-1])
+
+cell Orthogonal
+state h
+param A: matrix
+buffer M: matrix = orthogonal
+h[t] = tanh(W@x + expm(A - T(A))@h[t-1] + M@h[t-1])
 
 cell Noisy
 input noise: H

@@ -85,6 +85,7 @@ def codes(text: str) -> list[str]:
         ("a if b == 1 else c", IfElse(Binary("==", B, ONE), A, C)),
         ("a if b else b if c else a", IfElse(B, A, IfElse(C, B, A))),
         ("h[t-1]", Index("h", Binary("-", Name("t"), ONE))),
+        ("u[l][t-1]", Index("u", Name("l"), Binary("-", Name("t"), ONE))),
         ("f()", Call("f", ())),
         ("f(a, b)", Call("f", (A, B))),
         ("f(a, grad=g(10))", Call("f", (A,), (("grad", Call("g", (Number(10, True),))),))),
@@ -100,6 +101,14 @@ def codes(text: str) -> list[str]:
 )
 def test_expression(text: str, tree: Expression) -> None:
     assert expression(text) == tree
+
+
+def test_a_buffer_is_shown_as_it_is_written() -> None:
+    text = (
+        "cell Echo\nstate h\nbuffer A: matrix = spectral(0.9)\nparam g: vector\nh[t] = softmax(A, axis=rows)@h[t - 1]"
+    )
+    (cell,) = parse(Source("test.rnn", text))
+    assert show_declaration(cell) == text
 
 
 def test_a_derivative_is_shown_as_it_is_written() -> None:
@@ -134,6 +143,15 @@ def test_number(text: str, value: float, is_integer: bool) -> None:
     ("line", "declared"),
     [
         ("input x, gap: 1 = 1", (InputDecl("x", None), InputDecl("gap", ONE, ONE))),
+        ("input c: 1 per sequence = 1", (InputDecl("c", ONE, ONE, True),)),
+        (
+            "input per, c per sequence, sequence: 1",
+            (
+                InputDecl("per", None),
+                InputDecl("c", None, None, True),
+                InputDecl("sequence", ONE),
+            ),
+        ),
         (
             "state h, c: P = 0, m = -inf",
             (
@@ -154,6 +172,13 @@ def test_number(text: str, value: float, is_integer: bool) -> None:
             ),
         ),
         (
+            "buffer A: matrix = spectral(2), s: scalar",
+            (
+                ParamDecl("A", TypeDecl("matrix"), Call("spectral", (TWO,)), trained=False),
+                ParamDecl("s", TypeDecl("scalar"), None, trained=False),
+            ),
+        ),
+        (
             "weights p: diag, R: sparse(density=0.3)",
             (
                 WeightsDecl("p", TypeDecl("diag")),
@@ -171,6 +196,9 @@ def test_number(text: str, value: float, is_integer: bool) -> None:
         # Words of declarations are names where an equation says so.
         ("output = a", (EquationDecl((Target("output", None),), A),)),
         ("input, state = a", (EquationDecl((Target("input", None), Target("state", None)), A),)),
+        ("buffer = a", (EquationDecl((Target("buffer", None),), A),)),
+        ("buffer[t] = a", (EquationDecl((Target("buffer", Name("t")),), A),)),
+        ("buffer, a = b", (EquationDecl((Target("buffer", None), Target("a", None)), B),)),
         ("cell[1] = a", (EquationDecl((Target("cell", ONE),), A),)),
     ],
 )

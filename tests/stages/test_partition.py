@@ -201,6 +201,39 @@ def test_matrices_of_parameters_are_values_of_the_prologue() -> None:
     assert diagonal_blocks(value_table(cell)["M"].structure) == HEADS
 
 
+def test_functions_of_matrices_are_values_of_the_prologue() -> None:
+    cell = partitioned(
+        "state h",
+        "weights V: matrix",
+        "param A: matrix, g: vector, e: vector",
+        "buffer s: vector = 1",
+        "S = A - T(A)",
+        "D = diag(exp(g))",
+        "n = norm(V_h)",
+        "h[t] = tanh(W@x + (diag(s)@relu(V)@D/n)@h[t-1] + cayley(S)@h[t-1] + D@h[t-1] + (A + D)@h[t-1] + e*n + b)",
+    )
+    made = {node.target: node.expr for node in cell.prologue if isinstance(node, Pointwise)}
+    skew = apply("sub", Ref("A"), apply("transpose", Ref("A")))
+    # The diagonal of D is named once; nothing reads D itself, since its products work unit by unit.
+    (exps,) = (name for name, expr in made.items() if expr == apply("exp", Ref("g")))
+    assert "D" not in made and made["S"] == skew
+    scaled = apply("scale_columns", apply("scale_rows", Ref("s"), apply("relu", Ref("V_h"))), Ref(exps))
+    matrices = [name for name in made if value_table(cell)[name].columns is not None]
+    assert {made[name] for name in matrices} == {
+        skew,
+        apply("cayley", Ref("S")),
+        apply("div", scaled, apply("norm", Ref("V_h"))),
+        apply("add", Ref("A"), apply("diag", Ref(exps))),
+    }
+    (norm,) = (name for name, expr in made.items() if expr == apply("norm", Ref("V_h")))
+    assert value_table(cell)[norm].width == HEADS
+    assert {diagonal_blocks(value_table(cell)[name].structure) for name in (*matrices, "V_h", "A")} == {HEADS}
+    products = [each.matrix for each in cell.segments[0].nodes if isinstance(each, Contraction)]
+    assert sorted(products) == sorted(set(matrices) - {"S"})
+    trained = {parameter.name: parameter.trained for parameter in cell.parameters}
+    assert trained == {"W": True, "V": True, "b": True, "A": True, "g": True, "e": True, "s": False}
+
+
 def test_a_dim_is_solved_from_the_widths() -> None:
     cell = partitioned(
         "const chunk = 4",

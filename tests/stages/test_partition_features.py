@@ -43,6 +43,15 @@ def test_delays_of_inputs_are_chained() -> None:
     assert [each for each in batched if isinstance(each, Delay)] == [Delay("x__1", "x"), Delay("x__2", "x__1")]
 
 
+def test_a_value_has_a_chain_of_delays_and_its_other_names_share_it() -> None:
+    lines = ("state h", "weights k: vector", "z = v", "v = u[t-1]", "h[t] = a*h[t-1] + v[t-1] + k*z[t-2] + u[t-2]")
+    cell = partitioned(*lines, "a = sigmoid(0.5*u)", "u = W@x + b")
+    batched = cell.segments[0].batched
+    chain = [Delay("u__1", "u"), Delay("u__2", "u__1"), Delay("u__3", "u__2")]
+    assert [each for each in batched if isinstance(each, Delay)] == chain
+    assert cell.delays == ("u__1", "u__2", "u__3")
+
+
 def test_loops_make_one_value_a_turn() -> None:
     cell = partitioned(
         "const L = 2",
@@ -335,3 +344,30 @@ def test_what_is_computed_from_a_matrix_of_blocks_has_its_blocks() -> None:
 def test_a_w_that_joins_a_matrix_of_heads_has_one_head() -> None:
     cell = partitioned("state h", "param M: matrix(H, I)", "h[t] = tanh((W + M)@x + M@(0.5*h[t-1]))")
     assert cell.single_head_because == "W_h is joined with a matrix that has a block a head (line 4)"
+
+
+def test_what_inputs_per_sequence_make_is_computed_once() -> None:
+    """Alone, with parameters and constants, and as terms of a sum that stays in the loop. A product that a stream takes
+    in is a part of the stream."""
+    cell = partitioned(
+        "input c: 5 per sequence, d: H per sequence",
+        "const k = 2.0",
+        "state h",
+        "weights V: matrix, U: matrix",
+        "f = sigmoid(V@c + b)",
+        "g = tanh(U@d + R@h[t-1] + b)",
+        "n = tanh(W@x + V@c + b + R@h[t-1])",
+        "h[t] = f*h[t-1] + k*d*g - d*n*exp(-k*d)",
+    )
+    placements = {value.name: value.placement for value in cell.values}
+    once = [each.target for each in cell.segments[0].batched if placements[each.target] is Placement.Q]
+    assert once == ["f__V", "f", "g__U", "g__c", "n__V", "h__c", "h__c0"]
+    assert node(cell, "g__c") == Pointwise("g__c", apply("add", Ref("g__U"), Ref("b_g")))
+    assert placements["n__x"] is Placement.X and placements["c"] is Placement.Q
+    assert {each.name for each in cell.segments[0].streams} == {"f", "g__c", "n__x", "d", "h__c", "h__c0"}
+
+
+def test_an_output_of_inputs_per_sequence_alone() -> None:
+    cell = partitioned("input c: 5 per sequence", "state h", "weights V: matrix", "output y", ELMAN, "y = V@c")
+    assert targets(cell.epilogue) == ["y"]
+    assert {value.name: value.placement for value in cell.values}["y"] is Placement.Q

@@ -30,6 +30,16 @@ INPUTS, HIDDEN, HEADS = 3, 6, 2
         ),
         ("state h", "param M: matrix", "h[t] = h[t-1] + tanh(W@x + (M - T(M) - eye(H))@h[t-1] + b)"),
         ("state h", "h[t] = cumsum(softmax(W@x + R@h[t-1] + b))"),
+        ("state h", "param A: matrix, s: vector", "h[t] = tanh(W@x + (expm(A - T(A))@diag(s))@h[t-1] + b)"),
+        ("state h", "param A: matrix", "n = norm(A)", "h[t] = tanh(W@x + (softmax(A, axis=rows)/n)@h[t-1] + n*b)"),
+        (
+            "state h",
+            "local v: 2*H",
+            "param A: matrix(2*H, H), s: vector",
+            "v = (diag(s)@normalize(A, axis=columns) + tril(A))@h[t-1]",
+            "i, f = split(v)",
+            "h[t] = tanh(i)*f + W@x",
+        ),
         ("state h", "local v: 2*H", "v = concat(h[t-1], tanh(W@x))", "h[t] = R@v + b"),
     ],
 )
@@ -75,6 +85,12 @@ def test_heads_are_cells_side_by_side(lines: tuple[str, ...]) -> None:
             ("state h, s: 1", "s[t] = 0.5*s[t-1] + 1", "h[t] = s[t]*tanh(W@x + R@h[t-1])"),
             "'s' is one number, which heads cannot divide (line 2)",
         ),
+        (
+            ("state h", "param g: vector", "s = sum(g)", "h[t] = tanh((s*W)@x + R@h[t-1])"),
+            "one number a head meets a matrix that has no heads (line 5)",
+        ),
+        # A norm is taken again where it meets a matrix.
+        (("state h", "weights V: matrix", "s = norm(W_h)", "h[t] = tanh((W/s)@x + (V/norm(V))@h[t-1])"), ""),
         (
             (
                 "state h",

@@ -19,6 +19,7 @@ from rnncc.stages.schedule import WORTH, after_us, schedule
 from rnncc.stages.schedule.alternating import alternating_us
 from rnncc.stages.schedule.expect import step_us
 from rnncc.stages.schedule.facts import facts_of
+from rnncc.stages.schedule.kernels import call_time, planned
 from tests.compiling import lowered
 from tests.stages.scheduling import backward, forward
 
@@ -51,6 +52,18 @@ def test_the_quickest_of_the_designs_tried_on_a_gpu(
     kernel = schedule(DIRECTIONS[direction]("lstm"), Problem(head_dim, heads, "bf16"), H200).kernel_for(16)
     assert kernel is not None
     assert (kernel.family, kernel.shape[: len(shape)]) == (family, shape)
+
+
+def test_nothing_follows_a_loop_whose_matrix_is_a_buffer() -> None:
+    """Its gradient is not computed, so its time is not counted."""
+    problem = Problem(64, 1, "bf16")
+    for matrix, follows in (("param A: matrix", True), ("buffer A: matrix", False)):
+        source = Source("echo.rnn", f"cell Echo\nstate h\n{matrix}\nh[t] = tanh(W@x + A@h[t-1])\n")
+        plan = lowered(source)
+        (loop,) = planned(plan, problem, H200).loops
+        assert (loop.after_us is not None) is follows
+        call = call_time(plan, problem, H200, batch=16, steps=100, training=True)
+        assert call is not None and (call.after > 0) is follows
 
 
 @pytest.mark.parametrize("heads", [1, 3])

@@ -42,9 +42,10 @@ CHECK = (
         "wrong arguments of a function",
         "The number of arguments or a keyword does not fit the function: `max` and `min` take one value or two, "
         "`clamp` a value and two bounds, `where` a condition and two values, `repeat` a value and a whole number. "
-        "Functions across the units (`sum`, `softmax`, …) take values of the step or params: a number has none. The "
-        "one keyword is `grad=`, the derivative of a step function (`sign`, `heaviside`, `floor`, `round`): a number, "
-        "`fast_sigmoid(k)`, `atan(k)`, `sigmoid(k)`, `triangular(k)`, or `u -> exp(-u**2)` of constants and u.",
+        "Functions across the units (`sum`, `softmax`, …) take values of the step or params: a number has none. There "
+        "are two keywords. `axis=rows` or `axis=columns` goes with `softmax` and `normalize` of a matrix. `grad=` is "
+        "the derivative of a step function (`sign`, `heaviside`, `floor`, `round`): a number, `fast_sigmoid(k)`, "
+        "`atan(k)`, `sigmoid(k)`, `triangular(k)`, or `u -> exp(-u**2)` of constants and u.",
         cell_text("state h", "h[t] = clamp(W@x + R@h[t-1] + b, 1)"),
         cell_text("state h", "h[t] = clamp(W@x + R@h[t-1] + b, -1, 1)"),
         label="does not fit the function",
@@ -76,9 +77,9 @@ CHECK = (
     ),
     Code(
         "RNN208",
-        "a time on a value that is not a state",
-        "A gate has one value in a step and is forgotten afterwards, so it carries no time. If the next step "
-        "needs its value, declare it as a state.",
+        "a time left of `=` on a value that is not a state",
+        "An equation gives a gate its value of this step, and only a state has a time there: `g = …`, `h[t] = …`. If "
+        "the next step needs the value of a gate that depends on a state, declare it as a state.",
         cell_text("state h", "g[t] = sigmoid(W@x + b)", "h[t] = g*tanh(W@x + R@h[t-1] + b)"),
         cell_text("state h", "g = sigmoid(W@x + b)", "h[t] = g*tanh(W@x + R@h[t-1] + b)"),
         label="has no time index",
@@ -105,7 +106,8 @@ CHECK = (
         "RNN211",
         "a matrix is used element by element",
         "`*` multiplies two values unit by unit; a matrix acts on a vector with `@`. For a weight of one number per "
-        "unit, declare it as `vector`.",
+        "unit, declare it as `vector`. `diag(g)@M` multiplies the rows of a matrix by a vector, `M@diag(g)` its "
+        "columns.",
         cell_text("state h", "h[t] = tanh(W*x + R@h[t-1] + b)"),
         cell_text("state h", ELMAN),
     ),
@@ -148,9 +150,10 @@ CHECK = (
     Code(
         "RNN216",
         "not a time",
-        "A state or an input is indexed by `t` or `t` minus a whole number known when the cell is compiled. A "
-        "gate has no past (declare it as a state if the next step needs it), and a step has no number: `h[0]` or "
-        "`h[2*t]` mean nothing here.",
+        "A state, an input or a value that inputs make is indexed by `t` or `t` minus a whole number known when the "
+        "cell is compiled. What depends on a state has no past of its own (declare a state that holds it), what "
+        "parameters and inputs per sequence alone make does not change, and a step has no number: `h[0]` or `h[2*t]` "
+        "mean nothing here.",
         cell_text("state h", "h[t] = tanh(W@x + R@h[2*t] + b)"),
         cell_text("state h", ELMAN),
         label="no such index",
@@ -212,7 +215,8 @@ CHECK = (
         "RNN221",
         "the cell is too large",
         "An equation may have 4,096 nodes and a cell 1,024 equations after its loops are unrolled; "
-        "`h[t-k]` reaches back 64 steps at most (each is one more value that the kernels carry), `x[t-k]` 1,024. "
+        "`h[t-k]` reaches back 64 steps at most (each is one more value that the kernels carry), as does `u[t-k]` of "
+        "another value (each is one more tensor), and `x[t-k]` 1,024. "
         "Beyond that the generated code would take minutes to compile. Check the loop's bounds.",
         cell_text(
             "state h", "s[0] = h[t-1]", "for l in 1..2000:", "    s[l] = tanh(R@s[l-1] + b)", "h[t] = s[2000] + W@x"

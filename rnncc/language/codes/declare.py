@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from rnncc.language.codes.entry import ELMAN, Code, cell_text
+from rnncc.language.functions import MATRIX_FUNCTIONS
 from rnncc.language.operators import OPERATORS
 
+_OF_MATRICES = ", ".join(f"`{name}`" for name in MATRIX_FUNCTIONS)
 _OF_INPUTS = ", ".join(f"`{name}`" for name, row in OPERATORS.items() if row.user and not row.in_loop)
 
 DECLARE = (
@@ -20,9 +22,10 @@ DECLARE = (
     Code(
         "RNN224",
         "bad initialiser",
-        "`init NAME = …` names a group, a member of one (`b_f`) or a param. What it can start from: a number, "
-        "`uniform(a, b)`, `normal(mean, std)`, `xavier`, `xavier_normal`, `kaiming`, `orthogonal` and `eye`; the "
-        "last five need a matrix. Numbers are finite and within float32, `a` is not above `b`, `std` not negative.",
+        "`init NAME = …` names a group, a member of one (`b_f`), a param or a buffer. What it can start from: a "
+        "number, `uniform(a, b)`, `normal(mean, std)`, `xavier`, `xavier_normal`, `kaiming`, `orthogonal`, `eye` and "
+        "`spectral(radius)`; the last six need a matrix, and `spectral` a square one. Numbers are finite and within "
+        "float32, `a` is not above `b`, `std` not negative, a radius above 0.",
         cell_text("state h", ELMAN, "init b = orthogonal"),
         cell_text("state h", ELMAN, "init R = orthogonal"),
         label="no initialiser",
@@ -68,16 +71,16 @@ DECLARE = (
         "RNN229",
         "outside the scope of the language",
         "A state is a vector, and a step is made of matrix-vector products and of functions applied unit by unit. "
-        "States with a second axis (mLSTM, GLA, DeltaNet, S6), sums over pairs of units (LTC), convolutions, complex "
-        "numbers, whole numbers as inputs and memories of open length are other kinds of programs. The message names "
-        "the nearest form that can be stated.",
+        "States with a second axis (mLSTM, GLA, DeltaNet, S6), sums over pairs of units (LTC), convolutions of units, "
+        "complex numbers, whole numbers as inputs and memories of open length are other kinds of programs. The message "
+        "names the nearest form that can be stated.",
         cell_text("state C: matrix", "k = W@x", "C[t] = C[t-1] + k"),
         label="outside the language",
     ),
     Code(
         "RNN230",
         "the function is not available in the loop",
-        f"`T`, `eye` and matrix arithmetic work on parameters only; {_OF_INPUTS} also on inputs. "
+        f"{_OF_MATRICES} and matrix arithmetic work on parameters only; {_OF_INPUTS} also on inputs. "
         "In the sequential part, on values that depend on a state, they are not compiled. `leakyrelu(v)` can be "
         "written `max(v, 0.01*v)`, `elu(v)` `where(v > 0, v, exp(min(v, 0)) - 1)`.",
         cell_text("state h", "h[t] = leakyrelu(W@x + R@h[t-1] + b)"),
@@ -166,10 +169,21 @@ DECLARE = (
     ),
     Code(
         "RNN238",
-        "bad default of an input",
-        "A call may leave out an input that has a default, a number for every step and sequence. `x` can have none.",
+        "an input cannot be given so",
+        "A call may leave out an input that has a default, a number for every step and sequence. An input `per "
+        "sequence` is given once for all steps. `x` can be neither: it says how many steps and sequences there are.",
         cell_text("input gap: 1 = x", "state h", "h[t] = gap*tanh(W@x + R@h[t-1] + b)"),
         cell_text("input gap: 1 = 1", "state h", "h[t] = gap*tanh(W@x + R@h[t-1] + b)"),
         label="not known before the run",
+    ),
+    Code(
+        "RNN239",
+        "a function of matrices on something else",
+        "`expm`, `inv`, `cayley`, `tril`, `triu`, `norm`, `normalize(M, axis=…)` and `softmax(M, axis=…)` take a whole "
+        "matrix, and `diag` a vector. They are computed once a call, before the steps, so all of it is made of "
+        "parameters, buffers and numbers: of nothing that an input or a state reaches.",
+        cell_text("state h", "h[t] = tanh(W@x + expm(R@h[t-1]) + b)"),
+        cell_text("state h", "h[t] = tanh(W@x + expm(R)@h[t-1] + b)"),
+        label="not made of parameters",
     ),
 )

@@ -51,7 +51,7 @@ def check(decl: CellDecl, constants: Constants) -> tuple[Typed, tuple[Diagnostic
     if report.has("RNN229"):
         # What is outside the language has no widths.
         report.stop()
-    ordered = order(resolved.equations, report)
+    ordered = order(resolved.equations, resolved.value_delays, report)
     shapes = infer(ordered, resolved, symbols, report)
     report.stop()
     cell = _typed(decl, symbols, resolved, shapes, output)
@@ -99,7 +99,13 @@ def _typed(decl: CellDecl, symbols: Symbols, resolved: Resolved, shapes: Shapes,
     return Typed(
         name=decl.name,
         inputs=tuple(
-            Input(name, values[name].width, given.span, default=symbols.defaults.get(name))
+            Input(
+                name,
+                values[name].width,
+                given.span,
+                default=symbols.defaults.get(name),
+                per_sequence=name in symbols.per_sequence,
+            )
             for name, given in symbols.inputs.items()
         ),
         states=tuple(
@@ -115,11 +121,11 @@ def _typed(decl: CellDecl, symbols: Symbols, resolved: Resolved, shapes: Shapes,
             Group(name, type_, symbols.spans.get(written(name), NOWHERE)) for name, type_ in symbols.groups.items()
         ),
         members=tuple(resolved.members.values()),
-        params=tuple(Param(name, p.type, p.initialiser, p.span) for name, p in symbols.params.items()),
+        params=tuple(Param(name, p.type, p.initialiser, p.trained, p.span) for name, p in symbols.params.items()),
         inits=tuple(Init(name, initialiser, span) for name, (initialiser, span) in symbols.inits.items()),
         equations=resolved.equations,
         state_delays=resolved.state_delays,
-        input_delays=resolved.input_delays,
+        value_delays=resolved.value_delays,
         shapes=values,
         constraints=shapes.constraints,
         divisible=shapes.divisible,

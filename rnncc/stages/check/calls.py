@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 
-from rnncc.ir.syntax import Call, Expression
-from rnncc.ir.term import Bad, Eye, Op, Row, Share, Term, Transposed
-from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS, is_across_units
+from rnncc.ir.syntax import Call, Expression, Name
+from rnncc.ir.term import Bad, Eye, OfMatrix, Op, Row, Share, Term, Transposed
+from rnncc.language.functions import ALONG_AXIS, AXES, MATRIX_FUNCTIONS, ROW_FUNCTIONS, is_across_units
 from rnncc.language.names import FUNCTIONS
 from rnncc.language.operators import OPERATORS, STEPS
 from rnncc.language.report import Report
@@ -48,6 +48,8 @@ class Calls:
             return Bad(call.span)
         if name in STEPS and call.keywords:
             return self.derivatives.step(name, call, scope)
+        if name in ALONG_AXIS and ("axis" in dict(call.keywords) or name not in ROW_FUNCTIONS):
+            return self.along_axis(name, call)
         across = is_across_units(name, len(call.arguments))
         if name in OPERATORS and OPERATORS[name].user and not across:
             arity = OPERATORS[name].arity
@@ -94,15 +96,17 @@ class Calls:
         """What may be called."""
         return FUNCTIONS | {name for name, kind in self.symbols.kinds.items() if kind == "function"}
 
-    def arguments(self, name: str, call: Call, counts: tuple[int, int]) -> bool:
-        """Whether the number of arguments is right; reports what is wrong."""
-        for keyword, value in call.keywords:
-            help = f"'grad=' is for {', '.join(STEPS)}" if keyword == "grad" else ""
+    def arguments(self, name: str, call: Call, counts: tuple[int, int], keywords: Container[str] = ()) -> bool:
+        """Whether the number of arguments is right, and `keywords` has their keywords; reports what is wrong."""
+        unknown = [(keyword, value) for keyword, value in call.keywords if keyword not in keywords]
+        for keyword, value in unknown:
+            of = {"grad": STEPS, "axis": ALONG_AXIS}.get(keyword, ())
+            help = f"'{keyword}=' is for {', '.join(of)}" if of else ""
             self.report.error("RNN204", f"'{name}' takes no argument '{keyword}'", value.span, help=help)
         least, most = counts
         given = len(call.arguments)
         if least <= given <= most:
-            return not call.keywords
+            return not unknown
         wanted = f"{least}" if least == most else f"{least} {'or' if most == least + 1 else 'to'} {most}"
         plural = "" if wanted == "1" else "s"
         nested = (most, given) == (2, 3) and name in ("max", "min", "logaddexp")
@@ -128,5 +132,24 @@ class Calls:
             return Bad(call.span)
         if name == "T":
             return Transposed(self.term(call.arguments[0]), call.span)
+        if name != "eye":
+            return OfMatrix(name, self.term(call.arguments[0]), span=call.span)
         size = self.symbols.statics.dim(call.arguments[0], "the size of 'eye'")
         return Bad(call.span) if size is None else Eye(size, call.span)
+
+    def along_axis(self, name: str, call: Call) -> Term:
+        """`softmax(M, axis=rows)`, `normalize(M, axis=columns)`."""
+        if not self.arguments(name, call, (1, 1), ("axis",)):
+            return Bad(call.span)
+        operand = self.term(call.arguments[0])
+        axis = dict(call.keywords).get("axis")
+        if isinstance(axis, Name) and axis.name in AXES:
+            return OfMatrix(name, operand, axis.name, call.span)
+        what = "each row sums to 1" if name == "softmax" else "each row has the length 1"
+        help = f"after '{name}(M, axis=rows)' {what}; the other axis is 'columns'"
+        if axis is None:
+            help += "; a vector is normalised by 'v/sqrt(sum(v*v))'"
+            self.report.error("RNN204", f"'{name}' takes an axis", call.span, help=help)
+        else:
+            self.report.error("RNN204", "an axis is 'rows' or 'columns'", axis.span, "no such axis", help)
+        return Bad(call.span)

@@ -50,9 +50,12 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredParam:
+    """A param, or a buffer (not `trained`)."""
+
     type: ParameterType
     initialiser: Initialiser
     span: Span
+    trained: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class Symbols:
     statics: Statics
     inputs: dict[str, Declared] = field(default_factory=dict)
     defaults: dict[str, float] = field(default_factory=dict)  # of inputs
+    per_sequence: set[str] = field(default_factory=set)  # inputs
     states: dict[str, Declared] = field(default_factory=dict)
     initial: dict[str, float | None] = field(default_factory=dict)
     dims: dict[str, tuple[int | None, Span]] = field(default_factory=dict)
@@ -202,12 +206,14 @@ class _Declarer:
     def _declare(self, statement: Statement) -> None:
         symbols = self.symbols
         match statement:
-            case InputDecl(name, width, default):
+            case InputDecl(name, width, default, per_sequence):
                 given = self._width(width, f"the width of '{name}'")
                 if self._take(name, "input", statement.span, frozenset({"x"})):
                     symbols.inputs[name] = Declared(given or INPUT_SIZE, statement.span)
                     if default is not None:
                         symbols.defaults[name] = self._default(name, default)
+                    if per_sequence:
+                        self._per_sequence(name, statement.span)
             case StateDecl(name, width, initial):
                 given = self._width(width, f"the width of '{name}'")
                 if self._take(name, "state", statement.span):
@@ -217,14 +223,15 @@ class _Declarer:
                 given = self._width(width, f"the width of '{name}'")
                 if self._take(name, "local", statement.span):
                     symbols.locals[name] = Declared(given, statement.span)
-            case ParamDecl(name, written, initial):
+            case ParamDecl(name, written, initial, trained):
+                kind = "param" if trained else "buffer"
                 type_ = parameter_type(written, symbols.statics, self.report)
                 start = Initialiser() if initial is None else initialiser(initial, symbols.statics, self.report)
                 if type_.rank is not None:
-                    message = "'lowrank' is a type of weights, not of a param"
+                    message = f"'lowrank' is a type of weights, not of a {kind}"
                     self.report.error("RNN227", message, written.span, help=f"write 'weights {name}: lowrank(…)'")
-                if self._take(name, "param", statement.span):
-                    symbols.params[name] = DeclaredParam(type_, start, statement.span)
+                if self._take(name, kind, statement.span):
+                    symbols.params[name] = DeclaredParam(type_, start, statement.span, trained)
             case WeightsDecl(name, written):
                 type_ = parameter_type(written, symbols.statics, self.report)
                 if name in BUILT_IN and type_.kind != "unknown" and type_.is_matrix != BUILT_IN[name].is_matrix:
@@ -284,6 +291,14 @@ class _Declarer:
             message = "'x' has no default: it gives the number of steps and the batch size"
             self.report.error("RNN238", message, expression.span, "every call gives it")
         return self._number(expression, f"the default of '{name}'", "RNN238", "a number", "no such number")
+
+    def _per_sequence(self, name: str, span: Span) -> None:
+        if name == "x":
+            message = "'x' is given at every step: it says how many steps there are"
+            help = "declare another input: 'input c: 64 per sequence'"
+            self.report.error("RNN238", message, span, "not per sequence", help)
+        else:
+            self.symbols.per_sequence.add(name)
 
     def _number(self, expression: Expression, what: str, code: str, help: str, label: str) -> float:
         """A number that the dtype of layers holds, or 0 after an error."""

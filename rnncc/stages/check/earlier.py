@@ -31,7 +31,9 @@ def warn_of_widths(
                 warned.add(name)
                 _warn(shapes, name, term.span, report)
     output = symbols.output
-    if output is not None and output.name in shapes.narrow and output.name not in warned:
+    if output is None or output.name not in shapes.narrow or output.name in warned:
+        return
+    if shapes.values[output.name].width != before.values[output.name].width:
         _warn(shapes, output.name, output.span, report)
 
 

@@ -19,9 +19,9 @@ class Outside:
 
 
 CONVOLUTION = Outside(
-    "convolutions are",
-    "along the sequence, one matrix for each step: 'W@x + V@x[t-1]'; along the units, products with matrices. A "
-    "convolution of the inputs stands before the layer",
+    "functions and types of convolutions are",
+    "along the sequence, older values: 'u = W@x', 'c = k0*u + k1*u[t-1] + k2*u[t-2]' with 'weights k0: vector, k1: "
+    "vector, k2: vector', or a matrix for each step, 'W@x + V@x[t-1]'; along the units, products with matrices",
 )
 COMPLEX = Outside(
     "complex numbers are",
@@ -73,12 +73,15 @@ _OTHER_NAMES = {
     "step": "heaviside", "chunk": "split", "cat": "concat", "clip": "clamp", "sgn": "sign", "spike": "heaviside",
     "repeat_interleave": "repeat", "rint": "round", "stop_gradient": "detach", "stopgrad": "detach", "stop": "detach",
     "no_grad": "detach", "fmod": "mod", "remainder": "mod", "identity": "eye", "average": "mean",
+    "inverse": "inv", "matrix_exp": "expm", "diagonal": "diag", "diag_embed": "diag", "normalise": "normalize",
+    "frobenius": "norm",
 }  # fmt: skip
 _NOISE = "give it as an input, which the caller draws: 'input noise: H', 'h[t] = … + 0.1*noise'"
 _OF_MATRICES = (
-    "a function of a whole matrix is computed outside the cell: 'torch.nn.utils.parametrize' puts it on the layer's "
-    "parameter; in a cell, 'T(M)', 'eye(H)' and products of parameters make matrices"
+    "of matrices of parameters there are T, diag, tril, triu, expm, inv, cayley, softmax and normalize along an axis, "
+    "norm, and all elementwise functions; 'torch.nn.utils.parametrize' puts others on a parameter of the layer"
 )
+_OLDER = "an older state is 'h[t-1]', an older input 'x[t-1]', and 'u[t-1]' is an older value that inputs make"
 _MOVED = "'split' and 'concat' move units: 'a, c = split(v)', 'w = concat(c, a)'"
 _WORDS = {
     "dropout": "it belongs to the layer: 'LSTM(…, recurrent_dropout=0.1)' drops what recurrent products read, "
@@ -91,8 +94,6 @@ _WORDS = {
     "zeros": "write '0': numbers broadcast",
     "ones": "write '1': numbers broadcast",
     "full": "write the number: numbers broadcast",
-    "norm": "write 'sqrt(sum(v*v))' for the length of a vector, 'layernorm(v)' for the normed one",
-    "normalize": "write 'v/sqrt(sum(v*v))'",
     "var": "write 'mean((v - mean(v))**2)'",
     "std": "write 'sqrt(mean((v - mean(v))**2))'",
     "prod": "write 'exp(sum(log(v)))' where v is positive",
@@ -123,14 +124,16 @@ _WORDS = {
     "mish": "write 'v*tanh(softplus(v))'",
     "glu": "write 'a*sigmoid(c)' of two values",
     "lerp": "write 'a + w*(c - a)'",
-    "delay": "an older input is 'x[t-1]', an older state 'h[t-1]'",
-    "prev": "an older input is 'x[t-1]', an older state 'h[t-1]'",
-    "diag": "declare 'weights D: diag', or multiply element by element: 'u*v'",
+    **dict.fromkeys(("delay", "prev", "previous", "lag"), _OLDER),
     "pad": _MOVED,
     **dict.fromkeys(("rand", "randn", "noise", "normal", "uniform", "bernoulli", "gaussian"), _NOISE),
-    **dict.fromkeys(("inv", "inverse", "pinv", "expm", "matrix_exp", "cayley", "svd", "qr", "cholesky"), _OF_MATRICES),
-    **dict.fromkeys(("det", "trace", "tril", "triu", "spectral_norm", "weight_norm", "orthogonal"), _OF_MATRICES),
-    **dict.fromkeys(("roll", "shift", "flip", "permute"), _MOVED),
+    "solve": "write 'inv(A)@B'",
+    "weight_norm": "write 'diag(g)@normalize(V, axis=rows)' with 'param g: vector'",
+    "orthogonal": "write 'expm(A - T(A))' or 'cayley(A - T(A))' for a matrix that stays orthogonal, 'init R = "
+    "orthogonal' for one that starts so",
+    **dict.fromkeys(("pinv", "svd", "qr", "cholesky", "eig", "logm", "det", "trace", "spectral_norm"), _OF_MATRICES),
+    **dict.fromkeys(("roll", "shift"), f"{_OLDER}; {_MOVED}"),
+    **dict.fromkeys(("flip", "permute"), _MOVED),
 }
 
 

@@ -35,6 +35,7 @@ from rnncc.language.names import reserved
 from rnncc.language.report import Report
 from rnncc.language.source import Origin, Span
 from rnncc.stages.check.declare import Symbols, article
+from rnncc.stages.check.mentions import names_in
 from rnncc.stages.check.resolve import MOST_NODES, MOST_NODES_IN_CELL
 
 # Stands for a call that was reported.
@@ -156,8 +157,9 @@ class _Expander:
                     keywords=tuple((name, self.keyword(value)) for name, value in keywords),
                 )
                 return self.call(inside) if function in self.all else inside
-            case Index(_, index):
-                return replace(expression, index=self.expression(index))
+            case Index(_, index, time):
+                time = None if time is None else self.expression(time)
+                return replace(expression, index=self.expression(index), time=time)
             case Unary(_, operand):
                 return replace(expression, operand=self.expression(operand))
             case Binary(_, left, right):
@@ -223,11 +225,8 @@ class _Expander:
                 return replace(argument, span=replace(argument.span, origins=(*argument.span.origins, used)))
             case Name(name):
                 return Name(_WRONG, span) if self.is_loop_variable(name, span, use) else Name(name, span)
-            case Index(base, index):
-                found = self.plain(base, span, use, "has no time and no index")
-                if found is None or self.is_loop_variable(base, span, use):
-                    return Name(_WRONG, span)
-                return Index(found.name, self.written_out(index, use), span, found.span)
+            case Index():
+                return self.index_written_out(body, span, use)
             case Call(function, arguments, keywords):
                 found = self.plain(function, span, use, "cannot be called")
                 if found is None:
@@ -248,6 +247,18 @@ class _Expander:
                 return IfElse(self.written_out(condition, use), chosen, other, span)
             case _:
                 assert_never(body)
+
+    def index_written_out(self, body: Index, span: Span, use: _Use) -> Expression:
+        index = self.written_out(body.index, use)
+        time = None if body.time is None else self.written_out(body.time, use)
+        argument = use.arguments.get(body.base)
+        if isinstance(argument, Index) and argument.time is None and time is None and "t" not in names_in(argument):
+            # `v[t-1]` of a loop's value: `u[l][t-1]`.
+            return Index(argument.base, argument.index, index, span, argument.base_span)
+        found = self.plain(body.base, span, use, "has no time and no index")
+        if found is None or self.is_loop_variable(body.base, span, use):
+            return Name(_WRONG, span)
+        return Index(found.name, index, time, span, found.span)
 
     def keyword_written_out(self, value: Keyword, use: _Use) -> Keyword:
         if not isinstance(value, Lambda):

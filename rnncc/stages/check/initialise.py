@@ -21,11 +21,11 @@ _PLAIN = {
     "orthogonal": Initialiser("orthogonal"),
     "eye": Initialiser("eye"),
 }
-_NUMBERS = {"constant": 1, "uniform": 2, "normal": 2}
+_NUMBERS = {"constant": 1, "uniform": 2, "normal": 2, "spectral": 1}
 
 _INSTEAD = dict.fromkeys(
     ("frozen", "fixed"),
-    "what is not trained is an ordinary parameter of the layer: 'layer.A_l0.requires_grad_(False)'",
+    "what is not trained is a buffer: 'buffer M: matrix = orthogonal'",
 )
 
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
@@ -86,5 +86,7 @@ def _check_range(name: str, values: tuple[float, ...], call: Call, report: Repor
             report.error("RNN224", "the bounds of 'uniform' are farther apart than float32 can say", call.span)
         case "normal", (_, deviation) if deviation < 0:
             report.error("RNN224", "the standard deviation of 'normal' is negative", call.arguments[1].span)
+        case "spectral", (radius,) if radius <= 0:
+            report.error("RNN224", f"a spectral radius lies above 0, not at {radius:g}", call.arguments[0].span)
         case _:
             pass

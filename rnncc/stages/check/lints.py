@@ -45,13 +45,13 @@ def _reached(cell: Typed, roots: Iterable[str], *, through: Collection[str] = ()
         seen.add(name)
         if name in by_target:
             waiting += names(by_target[name].term)
-        elif _base(name) in through:
+        elif _base(name) in through or _base(name) in cell.value_delays:
             waiting.append(_base(name))
     return seen
 
 
 def _base(name: str) -> str:
-    """The state or input that a value belongs to: `h` of `h__1` and of `h__delay1__1`."""
+    """The state, input or value that a name belongs to: `h` of `h__1` and of `h__delay1__1`, `u` of `u__1`."""
     return name.partition("__")[0]
 
 
@@ -72,6 +72,7 @@ def _unused_declarations(subject: _Subject, report: Report) -> None:
         kind = symbols.kinds[name]
         unused = {
             "param": name not in read,
+            "buffer": name not in read,
             "group": name not in groups,
             "constant": name not in subject.mentioned,
             "dim": name not in subject.mentioned,

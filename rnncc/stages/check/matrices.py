@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from rnncc.analysis.widths import is_narrow
 from rnncc.ir import dim as dims
-from rnncc.ir.dim import ONE
-from rnncc.ir.term import Num, Op, Product, Term, Transposed, Val, names
+from rnncc.ir.dim import HEADS, ONE
+from rnncc.ir.term import Num, OfMatrix, Op, Product, Term, Transposed, Val, names
 from rnncc.ir.typed import Shape
+from rnncc.language.functions import OF_SQUARE
 from rnncc.stages.check.agree import Agreement, Side
 from rnncc.stages.check.elsewhere import PAIRS
 from rnncc.stages.check.solver import is_unknown
+
+# What a function of matrices says of a vector: {0} is the vector, {1} the same as an operand.
+_OF_VECTORS = {
+    "norm": "the length of a vector is 'sqrt(sum({1}*{1}))'",
+    "normalize": "write '{1}/sqrt(sum({1}*{1}))'",
+    "softmax": "write 'softmax({0})': a vector has no axis",
+    "inv": "write '1/{1}' for the reciprocal of each unit",
+    "expm": "write 'exp({0})' for the exponential of each unit",
+    "diag": "multiply unit by unit: '{1}*v' is what 'diag({0})@v' would be",
+}
+_KINDS = {"diag": "diagonal matrix"}
 
 
 class Matrices:
@@ -25,11 +38,12 @@ class Matrices:
         pairs = tuple(zip(term.arguments, shapes, strict=True))
         first = next(shape for shape in shapes if shape.is_matrix)
         for argument, shape in pairs:
-            if not shape.is_matrix and self.solver.resolve(shape.width) == ONE and self.is_parameter(argument):
+            if not shape.is_matrix and is_narrow(self.solver.resolve(shape.width)) and self.is_parameter(argument):
                 continue
             if shape.kind != "matrix":
                 culprit = next((a for a, s in pairs if s.is_matrix), argument)
-                self.elementwise(term, culprit, argument)
+                scales = shape.kind == "vector" and self.is_parameter(argument)
+                self.elementwise(term, culprit, argument, scales=scales)
                 return self.agreement.unknown()
             rows = self.solver.equal(first.width, shape.width, term.span, self.agreement.why(term.span))
             columns = self.solver.equal(
@@ -47,14 +61,18 @@ class Matrices:
     def is_parameter(self, term: Term) -> bool:
         return all(name in self.from_parameters for name in names(term))
 
-    def elementwise(self, term: Op, matrix: Term, other: Term) -> None:
+    def elementwise(self, term: Op, matrix: Term, other: Term, *, scales: bool) -> None:
+        """Report arithmetic of a matrix with something else. `scales`: with a vector of parameters."""
         name = self.report.text(matrix.span)
-        if matrix is other or not isinstance(other, Val):
+        if term.operator == "mul" and scales:
+            vector = self.report.text(other.span)
+            help = f"write 'diag({vector})@{name}' to multiply its rows, '{name}@diag({vector})' its columns"
+        elif matrix is other or not isinstance(other, Val):
             help = f"write '{name}@x' for the product of the matrix with a vector"
         else:
             vector = self.report.text(other.span)
             help = f"write '{name}@{vector}' for the product, or declare a vector: 'weights u: vector'"
-        if term.operator != "mul" or not isinstance(other, Val):
+        if not scales and (term.operator != "mul" or not isinstance(other, Val)):
             help += f"; {PAIRS.what} outside the language"
         message = f"the matrix '{name}' is used element by element"
         self.report.error("RNN211", message, matrix.span, "a matrix", help)
@@ -71,7 +89,8 @@ class Matrices:
         if right.is_matrix:
             if left.kind == "diag" or right.kind == "diag":
                 message = "a diagonal matrix stands only left of '@' and before a vector"
-                self.report.error("RNN213", message, term.span)
+                help = "declare a vector, 'param v: vector': 'diag(v)' meets matrices"
+                self.report.error("RNN213", message, term.span, help=help)
                 return self.agreement.unknown()
             self.columns(term, left, right)
             return Shape(left.width, right.columns, "matrix")
@@ -109,3 +128,48 @@ class Matrices:
             self.report.error("RNN211" if shape.is_matrix else "RNN212", message, term.span)
             return Shape(self.solver.fresh(), self.solver.fresh(), "matrix")
         return Shape(shape.columns or ONE, shape.width, "matrix")
+
+    def function(self, term: OfMatrix, shape: Shape) -> Shape:
+        """`diag(v)` of a vector, `norm(M)`, and the functions that make a matrix of a matrix."""
+        if shape.kind == "unknown":
+            return Shape(HEADS) if term.function == "norm" else shape
+        if not self.takes(term, shape):
+            return self.agreement.unknown()
+        if term.function == "norm":
+            return Shape(HEADS)
+        if term.function == "diag":
+            return Shape(shape.width, shape.width, "matrix")
+        columns = shape.columns or ONE
+        square = term.function not in OF_SQUARE or self.solver.equal(
+            shape.width, columns, term.span, self.agreement.why(term.span)
+        )
+        if not square:
+            text = self.report.text(term.operand.span)
+            message = f"'{term.function}' takes a square matrix; '{text}' is {self.text(shape)}"
+            self.report.error("RNN214", message, term.operand.span, "not square")
+            return self.agreement.unknown()
+        return shape
+
+    def takes(self, term: OfMatrix, shape: Shape) -> bool:
+        """Whether the operand is what the function takes; reports it where it is not."""
+        text, name = self.report.text(term.operand.span), term.function
+        wanted = "vector" if name == "diag" else "matrix"
+        kind = "number" if not shape.is_matrix and is_narrow(self.solver.resolve(shape.width)) else shape.kind
+        if kind == wanted and self.is_parameter(term.operand):
+            return True
+        shown = text if isinstance(term.operand, Val | Num) else f"({text})"
+        match wanted, kind:
+            case "vector", "number":
+                help = f"write '{shown}*eye(H)' for a multiple of the identity"
+            case "vector", "matrix":
+                help = "a vector is declared by 'param v: vector'"
+            case _, "diag":
+                help = "declare a vector, 'param v: vector': 'diag(v)' is a matrix"
+            case _, "vector" if name in _OF_VECTORS:
+                help = _OF_VECTORS[name].format(text, shown)
+            case _:
+                help = f"write '{name}(M)@v' with a matrix M of parameters"
+        found = f", which '{text}' is not" if kind == wanted else f"; '{text}' is a {_KINDS.get(kind, kind)}"
+        self.report.error("RNN239", f"'{name}' takes a {wanted} that is made of parameters{found}", term.operand.span,
+                          help=help)  # fmt: skip
+        return False

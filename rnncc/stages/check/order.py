@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rnncc.analysis import graph
 from rnncc.ir.term import Equation, names
 from rnncc.language.diagnostics import Label
 from rnncc.language.report import Report
 
 
-def order(equations: tuple[Equation, ...], report: Report) -> tuple[Equation, ...]:
-    """The equations, sorted by dependence and otherwise in the order of the text (which stays after a cycle)."""
+def order(equations: tuple[Equation, ...], delays: Mapping[str, int], report: Report) -> tuple[Equation, ...]:
+    """The equations, sorted by dependence and otherwise in the order of the text (which stays after a cycle). Older
+    values come after the value itself; `delays`: the largest k of `u[t-k]`."""
     first: dict[str, Equation] = {}
     for equation in equations:
         first.setdefault(equation.target, equation)
-    reads = {target: tuple(dict.fromkeys(names(equation.term))) for target, equation in first.items()}
+    now = {f"{name}__{step}": name for name, steps in delays.items() for step in range(1, steps + 1)}
+    reads = {
+        target: tuple(dict.fromkeys(now.get(name, name) for name in names(equation.term)))
+        for target, equation in first.items()
+    }
     result = graph.sort(reads)
     if result is not None:
         return tuple(first[target] for target in result)

@@ -23,14 +23,12 @@ from rnncc.stages.check.fold import fold, refuse_zero_divisor
 from rnncc.stages.check.mentions import names_in
 from rnncc.stages.check.static import NAMED_NUMBERS, Time
 from rnncc.stages.check.suggest import undefined_name
-from rnncc.stages.check.unroll import MOST_EQUATIONS, Instance
+from rnncc.stages.check.times import Times
+from rnncc.stages.check.unroll import Instance
 
 MOST_NODES = 4096
 # A bound on the whole cell: a loop may repeat a long equation.
 MOST_NODES_IN_CELL = 65_536
-# Steps that h[t-k] reaches back. Each is a value that every step of the kernels moves on, forward and backward: with 64
-# they compile in about 5 s more than with 1, with 300 in a minute more.
-MOST_STATE_STEPS = 64
 _OPERATORS = {
     "+": "add", "-": "sub", "*": "mul", "/": "div", "**": "pow",
     "<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne",
@@ -39,12 +37,12 @@ _OPERATORS = {
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A cell's equations in the order of the text. `state_delays` and `input_delays`: the largest k of `s[t-k]`."""
+    """A cell's equations in the order of the text. `state_delays` and `value_delays`: as in a typed cell."""
 
     equations: tuple[Equation, ...]
     members: dict[str, GroupMember]
     state_delays: dict[str, int]
-    input_delays: dict[str, int]
+    value_delays: dict[str, int]
 
 
 class _Resolver:
@@ -55,8 +53,7 @@ class _Resolver:
         self.bases = {instance.base for instance in instances if instance.target != instance.base}
         self.members: dict[str, GroupMember] = {}
         self.shared: list[tuple[str, str, str, Span]] = []
-        self.state_delays: dict[str, int] = {}
-        self.input_delays: dict[str, int] = {}
+        self.times = Times(symbols, report)
         self.instance = instances[0] if instances else None
         self.scope: Mapping[str, int] = {}
         self.calls = Calls(symbols, self.targets | self.bases, report, self.term)
@@ -68,7 +65,7 @@ class _Resolver:
             self.check_shared(name, group, target, span)
         for equation in equations:
             self.one_operand(equation)
-        return Resolved(tuple(equations), self.members, self.state_delays, self.input_delays)
+        return Resolved(tuple(equations), self.members, self.times.states, self.times.check(equations))
 
     def equation(self, instance: Instance) -> Equation:
         self.instance, self.scope = instance, instance.scope
@@ -236,73 +233,57 @@ class _Resolver:
 
     def index(self, expression: Index) -> Term:
         name, span, symbols = expression.base, expression.span, self.symbols
-        values = names_in(expression.index) & {*symbols.inputs, *symbols.states, *self.targets}
+        values = names_in((expression.index, expression.time)) & {*symbols.inputs, *symbols.states, *self.targets}
         if values and (name in symbols.params or name in symbols.groups):
             report_outside(INTEGERS, span, self.report)
             return Bad(span)
         found = symbols.statics.index(expression.index, self.scope)
-        match found:
-            case None:
+        time = found if expression.time is None else symbols.statics.index(expression.time, self.scope)
+        match found, time:
+            case (None, _) | (_, None):
                 return Bad(span)
-            case Time(offset) if offset > 0:
-                message = f"'{name}[t+{offset}]' lies in the future"
-                help = "use t or t-1; a reversed layer reads the sequence backwards"
-                self.report.error("RNN215", message, span, help=help)
-                return Bad(span)
-            case Time(offset) if name in symbols.states:
-                return self.previous(name, -offset, span, self.state_delays)
-            case Time(offset) if name in symbols.inputs or name == "x":
-                return self.previous(name, -offset, span, self.input_delays)
-            case Time():
-                return self.bad_time(name, expression)
-            case instance:
+            case (int(instance), Time(offset)):
+                value = self.loop_value(name, instance, span)
+                if not isinstance(value, Val):
+                    return value
+                return self.at_time(value.name, f"{name}[{instance}]", offset, expression)
+            case (Time(offset), _) if expression.time is None:
+                return self.at_time(name, name, offset, expression)
+            case (int(instance), _) if expression.time is None:
                 return self.loop_value(name, instance, span)
+            case _:
+                message = "of two indices, the first is that of a loop and the second a time"
+                self.report.error("RNN216", message, span, help=f"write '{name}[l][t-1]'")
+                return Bad(span)
 
-    def previous(self, name: str, steps: int, span: Span, delays: dict[str, int]) -> Term:
-        if steps == 0:
-            return Val(name, span)
-        most = MOST_STATE_STEPS if delays is self.state_delays else MOST_EQUATIONS
-        if steps > most:
-            message = f"'{name}[t-{steps}]' reaches back more than {most:,} steps"
-            help = "each step back is one more value that the kernels carry; keep a mean of older values in a state"
-            self.report.error("RNN221", message, span, help=help)
-            return Bad(span)
-        delays[name] = max(delays.get(name, 0), steps)
-        if delays is self.input_delays or steps == 1:
-            return Val(f"{name}__{steps}", span)
-        return Val(f"{name}__delay{steps - 1}__1", span)
-
-    def bad_time(self, name: str, expression: Index) -> Term:
-        span = expression.span
-        if name in self.targets or name in self.bases:
-            message = f"'{name}' is neither a state nor an input, so it has no time index"
-            help = f"write '{name}' for this step's value, or declare 'state {name}' to keep it for the next step"
-            help += self.convolution(name, expression)
-            self.report.error("RNN216", message, span, help=help)
-        elif name in self.symbols.kinds or name in self.symbols.groups:
-            kind = self.symbols.kinds.get(name, "group")
-            self.report.error("RNN216", f"the {kind} '{name}' does not change with time", span, help=f"write '{name}'")
+    def at_time(self, name: str, written: str, offset: int, expression: Index) -> Term:
+        """What a name stands for at the time t + offset. It is `written` so, with the turn of its loop."""
+        span, symbols = expression.span, self.symbols
+        if name in symbols.per_sequence:
+            message = f"the input '{name}' is given once per sequence: it has no time"
+            help = f"write '{name}', or declare it without 'per sequence' to give it at every step"
+            self.report.error("RNN216", message, span, "the same at all steps", help)
+        elif offset > 0:
+            help = "use t or t-1; a reversed layer reads the sequence backwards"
+            self.report.error("RNN215", f"'{written}[t+{offset}]' lies in the future", span, help=help)
+        elif name in symbols.states:
+            return self.times.state(name, -offset, span)
+        elif name in symbols.inputs:
+            return self.times.given(name, -offset, span)
+        elif name in self.targets:
+            assert self.instance is not None
+            return self.times.value(name, written, -offset, self.instance.target, span)
+        elif name in self.bases:
+            message = f"'{name}' is defined for each turn of a loop: its index stands before the time"
+            help = f"write '{name}[…][{self.report.text(expression.index.span)}]'"
+            self.report.error("RNN202", message, span, "which turn?", help)
+        elif name in symbols.kinds or name in symbols.groups or written != name:
+            kind = symbols.kinds.get(name, "group")
+            help = f"write '{written}'"
+            self.report.error("RNN216", f"the {kind} '{written}' does not change with time", span, help=help)
         else:
             self.undefined(name, expression.base_span)
         return Bad(span)
-
-    def convolution(self, name: str, expression: Index) -> str:
-        """The rest of the help for an older value: where it is made of inputs alone, older inputs make it."""
-        by_target = {instance.target: instance.expression for instance in self.instances}
-        reached, waiting = set[str](), [name]
-        while waiting:
-            found = names_in(by_target.get(waiting.pop())) - reached
-            reached |= found
-            waiting += found
-        if reached & {*self.symbols.states, *self.bases}:
-            return ""
-        time = self.report.text(expression.index.span)
-        match by_target.get(name):
-            case Binary("@", Name(group), Name(given)) if group in self.symbols.groups:
-                older = f"'{group}_{name}@{given}[{time}]' is '{name}'"
-            case _:
-                older = f"'x[{time}]' in place of x makes '{name}'"
-        return f"; in a causal convolution {older} of that step"
 
     def loop_value(self, name: str, instance: int, span: Span) -> Term:
         written, value = f"{name}[{instance}]", f"{name}_{abs(instance)}"
@@ -338,7 +319,7 @@ class _Resolver:
             earlier = first.setdefault(member.name, product)
             if earlier.operand != product.operand:
                 help = f"declare a second group: 'weights {member.written}2: matrix'"
-                if _input_of(product, self.symbols) == _input_of(earlier, self.symbols) != "":
+                if self.moved(product) == self.moved(earlier) != "":
                     text = self.report.text(product.operand.span)
                     help += f"; each step of a causal convolution has its own, '{member.written}2@{text}'"
                 self.report.error(
@@ -349,15 +330,14 @@ class _Resolver:
                     notes=(Label(earlier.span, "its first operand"),),
                 )
 
+    def moved(self, product: Product) -> str:
+        """What a product takes, now or of an earlier step, if it is an input or has a past; or nothing."""
+        name = product.operand.name.partition("__")[0] if isinstance(product.operand, Val) else ""
+        return name if name in self.symbols.inputs or name in self.times.values else ""
+
 
 def _products(term: Term) -> list[Product]:
     return [part for part in walk(term) if isinstance(part, Product)]
-
-
-def _input_of(product: Product, symbols: Symbols) -> str:
-    """The input that a product takes, now or of an earlier step; or nothing."""
-    name = product.operand.name.partition("__")[0] if isinstance(product.operand, Val) else ""
-    return name if name in symbols.inputs else ""
 
 
 def _count(expression: Keyword) -> int:

@@ -20,6 +20,7 @@ from rnncc.ir.term import (
     Equation,
     Eye,
     Num,
+    OfMatrix,
     Op,
     Product,
     Row,
@@ -32,6 +33,7 @@ from rnncc.ir.term import (
     walk,
 )
 from rnncc.ir.typed import ParameterType, Shape
+from rnncc.language.functions import ALONG_AXIS
 from rnncc.language.report import Report
 from rnncc.language.source import Span
 from rnncc.stages.check.agree import Agreement, Side
@@ -88,6 +90,7 @@ class _Inference:
         self.known_values()
         for equation in self.equations:
             self.equation(equation)
+            self.older(equation.target)
         found = self.solver.finish(HIDDEN_SIZE)
         self.solved = {
             name: self.solver.resolve(dims.named(name)) for name in self.symbols.dims if name in self.solver.bound
@@ -115,8 +118,7 @@ class _Inference:
         symbols, values = self.symbols, self.values
         for name, declared in symbols.inputs.items():
             values[name] = Shape(declared.width or INPUT_SIZE)
-            for step in range(1, self.resolved.input_delays.get(name, 0) + 1):
-                values[f"{name}__{step}"] = values[name]
+            self.older(name)
             if name == "x" and declared.width not in (None, INPUT_SIZE):
                 self.solver.equal(INPUT_SIZE, values[name].width, declared.span, self.agreement.why(declared.span))
         for name, declared in symbols.states.items():
@@ -129,6 +131,11 @@ class _Inference:
             values[name] = self.parameter(param.type, param.span)
         for name, member in self.resolved.members.items():
             values[name] = self.parameter(symbols.groups[member.group], member.span)
+
+    def older(self, name: str) -> None:
+        """The older values of an input or of a value that inputs make have its shape."""
+        for step in range(1, self.resolved.value_delays.get(name, 0) + 1):
+            self.values[f"{name}__{step}"] = self.values[name]
 
     def parameter(self, type_: ParameterType, span: Span) -> Shape:
         width = type_.width or self.solver.fresh()
@@ -173,7 +180,9 @@ class _Inference:
         """The shape of a target whose width nothing declares: H, or one number (per head) where its value is that.
         Scalars alone, which are no vectors, spread over H elements."""
         width = self.solver.resolve(shape.width)
-        if self.spread or not is_narrow(width) or all(name in self.scalars for name in names(equation.term)):
+        # Earlier releases had no norms.
+        spread = self.spread and not any(isinstance(part, OfMatrix) for part in walk(equation.term))
+        if spread or not is_narrow(width) or all(name in self.scalars for name in names(equation.term)):
             return Shape(HIDDEN_SIZE)
         self.narrow[equation.target] = equation
         return Shape(width)
@@ -247,6 +256,8 @@ class _Inference:
                 return self.row(function, arguments, times)
             case Transposed(matrix):
                 return self.matrices.transposed(term, self.shape(matrix))
+            case OfMatrix(_, operand):
+                return self.matrices.function(term, self.shape(operand))
             case Eye(dim):
                 return Shape(dim, dim, "matrix")
             case Share(operand):
@@ -275,7 +286,8 @@ class _Inference:
 
     def misplaced(self, term: Term, function: str) -> None:
         message = f"'{function}' works on vectors; this is a matrix"
-        self.report.error("RNN211", message, term.span, "a matrix")
+        help = f"write '{function}({self.report.text(term.span)}, axis=rows)'" if function in ALONG_AXIS else ""
+        self.report.error("RNN211", message, term.span, "a matrix", help)
 
     def row(self, function: str, arguments: tuple[Term, ...], times: int) -> Shape:
         shapes = []

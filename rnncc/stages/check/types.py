@@ -33,7 +33,9 @@ def parameter_type(written: TypeDecl, statics: Statics, report: Report) -> Param
         report_outside(OUTSIDE_TYPES[name], span, report)
         return ParameterType("unknown", span=span)
     if name not in _TYPES:
-        report.error("RNN227", f"unknown type '{name}'", span, help=closest(name, _TYPES) or _ANY_TYPE)
+        buffer = "what is not trained has a statement of its own: 'buffer M: matrix = orthogonal'"
+        help = buffer if name in ("buffer", "frozen", "fixed") else closest(name, _TYPES) or _ANY_TYPE
+        report.error("RNN227", f"unknown type '{name}'", span, help=help)
         return ParameterType("unknown", span=span)
     if name in ("sparse", "mask"):
         return ParameterType("matrix", sparsity=_sparsity(written, statics, report), span=span)

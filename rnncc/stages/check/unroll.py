@@ -114,7 +114,7 @@ class _Unroller:
         match index:
             case Time(0):
                 if not is_state:
-                    message = f"'{name}' is not a state, so it has no time index"
+                    message = f"'{name}' is not a state, so its equation has no time index"
                     help = f"write '{name} = …', or declare 'state {name}'"
                     self.report.error("RNN208", message, target.span, help=help)
                 return name, f"{name}[t]" if is_state else name

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from rnncc.analysis.bounds import Bounds
 from rnncc.analysis.recurrent import CLIP, loop_constants, recurrent_reads, with_aliases, without_aliases
+from rnncc.analysis.untrained import untrained
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Contraction, Segment, value_table
 from rnncc.stages.differentiate.normalise import Normaliser, without_derivatives
@@ -30,7 +31,7 @@ def _adjoint(cell: Cell, segment: Segment) -> Adjoint:
     aliases = products.aliases
     normaliser = Normaliser(with_aliases(value_table(cell), aliases))
     aliased = tuple(new for node in products.nodes for new in normaliser.nodes(node))
-    sweep = Sweep(replace(segment, nodes=aliased), normaliser.values, aliases)
+    sweep = Sweep(replace(segment, nodes=aliased), normaliser.values, aliases, untrained(cell))
     sweep.run()
     # Only the sweep tells the reads apart, and asks for derivatives that the text gives.
     plain, swept = (

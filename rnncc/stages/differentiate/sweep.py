@@ -6,7 +6,7 @@ value's cotangent is complete when its own node is reached.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import assert_never
@@ -58,9 +58,15 @@ class _Collected:
 
 class Sweep:
     """The state of the sweep. `nodes` and `new` (their values) grow; the yields are complete after `run`. `aliases`:
-    of earlier values, `RecurrentReads.aliases`."""
+    of earlier values, `RecurrentReads.aliases`. `untrained`: weights that have no gradient."""
 
-    def __init__(self, segment: Segment, values: Mapping[str, Value], aliases: Container[str] = ()) -> None:
+    def __init__(
+        self,
+        segment: Segment,
+        values: Mapping[str, Value],
+        aliases: Container[str] = (),
+        untrained: Collection[str] = (),
+    ) -> None:
         self.values = dict(values)
         self.new: list[Value] = []
         self.nodes: list[Node] = []
@@ -71,7 +77,8 @@ class Sweep:
         self._segment = segment
         self._aliases = aliases
         self._collected: dict[str, _Collected] = {}
-        self._differentiable = _differentiable(segment, self.values)
+        self._untrained = untrained
+        self._differentiable = _differentiable(segment, self.values, untrained)
 
     def run(self) -> None:
         """Fill in everything."""
@@ -209,7 +216,8 @@ class Sweep:
                     self.nodes.append(Contraction(name, matrix, d, not transposed, span))
                     self._give(operand, Ref(name), self.values[operand].width, span)
                 pair = (operand, d) if transposed else (d, operand)
-                self.outer_products.append(OuterProduct(matrix, *pair))
+                if matrix not in self._untrained:
+                    self.outer_products.append(OuterProduct(matrix, *pair))
             case RowOp():
                 self._reverse_row(node, d)
             case Delay():
@@ -303,10 +311,10 @@ def _is_negative(term: Expr) -> bool:
     return isinstance(term, Apply) and term.operator == "neg"
 
 
-def _differentiable(segment: Segment, values: Mapping[str, Value]) -> set[str]:
-    """The values that a gradient may flow through: everything but what depends on constants alone."""
+def _differentiable(segment: Segment, values: Mapping[str, Value], untrained: Collection[str]) -> set[str]:
+    """The values that a gradient may flow through: everything but what depends on constants and buffers alone."""
     found = {member for stream in segment.streams for member in stream.members}
-    found |= {member for weight in segment.weights for member in weight.members}
+    found |= {member for weight in segment.weights for member in weight.members if member not in untrained}
     found |= {f"{state}__1" for state in segment.states}
     for node in segment.nodes:
         if any(name in found for name in operands(node)):

@@ -115,7 +115,9 @@ class _Builder(Transformer[Token, Built]):
     inputs = states = dims = consts = locals = params = groups = _declarations
 
     def input_item(self, children: list[Any]) -> InputDecl:
-        return InputDecl(str(children[0]), _after(children, "COLON"), _after(children, "EQUAL"), _from(children))
+        per_sequence = any(isinstance(child, Token) and child.type == "SEQUENCE" for child in children)
+        width, default = _after(children, "COLON"), _after(children, "EQUAL")
+        return InputDecl(str(children[0]), width, default, per_sequence, _from(children))
 
     def state_item(self, children: list[Any]) -> StateDecl:
         return StateDecl(str(children[0]), _after(children, "COLON"), _after(children, "EQUAL"), _from(children))
@@ -136,7 +138,10 @@ class _Builder(Transformer[Token, Built]):
         return TypeDecl(str(children[0]), *_call(children[1:]), _from(children))
 
     def param_item(self, children: list[Any]) -> ParamDecl:
-        return ParamDecl(str(children[0]), children[2], _after(children, "EQUAL"), _from(children))
+        return ParamDecl(str(children[0]), children[2], _after(children, "EQUAL"), span=_from(children))
+
+    def buffers(self, children: list[Any]) -> tuple[ParamDecl, ...]:
+        return tuple(replace(item, trained=False) for item in _nodes(children))
 
     def group_item(self, children: list[Any]) -> WeightsDecl:
         return WeightsDecl(str(children[0]), children[2], _from(children))
@@ -165,7 +170,8 @@ class _Builder(Transformer[Token, Built]):
     parameter = name
 
     def index(self, children: list[Any]) -> Index:
-        return Index(str(children[0]), children[2], _from(children), span_of(children[0]))
+        index, *time = _nodes(children)
+        return Index(str(children[0]), index, time[0] if time else None, _from(children), span_of(children[0]))
 
     def call(self, children: list[Any]) -> Call:
         return Call(str(children[0]), *_call(children[1:]), _from(children), span_of(children[0]))

@@ -13,13 +13,14 @@ from rnncc.stages.parse.lexer import KEYWORDS, Statement, span_of
 
 _FORMS = {
     "CELL": "cell NAME",
-    "INPUT": "input x, gap: 1",
+    "INPUT": "input x, gap: 1, c: 64 per sequence",
     "STATE": "state h, c: P = 0",
     "OUTPUT": "output y",
     "DIM": "dim P = 64, K",
     "CONST": "const dt = 0.1, act = tanh",
     "LOCAL": "local v: 4*H, w: P",
     "PARAM": "param g: vector = 1, M: matrix",
+    "BUFFER": "buffer M: matrix = orthogonal",
     "WEIGHTS": "weights p: vector, Q: matrix",
     "INIT": "init R = orthogonal",
     "DEF": "def gate(u) = sigmoid(W@x + R@u + b)",
@@ -27,8 +28,6 @@ _FORMS = {
 }
 # Statements of other languages, and what says the same here.
 _STATEMENTS = {
-    "buffer": "a matrix that is not trained is a parameter: `param A: matrix(H, H)`, and "
-    "`layer.A_l0.requires_grad_(False)` once the layer is made",
     "memory": "memories of open length are outside the language; the nearest form has a number of slots that is "
     "written out, each of them a state (`state m1, m2`) or an input (`input mem: 64`)",
     "import": "a file holds all that its cells need: copy the equations into it",
@@ -44,6 +43,7 @@ _WORDS = {
     "CELL": "'cell'",
     "IN": "'in'",
     "ELSE": "'else'",
+    "SEQUENCE": "'sequence'",
     "COMMA": "','",
     "COLON": "':'",
     "EQUAL": "'='",
@@ -174,6 +174,11 @@ class _Complaint:
             help = f"write `local {self.tokens[1]}: {width or 'P'}` for the width, and then `output {self.tokens[1]}`"
         if 1 < self.at < len(self.tokens):
             token, before = self.tokens[self.at], self.tokens[self.at - 1]
+            if token.type == "PER" or before.type == "SEQUENCE":
+                help = f"'per sequence' stands once, behind the width and before the default; {help}"
+            if self.tokens[0].type == "INPUT" and (before, token) == ("per", "sequence"):
+                message, help = "the width before 'per sequence' is missing", f"or the colon is too much; {help}"
+                return self._say("RNN110", message, self._between(self.at - 1, self.at), "no width", help)
             if token.type == "NAME" and before.type in _ENDS_VALUE and "COMMA" in self._expected():
                 message = f"a comma is missing between '{before}' and '{token}'"
                 return self._say("RNN110", message, self._between(self.at - 1, self.at), "two names", help)

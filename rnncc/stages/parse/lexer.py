@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from lark import Token
 
@@ -19,7 +20,9 @@ from rnncc.stages.parse.characters import FOREIGN, TRANSPOSE_HELP, foreign_help,
 
 LONGEST_NAME = 64
 
-KEYWORDS = ("input", "state", "output", "dim", "const", "local", "param", "weights", "init", "def", "for", "cell")
+KEYWORDS = (
+    "input", "state", "output", "dim", "const", "local", "param", "buffer", "weights", "init", "def", "for", "cell",
+)  # fmt: skip
 _EVERYWHERE = {"for": "FOR", "if": "IF", "else": "ELSE", "in": "IN"}
 _SYMBOLS = {
     "+": "PLUS",
@@ -270,6 +273,18 @@ def _retag(tokens: list[Token]) -> None:
         # `def` names nothing: a bracket behind it lacks the name.
         if following not in ("EQUAL", "COMMA", "LSQB", "LPAR") or (first, following) == ("def", "LPAR"):
             first.type = first.upper()
+    if first.type == "INPUT":
+        _retag_per_sequence(tokens)
+
+
+def _retag_per_sequence(tokens: list[Token]) -> None:
+    """`per` behind a name or a width, where no name can stand, and `sequence` behind that are words of the language.
+    Elsewhere they are names."""
+    for before, token in pairwise(tokens):
+        if token == "per" and before.type in ("NAME", "NUMBER", "RPAR"):
+            token.type = "PER"
+        elif token == "sequence" and before.type == "PER":
+            token.type = "SEQUENCE"
 
 
 def lex(source: Source) -> Lexed:

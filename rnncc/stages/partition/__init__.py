@@ -56,6 +56,7 @@ def partition(typed: Typed) -> tuple[Cell, tuple[Diagnostic, ...]]:
         output=typed.output,
         values=(*_given(typed, parameters), *_made(hoisted, placed, headed, parts.order)),
         constraints=(*typed.constraints, *headed.constraints),
+        delays=tuple(name for name, node in flat.nodes.items() if isinstance(node, Delay)),
         comment=typed.comment,
         source=typed.source,
         single_head_because=headed.single,
@@ -76,7 +77,8 @@ def _states(typed: Typed) -> Iterator[State]:
 def _given(typed: Typed, parameters: Sequence[Parameter]) -> Iterator[Value]:
     """Inputs, constants, members, previous states."""
     for given in typed.inputs:
-        yield Value(given.name, Role.INPUT, Placement.X, given.width, span=given.span)
+        placement = Placement.Q if given.per_sequence else Placement.X
+        yield Value(given.name, Role.INPUT, placement, given.width, span=given.span)
     for constant in typed.constants:
         if not constant.shaping:
             yield Value(constant.name, Role.CONSTANT, Placement.P, ONE, span=constant.span)

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from rnncc.ir import dim as dims
 from rnncc.ir.cell import Contraction, Delay, Pointwise, RowOp, RowOperator
-from rnncc.ir.dim import ONE, Dim
+from rnncc.ir.dim import HEADS, ONE, Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply
 from rnncc.ir.term import (
     Argument,
@@ -17,6 +17,7 @@ from rnncc.ir.term import (
     Equation,
     Eye,
     Num,
+    OfMatrix,
     Op,
     Product,
     Row,
@@ -30,7 +31,7 @@ from rnncc.ir.term import (
 from rnncc.ir.typed import Shape, Typed, delay_states
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.report import Report
-from rnncc.language.source import Span
+from rnncc.language.source import NOWHERE, Span
 from rnncc.stages.partition.flat import FlatCell, live
 from rnncc.stages.partition.nodes import Nodes
 from rnncc.stages.partition.row_functions import RowFunctions
@@ -48,14 +49,12 @@ class _Flattener:
         # What shapes the program is compiled in, also where it serves as a number.
         self.compiled_in = {constant.name: constant.value for constant in typed.constants if constant.shaping}
         self.aliases = self.find_aliases()
+        self.terms = {equation.target: equation.term for equation in typed.equations}
         # What `Argument` stands for, in the slopes of surrogates that are being flattened, the innermost last.
         self.steps: list[Expr] = []
 
     def run(self) -> FlatCell:
-        for name, steps in self.typed.input_delays.items():
-            for step in range(1, steps + 1):
-                operand = name if step == 1 else f"{name}__{step - 1}"
-                self.nodes.define(Delay(f"{name}__{step}", operand))
+        self.delays()
         for equation in self.typed.equations:
             self.nodes.target, self.nodes.span = equation.target, equation.span
             if equation.target not in self.aliases:
@@ -67,6 +66,29 @@ class _Flattener:
                 self.nodes.define(Pointwise(delay, Ref(f"{source}__1"), spans[state]))
                 source = delay
         return live(FlatCell(self.typed, self.nodes.made, self.shapes))
+
+    def delays(self) -> None:
+        """The nodes of older inputs, and of older values that inputs make. All names of a value share them."""
+        older = {
+            f"{name}__{step}": (name, step)
+            for name, steps in self.typed.value_delays.items()
+            for step in range(1, steps + 1)
+        }
+        depth: dict[str, int] = {}
+        for target in older:
+            root, back = target, 0
+            while root in older or root in self.aliases:
+                root, step = older.get(root) or (self.aliases[root], 0)
+                back += step
+            depth[root] = max(depth.get(root, 0), back)
+            if target != f"{root}__{back}":
+                self.aliases[target] = f"{root}__{back}"
+        spans = {equation.target: equation.target_span for equation in self.typed.equations}
+        for root in (*(given.name for given in self.typed.inputs), *spans):
+            for step in range(1, depth.get(root, 0) + 1):
+                self.shapes[f"{root}__{step}"] = self.shapes[root]
+                operand = root if step == 1 else f"{root}__{step - 1}"
+                self.nodes.define(Delay(f"{root}__{step}", operand, spans.get(root, NOWHERE)))
 
     def find_aliases(self) -> dict[str, str]:
         """Targets that only rename a value of the same width (`s[0] = h[t-1]`)."""
@@ -88,7 +110,7 @@ class _Flattener:
             return
         # What a state takes from inputs alone is computed before its loop: `merge` joins the two where it is not so.
         is_state = target in self.states
-        if isinstance(term, Product) and not is_state and not self.is_diagonal(term.matrix):
+        if isinstance(term, Product) and not is_state and self.diagonal(term.matrix) is None:
             key = (self.matrix(term.matrix), self.operand(term.operand))
             if key not in self.products and self.shapes[key[0]].width == width:
                 self.products[key] = target
@@ -130,16 +152,20 @@ class _Flattener:
             case Op(operator, arguments):
                 return Apply(operator, tuple(self.expression(argument) for argument in arguments))
             case Product(matrix, operand):
-                if self.is_diagonal(matrix):
-                    return apply("mul", self.expression(matrix), self.expression(operand))
+                diagonal = self.diagonal(matrix)
+                if diagonal is not None:
+                    return apply("mul", Ref(self.operand(diagonal)), self.expression(operand))
                 return Ref(self.product(term))
+            case OfMatrix("norm", matrix, _, span):
+                norm = apply("norm", Ref(self.matrix(matrix)))
+                return Ref(self.nodes.named(norm, Shape(HEADS), span))
             case Surrogate():
                 return self.surrogate(term, self.expression(term.operand), Shape(ONE))
             case Argument():
                 return self.steps[-1]
             case Row():
                 return Ref(self.functions.value(term, self.operands(term)))
-            case Share() | Transposed() | Eye() | Bad():
+            case Share() | Transposed() | OfMatrix() | Eye() | Bad():
                 raise InternalError(f"a {type(term).__name__} inside an expression")
             case _:
                 assert_never(term)
@@ -181,30 +207,58 @@ class _Flattener:
 
     # Matrices.
 
-    def is_diagonal(self, term: Term) -> bool:
-        return isinstance(term, Val) and self.shapes[self.actual(term.name)].kind == "diag"
+    def diagonal(self, term: Term) -> Term | None:
+        """The vector on the diagonal of a diagonal matrix: of a parameter, of `diag(v)`, or of a name for that."""
+        match term:
+            case OfMatrix("diag", vector):
+                return vector
+            case Val(name) if self.shapes[self.actual(name)].kind == "diag":
+                return term
+            case Val(name) if (named := self.terms.get(self.actual(name))) is not None:
+                return self.diagonal(named)
+            case _:
+                return None
 
     def matrix(self, term: Term) -> str:
         """The name of a matrix, which is a member, a param, or a value of the prologue."""
-        if isinstance(term, Val):
+        if isinstance(term, Val) and self.diagonal(term) is None:
             return self.actual(term.name)
         return self.nodes.named(self.matrix_expression(term, term), self.matrix_shape(term), term.span)
 
     def matrix_expression(self, term: Term, root: Term) -> Expr:
         """Matrix arithmetic as an expression over whole matrices."""
+        diagonal = self.diagonal(term)
+        if diagonal is not None:
+            return apply("diag", Ref(self.operand(diagonal)))
         match term:
+            case Val(name) if self.is_norm(name):
+                return self.matrix_expression(self.terms[self.actual(name)], root)
             case Op(operator, arguments):
                 return Apply(operator, tuple(self.matrix_expression(argument, root) for argument in arguments))
             case Surrogate(_, operand):
                 return self.surrogate(term, self.matrix_expression(operand, root), self.matrix_shape(operand))
             case Transposed(matrix):
                 return apply("transpose", self.matrix_expression(matrix, root))
-            case Product(left, right):
+            case OfMatrix(_, matrix):
+                return apply(term.operator, self.matrix_expression(matrix, root))
+            case Product(left, right) if self.matrix_shape(right).is_matrix:
+                rows, columns = self.diagonal(left), self.diagonal(right)
+                if rows is not None:
+                    return apply("scale_rows", Ref(self.operand(rows)), self.matrix_expression(right, root))
+                if columns is not None:
+                    return apply("scale_columns", self.matrix_expression(left, root), Ref(self.operand(columns)))
                 return apply("matmul", self.matrix_expression(left, root), self.matrix_expression(right, root))
             case Eye(dim, span):
                 return self.eye(dim, span, root)
             case _:
                 return self.expression(term)
+
+    def is_norm(self, name: str) -> bool:
+        """Whether a value is made of norms. In matrix arithmetic these are taken again: a matrix without heads has one
+        norm, and a value has one number per head."""
+        term = self.terms.get(self.actual(name))
+        narrow = self.shapes[self.actual(name)].width == HEADS
+        return narrow and term is not None and any(isinstance(part, OfMatrix) for part in walk(term))
 
     def eye(self, dim: Dim, span: Span, root: Term) -> Expr:
         """`eye` takes its shape (and blocks) from a matrix beside it."""
@@ -234,12 +288,22 @@ class _Flattener:
             case Transposed(matrix):
                 shape = self.matrix_shape(matrix)
                 return Shape(shape.columns or ONE, shape.width, "matrix")
+            case OfMatrix("norm"):
+                return Shape(HEADS)
+            case OfMatrix("diag", vector):
+                width = self.vector_width(vector)
+                return Shape(width, width, "matrix")
+            case OfMatrix(_, matrix):
+                return self.matrix_shape(matrix)
             case Product(left, right):
                 return Shape(self.matrix_shape(left).width, self.matrix_shape(right).columns, "matrix")
             case Eye(dim):
                 return Shape(dim, dim, "matrix")
             case _:
                 return Shape(ONE)
+
+    def vector_width(self, term: Term) -> Dim:
+        return self.shapes[self.operand(term)].width
 
 
 def flatten(typed: Typed, report: Report) -> FlatCell:

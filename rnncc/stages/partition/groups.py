@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rnncc.ir.cell import Initialiser, Member, Parameter, operands
-from rnncc.ir.dim import Dim
+from rnncc.ir.dim import Dim, show
 from rnncc.ir.structure import DENSE, Structure
 from rnncc.ir.typed import GroupMember, Init, written
 from rnncc.language.names import reserved_attribute
@@ -52,13 +53,27 @@ class _Packer:
                 message = f"'{param.initialiser.kind}' initialises matrices; '{param.name}' is none"
                 self.report.error("RNN224", message, param.span, help=_FOR_VECTORS)
             if param.name in self.read:
-                result.append(self.alone(param.name, param.name, self.start(param.name, default=param.initialiser)))
+                made = self.alone(param.name, param.name, self.start(param.name, default=param.initialiser))
+                result.append(replace(made, trained=param.trained))
         for state in self.learned:
             name = f"{state}0"
             row = Member(name, self.shapes[state].width, self.start(name))
             result.append(Parameter(name, name, (row,)))
         self.check_attributes(result)
+        self.check_square(result)
         return tuple(result)
+
+    def check_square(self, parameters: list[Parameter]) -> None:
+        """A spectral radius is that of a square matrix."""
+        for parameter in parameters:
+            for member in parameter.members:
+                columns = parameter.columns or member.width
+                if member.initialiser.kind == "spectral" and columns != member.width:
+                    sides = f"{show(member.width)} x {show(columns)}"
+                    message = f"'spectral' initialises square matrices; '{member.name}' is {sides}"
+                    group = self.group_of.get(member.name, "")
+                    spans = [init.span for init in self.typed.inits if init.name in (member.name, group)]
+                    self.report.error("RNN224", message, (spans or [self.origin(parameter.name)])[0])
 
     def check_attributes(self, parameters: list[Parameter]) -> None:
         """Each parameter becomes an attribute of the module, under a name that nothing else there has."""

@@ -66,6 +66,7 @@ class _Heads:
             if self.depends_on_state(name) and in_layout:
                 self.divides(name, width, node.span)
         self.spread()
+        self.numbers_of_heads()
         return Heads(self.structures, tuple(self.constraints.values()), self.single)
 
     def depends_on_state(self, name: str) -> bool:
@@ -93,7 +94,10 @@ class _Heads:
                 message = f"matrices of different numbers of blocks are computed with: {texts}"
                 self.report.error("RNN214", message, self.nodes[name].span, "blocks differ")
             elif read:
-                self.computed_structure(name, found[read[0]])
+                for part in parts:
+                    # Or made of vectors alone, as `diag(v)` is.
+                    if part in self.nodes:
+                        self.computed_structure(part, found[read[0]])
 
     def computed_structure(self, name: str, structure: Structure) -> None:
         """The structure of a matrix that is computed from matrices of this one."""
@@ -144,6 +148,23 @@ class _Heads:
                         self.couple(f"{part} is joined with a matrix that has a block a head", self.nodes[name].span)
                     self.block(parts, name, name, self.nodes[name].span)
 
+    def numbers_of_heads(self) -> None:
+        """One number per head meets matrices that have as many blocks, or a multiple."""
+        for name in self.computed:
+            node = self.nodes[name]
+            assert isinstance(node, Pointwise)
+            if all(self.shapes[read].width != HEADS for read in references(node.expr)):
+                continue
+            structure = self.structures.get(name, DENSE)
+            match structure:
+                case Dense():
+                    self.couple("one number a head meets a matrix that has no heads", node.span)
+                case BlockDiagonal(blocks):
+                    if blocks != HEADS:
+                        self.constrain(blocks, HEADS, node.span)
+                case _:
+                    assert_never(structure)
+
     def is_from_group_w(self, name: str) -> bool:
         """Whether a matrix is a member of the group W. These never get a block per head."""
         return name in self.of_w
@@ -153,7 +174,7 @@ class _Heads:
         found = [matrix]
         for name in found:
             node = self.nodes.get(name)
-            if isinstance(node, Pointwise):
+            if isinstance(node, Pointwise) and self.shapes[name].kind == "matrix":
                 found += [read for read in dict.fromkeys(references(node.expr)) if read not in found]
         return [name for name in found if self.shapes[name].kind == "matrix"]
 

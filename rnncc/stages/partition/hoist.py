@@ -2,10 +2,12 @@
 
 In every loop expression the terms of a sum that come from inputs or parameters become one batched value
 (`i__x = i__W + b_i`), so that the loop reads one stream; subexpressions of parameters become values of the prologue.
+Subexpressions of inputs per sequence become values of placement Q, which are computed once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from rnncc.analysis.sums import terms, total
@@ -26,6 +28,7 @@ class _Hoister:
     def __init__(self, flat: FlatCell, placed: Placed, located: Located, report: Report) -> None:
         self.flat, self.placed, self.located, self.report = flat, placed, located, report
         self.inputs = frozenset(given.name for given in flat.typed.inputs)
+        self.per_sequence = frozenset(given.name for given in flat.typed.inputs if given.per_sequence)
         self.constants = frozenset(constant.name for constant in flat.typed.constants)
         self.shapes = dict(flat.shapes)
         self.nodes: dict[str, Node] = {}
@@ -105,10 +108,28 @@ class _Hoister:
             return self.located.segment[name] < self.segment
         return self.located.part[name] is not Part.EPILOGUE and self.placed.last_segment.get(name, -1) < self.segment
 
+    def is_per_sequence(self, names: Iterable[str]) -> bool:
+        """Whether an expression of these names depends on inputs per sequence, and else on parameters and constants
+        alone."""
+        placements = {self.placement_of(name) for name in names}
+        return Placement.Q in placements and placements <= {Placement.P, Placement.Q}
+
+    def placement_of(self, name: str) -> Placement:
+        if name in self.placed.placement:
+            return self.placed.placement[name]
+        if name in self.inputs:
+            return Placement.Q if name in self.per_sequence else Placement.X
+        return Placement.S if name in self.placed.owner else Placement.P
+
     def hoist_batched(self, expr: Expr) -> Expr:
         """The expression with sums of input terms, and what a loop cannot compute, batched."""
         if not isinstance(expr, Apply):
             return expr
+        if expr.operator == "neg":
+            # A sign alone is not worth another tensor.
+            return Apply("neg", (self.hoist_batched(expr.arguments[0]),))
+        if self.is_per_sequence(references(expr)):
+            return self.named_value(expr, Placement.Q, Part.BATCHED, "c")
         if not OPERATORS[expr.operator].in_loop and all(self.is_input(name) for name in references(expr)):
             return self.named_value(expr, Placement.X, Part.BATCHED, "x")
         if expr.operator in ("add", "sub"):
@@ -119,12 +140,21 @@ class _Hoister:
         signed = terms(expr)
         batched = [each for each in signed if all(self.is_input(name) for name in references(each[1]))]
         rest = [each for each in signed if each not in batched]
-        if not self.located.is_worth_batching(batched):
-            arguments = tuple(self.keep_sum(argument) for argument in expr.arguments)
-            return Apply(expr.operator, arguments)
-        head = self.named_value(total(batched), Placement.X, Part.BATCHED, "x")
-        inner = [(negative, self.hoist_batched(term)) for negative, term in rest]
-        return total([(False, head), *inner])
+        if self.located.is_worth_batching(batched):
+            head = self.named_value(total(batched), Placement.X, Part.BATCHED, "x")
+            inner = [(negative, self.hoist_batched(term)) for negative, term in rest]
+            return total([(False, head), *inner])
+        once = [each for each in batched if self.is_once(each[1])]
+        if len(once) > 1 and self.is_per_sequence(name for _, term in once for name in references(term)):
+            head = self.named_value(total(once), Placement.Q, Part.BATCHED, "c")
+            inner = [(negative, self.hoist_batched(term)) for negative, term in signed if (negative, term) not in once]
+            return total([(False, head), *inner])
+        arguments = tuple(self.keep_sum(argument) for argument in expr.arguments)
+        return Apply(expr.operator, arguments)
+
+    def is_once(self, term: Expr) -> bool:
+        """Whether a term is computed once per call."""
+        return all(self.placement_of(name) in (Placement.P, Placement.Q) for name in references(term))
 
     def keep_sum(self, expr: Expr) -> Expr:
         """A part of a sum that stays as it is; the terms may hold sums of their own."""

@@ -36,6 +36,8 @@ class Located:
     segment  the number of the segment in whose loop a node runs
     heavy    batched values that are products, row functions or made of the latter: what a loop should read as it is
     uses     how often each value is read in the text of all nodes
+
+    A value of placement Q is never heavy: it is [B, width], and a loop reads it as it is.
     """
 
     part: dict[str, Part] = field(default_factory=dict)
@@ -112,6 +114,8 @@ class _Locator:
                 self.put(name, Part.PROLOGUE)
             case Placement.S:
                 self.put(name, Part.LOOP, self.placed.owner[name])
+            case Placement.Q:
+                self.put(name, Part.BATCHED)
             case Placement.X:
                 if not isinstance(node, Pointwise) or any(self.is_row(operand) for operand in operands(node)):
                     self.located.heavy.add(name)

@@ -1,4 +1,4 @@
-"""Finds the segments (the states that one loop computes together), and the placement of every value: P, X, S or Y.
+"""Finds the segments (the states that one loop computes together), and the placement of every value: P, Q, X, S or Y.
 
 docs/language.md, "What the compiler finds out by itself", says what these are.
 """
@@ -52,7 +52,10 @@ def place(flat: FlatCell) -> Placed:
     order = graph.sort(reads)
     if order is None:
         raise InternalError("a cycle was not reported")
-    last, from_inputs = _last_segments(order, reads, owner, (given.name for given in flat.typed.inputs))
+    inputs = flat.typed.inputs
+    last = _last_segments(order, reads, owner)
+    at_steps = _reached(order, reads, (given.name for given in inputs if not given.per_sequence))
+    per_sequence = _reached(order, reads, (given.name for given in inputs if given.per_sequence))
     needed = _needed(order, reads, owner)
     placement: dict[str, Placement] = {}
     for name in order:
@@ -60,8 +63,10 @@ def place(flat: FlatCell) -> Placed:
             placement[name] = Placement.S
         elif last[name] >= 0:
             placement[name] = Placement.X if name in needed else Placement.Y
+        elif name in at_steps:
+            placement[name] = Placement.X
         else:
-            placement[name] = Placement.X if name in from_inputs else Placement.P
+            placement[name] = Placement.Q if name in per_sequence else Placement.P
     return Placed(tuple(segments), placement, owner, last)
 
 
@@ -89,17 +94,21 @@ def merge(flat: FlatCell, placed: Placed) -> FlatCell:
     return replace(flat, nodes=nodes)
 
 
-def _last_segments(
-    order: list[str], reads: Mapping[str, tuple[str, ...]], owner: Mapping[str, int], inputs: Iterable[str]
-) -> tuple[dict[str, int], set[str]]:
-    """`Placed.last_segment`, and the names of values that depend on an input."""
+def _last_segments(order: list[str], reads: Mapping[str, tuple[str, ...]], owner: Mapping[str, int]) -> dict[str, int]:
+    """`Placed.last_segment`."""
     last = dict(owner)
-    from_inputs = set(inputs)
     for name in order:
         last[name] = max([owner.get(name, -1), *(last.get(operand, -1) for operand in reads[name])])
-        if any(operand in from_inputs for operand in reads[name]):
-            from_inputs.add(name)
-    return last, from_inputs
+    return last
+
+
+def _reached(order: list[str], reads: Mapping[str, tuple[str, ...]], inputs: Iterable[str]) -> set[str]:
+    """The inputs, and all values that depend on one of them."""
+    reached = set(inputs)
+    for name in order:
+        if any(operand in reached for operand in reads[name]):
+            reached.add(name)
+    return reached
 
 
 def _needed(order: list[str], reads: Mapping[str, tuple[str, ...]], owner: Mapping[str, int]) -> set[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rnncc.ir.cell import Cell, Role, Value, operands
+from rnncc.ir.cell import Cell, Role, Stream, Value, is_per_sequence, operands
 from rnncc.stages.render.notation import python_dim
-from rnncc.stages.render.python.code import Emitter, MemberPlace, member_places, split_lines, variable
+from rnncc.stages.render.python.code import Emitter, MemberPlace, member_places, over_steps, split_lines, variable
 from rnncc.stages.render.python.patterns import operation_reads, operation_targets, operation_text, recognise
 from rnncc.stages.render.python.streams import PackedStream, loose_names, pack, packed_text, reads, stacked
 
@@ -21,8 +21,8 @@ class _Piece:
     lines: tuple[str, ...]
 
 
-def bind(cell: Cell, names: Iterable[str], table: Mapping[str, Value]) -> list[str]:
-    """Lines that fetch values which the function itself does not compute."""
+def bind(cell: Cell, names: Iterable[str], table: Mapping[str, Value], *, wide: bool = False) -> list[str]:
+    """Lines that fetch values which the function itself does not compute. `wide`: 16-bit ones in float32."""
     places = member_places(cell)
     lines = []
     for name in sorted(names):
@@ -34,13 +34,17 @@ def bind(cell: Cell, names: Iterable[str], table: Mapping[str, Value]) -> list[s
                 source = f'constants["{name}"]'
             case Role.INPUT | Role.PREVIOUS | Role.NODE:
                 source = f'values["{name}"]'
+        if wide and value.role is not Role.CONSTANT:
+            source = f"matrices.wide({source})"
         lines.append(f"{variable(name)} = {source}")
     return lines
 
 
-def hand_on(names: Iterable[str]) -> list[str]:
-    """Lines that put values where later functions find them."""
-    return [f'values["{name}"] = {variable(name)}' for name in names]
+def hand_on(names: Iterable[str], rounded_as: str = "") -> list[str]:
+    """Lines that put values where later functions find them, in the dtype of the tensor `rounded_as`, if one is
+    given."""
+    rounded = f".to({rounded_as}.dtype)" if rounded_as else ""
+    return [f'values["{name}"] = {variable(name)}{rounded}' for name in names]
 
 
 def read_later(cell: Cell, index: int) -> set[str]:
@@ -60,10 +64,7 @@ def batched(cell: Cell, index: int, table: Mapping[str, Value], emitter: Emitter
     lines = [line for part in parts for line in part.lines]
     absorbed = _absorbed(cell, index, packed)
     lines += hand_on(sorted((made - set(absorbed) | _members(packed)) & read_later(cell, index)))
-    streams = [
-        f"{variable(stream.name)}__stream" if stream.name in packed else _stream(stream.members, table)
-        for stream in segment.streams
-    ]
+    streams = [_stream(stream, table, is_packed=stream.name in packed) for stream in segment.streams]
     # A loop that reads no stream is still given one, which tells it T, B and the dtype.
     lines.append(f"return [{', '.join(streams) if streams else 'tools.shape_stream'}]")
     needed = frozenset(_streamed(cell, index, packed)).union(*(part.reads for part in parts)) - made
@@ -88,7 +89,7 @@ def _parts(
         owner = absorbed.get(node.target)
         if owner is not None and owner not in parts:
             stream = packed[owner].stream
-            lines = [f"{variable(owner)}__stream = {packed_text(packed[owner], places)}"]
+            lines = [f"{variable(owner)}__stream = {packed_text(packed[owner], places, table)}"]
             if any(member in used for member in stream.members):
                 widths = [table[member].width for member in stream.members]
                 lines.append(split_lines(stream.members, widths, f"{variable(owner)}__stream", -1))
@@ -138,9 +139,17 @@ def _packed_reads(packed: PackedStream, places: Mapping[str, MemberPlace]) -> se
     return names
 
 
-def _stream(members: Sequence[str], table: Mapping[str, Value]) -> str:
-    parts = ", ".join(f"({variable(member)}, {python_dim(table[member].width)})" for member in members)
-    return f"tools.stream({parts})"
+def _stream(stream: Stream, table: Mapping[str, Value], *, is_packed: bool) -> str:
+    """A stream of a loop. What is the same at all steps stays as small as it is."""
+    per_sequence = is_per_sequence(stream, table)
+    if is_packed:
+        made = f"{variable(stream.name)}__stream"
+        return over_steps(made) if per_sequence else made
+    parts = []
+    for member in stream.members:
+        value = over_steps(variable(member)) if per_sequence else variable(member)
+        parts.append(f"({value}, {python_dim(table[member].width)})")
+    return f"tools.stream({', '.join(parts)})"
 
 
 def _absorbed(cell: Cell, index: int, packed: Mapping[str, PackedStream]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The cell's nodes as lines of plain torch code.
 
 A value's name is also its Python variable, but for the few names that the generated functions use themselves. Widths
-become expressions of `sizes`. `elementwise` and `rows` are modules of the runtime that a package contains.
+become expressions of `sizes`. `elementwise`, `matrices` and `rows` are modules of the runtime that a package contains.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rnncc.ir.cell import (
     Member,
     Node,
     Parameter,
+    Placement,
     Pointwise,
     Role,
     RowOp,
@@ -37,8 +38,8 @@ from rnncc.stages.render.notation import python_dim, without_brackets
 
 _OWN_NAMES = frozenset(
     {
-        "torch", "elementwise", "rows", "tools", "values", "parameters", "constants", "sizes", "streams", "states",
-        "weights", "step", "inf",
+        "torch", "elementwise", "matrices", "rows", "tools", "values", "parameters", "constants", "sizes", "streams",
+        "states", "weights", "step", "inf",
     }
 )  # fmt: skip
 # An operator's form that is a call: its arguments stand between brackets and commas.
@@ -50,6 +51,11 @@ _NUMBER_OPERATORS = frozenset({"add", "sub", "mul", "neg"})
 def variable(name: str) -> str:
     """The Python variable of a value. Users may not write `__`, so the result clashes with none of theirs."""
     return f"{name}__value" if name in _OWN_NAMES else name
+
+
+def over_steps(text: str) -> str:
+    """A value of placement Q for code that computes with values of all steps."""
+    return f"tools.over_steps({text})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +88,38 @@ def _layout(matrix: Value, blocks: Dim) -> str:
 
 class Emitter:
     """Turns nodes into lines. `linear` makes the text of a dense product from the texts of operand and matrix. `like`
-    is a tensor whose dtype and device numbers take. `aliases` are `RecurrentReads.aliases`, which products read."""
+    is a tensor whose dtype and device numbers take. `aliases` are `RecurrentReads.aliases`, which products read.
+    `over_steps`: values are those of all steps, so that a value of placement Q [1, B, width] meets values
+    [T, B, width]."""
 
     def __init__(
-        self, cell: Cell, linear: Callable[[str, str], str], like: str, aliases: Mapping[str, str] | None = None
+        self,
+        cell: Cell,
+        linear: Callable[[str, str], str],
+        like: str,
+        aliases: Mapping[str, str] | None = None,
+        *,
+        over_steps: bool = False,
     ) -> None:
         self.aliases = aliases or {}
         self.table: Mapping[str, Value] = with_aliases(value_table(cell), self.aliases)
         self.linear = linear
         self.like = like
+        self.over_steps = over_steps
+
+    def read(self, name: str, target: Value) -> str:
+        """A value where the definition of another one reads it."""
+        return over_steps(variable(name)) if self._is_spread(name, target) else variable(name)
+
+    def term(self, target: str, product: Contraction) -> str:
+        """A product as a part of the value `target`."""
+        text = self.text(product)
+        return over_steps(text) if self._is_spread(product.operand, self.table[target]) else text
+
+    def _is_spread(self, name: str, target: Value) -> bool:
+        """Whether one value per sequence meets values of all steps in the definition of `target`."""
+        per_sequence = self.table[name].placement is Placement.Q
+        return self.over_steps and per_sequence and target.placement is not Placement.Q
 
     def node(self, node: Node) -> str:
         """One node as `variable = …`."""
@@ -122,6 +151,8 @@ class Emitter:
                     return f"rows.from_blocks({text}, {python_dim(blocks)}, {split_multiple(target.width)[0]})"
                 case _:
                     assert_never(target.structure)
+        if isinstance(expr, Apply) and expr.operator == "norm":
+            return self._norm(expr, target, "norms")
         text = self._expression(expr, target)
         wide = any(self.table[name].width == target.width for name in references(expr) if name in self.table)
         if target.width != ONE and not wide:
@@ -145,8 +176,11 @@ class Emitter:
                 return _number_text(value)
             case Ref(name):
                 return self._reference(name, target)
+            case Apply("norm"):
+                return self._norm(expr, target, "norm")
             case Apply(operator, arguments):
                 form = re.sub(r"\bf\.", "elementwise.", OPERATORS[operator].torch)
+                form = re.sub(r"\bm\.", "matrices.", form)
                 spell = self._expression if _CALL.fullmatch(form) else self._operand
                 texts = [spell(argument, target) for argument in arguments]
                 if operator not in _NUMBER_OPERATORS and self._is_number(expr):
@@ -155,8 +189,26 @@ class Emitter:
             case _:
                 assert_never(expr)
 
+    def _norm(self, norm: Apply, target: Value, function: str) -> str:
+        return f"matrices.{function}({self._expression(norm.arguments[0], target)}, {python_dim(HEADS)})"
+
+    def _in_matrices(self, value: Value, structure: BlockDiagonal) -> str:
+        """A vector, or one number per head, where it meets matrices in blocks."""
+        blocks = python_dim(structure.blocks)
+        if value.width == HEADS:
+            return f"matrices.per_block({variable(value.name)}, {blocks})"
+        return f"rows.split_heads({variable(value.name)}, {blocks}, {split_multiple(value.width)[0]})"
+
     def _reference(self, name: str, target: Value) -> str:
         value = self.table[name]
+        if value.columns is None and value.width != ONE and target.columns is not None:
+            match target.structure:
+                case Dense():
+                    return variable(name)
+                case BlockDiagonal():
+                    return self._in_matrices(value, target.structure)
+                case _:
+                    assert_never(target.structure)
         match value.structure:
             case Dense():
                 pass
@@ -166,13 +218,13 @@ class Emitter:
                 assert_never(value.structure)
         if self._is_per_head(name, target) and target.columns is None:
             k = split_multiple(target.width)[0]
-            return f"rows.per_head({variable(name)}, {python_dim(HEADS)}, {k}, {python_dim(target.width)})"
-        return variable(name)
+            return f"rows.per_head({self.read(name, target)}, {python_dim(HEADS)}, {k}, {python_dim(target.width)})"
+        return self.read(name, target)
 
-    def contraction_onto(self, onto: str, node: Contraction, sign: int) -> str:
-        """`onto` plus a product outside the loop, or minus it."""
-        if node.transposed:
-            return f"{onto} {'+' if sign > 0 else '-'} {self.text(node)}"
+    def contraction_onto(self, target: str, onto: str, node: Contraction, sign: int) -> str:
+        """`onto` plus a product outside the loop, or minus it, as a part of the value `target`."""
+        if node.transposed or self._is_spread(node.operand, self.table[target]):
+            return f"{onto} {'+' if sign > 0 else '-'} {self.term(target, node)}"
         matrix, name, read = self.table[node.matrix], variable(node.matrix), variable(node.operand)
         match matrix.structure:
             case Dense():
@@ -211,7 +263,8 @@ class Emitter:
                 width = python_dim(self.table[node.target].width)
                 return f"{operand}.narrow(-1, {python_dim(node.offset)}, {width})"
             case RowOperator.CONCAT:
-                return f"rows.concat(({', '.join(variable(name) for name in node.operands)},))"
+                target = self.table[node.target]
+                return f"rows.concat(({', '.join(self.read(name, target) for name in node.operands)},))"
             case RowOperator.REPEAT:
                 result = self.table[node.target].width
                 if repeats_whole(self.table[node.operands[0]].width, result):

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rnncc.analysis.recurrent import CLIP, loop_constants, recurrent_reads
-from rnncc.ir.cell import Cell, Segment, Value, value_table
+from rnncc.ir.cell import Cell, Node, Pointwise, Role, Segment, Value, operands, value_table
 from rnncc.stages.render.python.batched import batched, bind, hand_on
-from rnncc.stages.render.python.code import Emitter, split_lines, variable
+from rnncc.stages.render.python.code import Emitter, member_places, split_lines, variable
 from rnncc.stages.render.python.patterns import has_layer_norm, operation_reads, operation_text, recognise
 from rnncc.stages.render.python.streams import reached, reads
 from rnncc.stages.render.segments import segment_name
@@ -63,13 +63,39 @@ def _of_parameters(cell: Cell, table: Mapping[str, Value], *, for_loops: bool) -
     read = reached(cell.prologue, weights)
     nodes = [node for node in cell.prologue if (node.target in read) is for_loops]
     emitter = Emitter(cell, _torch_linear, _first_input(cell))
-    lines = bind(cell, reads(nodes) - {node.target for node in nodes}, table)
+    given = reads(nodes) - {node.target for node in nodes}
+    # Functions of matrices are computed in float32 at least, and rounded where they are done.
+    tensors = sorted(name for name in given if table[name].role is not Role.CONSTANT)
+    wide = bool(tensors) and any(_works_on_matrices(node, table) for node in nodes)
+    lines = bind(cell, given, table, wide=wide)
     lines += [emitter.node(node) for node in nodes]
-    return tuple(lines + hand_on(node.target for node in nodes))
+    if not wide:
+        return tuple(lines + hand_on(node.target for node in nodes))
+    # What numbers alone make is exact.
+    exact = given - set(tensors)
+    for node in nodes:
+        if exact.issuperset(operands(node)):
+            exact.add(node.target)
+    lines += hand_on(node.target for node in nodes if node.target in exact)
+    rounded_as = _tensor(cell, tensors[0], table)
+    return tuple(lines + hand_on((node.target for node in nodes if node.target not in exact), rounded_as))
+
+
+def _works_on_matrices(node: Node, table: Mapping[str, Value]) -> bool:
+    """Whether a node computes a matrix, or a number of one."""
+    values = (table[name] for name in (node.target, *operands(node)))
+    return isinstance(node, Pointwise) and any(value.columns is not None for value in values)
+
+
+def _tensor(cell: Cell, name: str, table: Mapping[str, Value]) -> str:
+    """The tensor that a value of parameters is, or is a part of."""
+    if table[name].role is Role.PARAMETER:
+        return f'parameters["{member_places(cell)[name].parameter.attribute}"]'
+    return f'values["{name}"]'
 
 
 def _epilogue(cell: Cell, table: Mapping[str, Value]) -> tuple[str, ...]:
-    emitter = Emitter(cell, _own_linear, _first_input(cell))
+    emitter = Emitter(cell, _own_linear, _first_input(cell), over_steps=True)
     operations = recognise(cell.epilogue, (cell.output,), table)
     read = {name for operation in operations for name in operation_reads(operation)}
     lines = bind(cell, read - {node.target for node in cell.epilogue}, table)
@@ -85,7 +111,7 @@ def _segment(cell: Cell, index: int, table: Mapping[str, Value]) -> SegmentFunct
     values = ", ".join(variable(name) for name in segment.sequences)
     return SegmentFunctions(
         segment_name(cell, index),
-        batched(cell, index, table, Emitter(cell, _own_linear, _first_input(cell))),
+        batched(cell, index, table, Emitter(cell, _own_linear, _first_input(cell), over_steps=True)),
         tuple(_unpack(segment, table)),
         (*_step_reads(segment, table), *(emitter.node(node) for node in products.nodes)),
         f"({new},), ({values},)",

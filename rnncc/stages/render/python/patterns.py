@@ -98,7 +98,7 @@ def operation_text(operation: Operation, emitter: Emitter) -> str:
         case Sum(target, start, products):
             text = emitter.text(Pointwise(target, start)) if start is not None else ""
             for sign, product in products:
-                text = emitter.contraction_onto(text, product, sign) if text else emitter.text(product)
+                text = emitter.contraction_onto(target, text, product, sign) if text else emitter.term(target, product)
             return f"{variable(target)} = {text}"
         case _:
             return emitter.node(operation)

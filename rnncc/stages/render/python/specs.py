@@ -21,6 +21,7 @@ from rnncc.ir.cell import (
     Weight,
     declared_names,
     declared_state,
+    is_per_sequence,
     value_table,
 )
 from rnncc.ir.dim import Dim, split_multiple
@@ -70,7 +71,7 @@ def cell_spec(compiled: CompiledCell, plan: KernelPlan | None) -> str:
             strings((", ".join(declared_names(cell, segment)), recurrence.kind.value, recurrence.form, recurrence.why))
             for segment, recurrence in zip(cell.segments, compiled.recurrences, strict=True)
         ),
-        input_delays=tuple(_input_delays(cell, table)) or None,
+        value_delays=tuple(_value_delays(cell, table)) or None,
         masks=tuple(_mask(item) for item in cell.inputs if item.drawn) or None,
         regularisation=regularisation if cell.zoneout or cell.recurrent_dropout else None,
         single_head_because=string(cell.single_head_because) if cell.single_head_because else None,
@@ -107,7 +108,8 @@ def _literals(values: Iterable[float | int]) -> tuple[Written, ...]:
 
 def _input(item: Input) -> Call:
     default = None if item.default is None else _literal(item.default)
-    return _spec("InputSpec", item.name, width=_width(item.width), default=default)
+    per_sequence = _true(item.per_sequence)
+    return _spec("InputSpec", item.name, width=_width(item.width), default=default, per_sequence=per_sequence)
 
 
 def _mask(item: Input) -> Call:
@@ -120,16 +122,12 @@ def _state(state: State) -> Call:
     return _spec("StateSpec", state.name, width=_width(state.width), initial=initial, delay_of=delay_of)
 
 
-def _input_delays(cell: Cell, table: Mapping[str, Value]) -> Iterator[Call]:
-    """The states that `x[t-1]` and older inputs read. They are sorted by input, then by age."""
+def _value_delays(cell: Cell, table: Mapping[str, Value]) -> Iterator[Call]:
+    """The states that older inputs and older values are read from."""
     nodes = [*(node for segment in cell.segments for node in segment.batched), *cell.epilogue]
-    delays = {node.operand: node.target for node in nodes if isinstance(node, Delay)}
-    for item in cell.inputs:
-        operand = item.name
-        while operand in delays:
-            target = delays[operand]
-            yield _spec("StateSpec", target, width=_width(table[target].width), initial="0.0", delay_of=string(operand))
-            operand = target
+    kept = {node.target: node.operand for node in nodes if isinstance(node, Delay)}
+    for name in cell.delays:
+        yield _spec("StateSpec", name, width=_width(table[name].width), initial="0.0", delay_of=string(kept[name]))
 
 
 def _parameter(parameter: Parameter) -> Call:
@@ -149,6 +147,7 @@ def _parameter(parameter: Parameter) -> Call:
         blocks=blocks,
         is_bias=_true(parameter.is_bias),
         sparsity=None if parameter.sparsity is None else _sparsity(parameter.sparsity),
+        trained=None if parameter.trained else "False",
     )
 
 
@@ -238,6 +237,7 @@ def _stream(cell: Cell, index: int, stream: Stream, table: Mapping[str, Value]) 
         members=_tensors(stream.members, table),
         finished=strings(made_of) or None,
         is_sequence=_true(stream.members == made_of),
+        per_sequence=_true(is_per_sequence(stream, table)),
     )
 
 

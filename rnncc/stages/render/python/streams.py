@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rnncc.ir.cell import Cell, Contraction, Node, Pointwise, Role, Stream, Value, operands, value_table
+from rnncc.ir.cell import Cell, Contraction, Node, Placement, Pointwise, Role, Stream, Value, operands, value_table
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.expr import Apply, Expr, Ref
 from rnncc.ir.structure import DENSE
 from rnncc.stages.render.notation import python_dim
-from rnncc.stages.render.python.code import MemberPlace, variable
+from rnncc.stages.render.python.code import MemberPlace, over_steps, variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +115,20 @@ def _sum(expr: Expr) -> list[str] | None:
             return None
 
 
-def packed_text(packed: PackedStream, places: Mapping[str, MemberPlace]) -> str:
+def packed_text(packed: PackedStream, places: Mapping[str, MemberPlace], table: Mapping[str, Value]) -> str:
     """The stream as an expression: `tools.linear(x, parameters["weight_ih"], parameters["bias_ih"])`."""
     vectors = [stacked(names, places) for names in packed.vectors]
     bias = " + ".join(vectors)
+    once = {product.operand for product in packed.products if table[product.operand].placement is Placement.Q}
+    at_steps = [product for product in packed.products if product.operand not in once]
     text = ""
-    for index, product in enumerate(packed.products):
+    # What is computed at every step comes first, so that the bias and further products cost no pass of their own.
+    for product in (*at_steps, *(product for product in packed.products if product.operand in once)):
         matrix = stacked(product.matrices, places)
-        extra = f", {bias}" if index == 0 and bias else ""
+        extra = f", {bias}" if not text and bias else ""
+        if text and product.operand in once and at_steps:
+            text = f"{text} + {over_steps(f'tools.linear({variable(product.operand)}, {matrix})')}"
+            continue
         start = f"tools.linear_onto({text}, " if text else "tools.linear("
         text = f"{start}{variable(product.operand)}, {matrix}{extra})"
     return text

@@ -1,0 +1,112 @@
+"""Inputs per sequence on a GPU: every kind of kernel reads them with a stride of 0 over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
+
+import rnncc
+from rnncc import verify
+from rnncc.language.source import Source
+from tests.compiling import front
+from tests.cuda.harness import add_kernels, launches_of
+from tests.cuda.kernels import plan
+from tests.cuda.shapes import compiled, stepwise_kernels
+from tests.runtime.test_per_sequence import CELLS, TEXT, cells, twins
+
+pytestmark = pytest.mark.gpu
+
+H = 64
+LENGTHS = (9, 1, 30, 4, 17)
+ONCE = """cell Once
+input c: H per sequence, gap: 1 per sequence
+state h
+weights V: matrix
+f, i = sigmoid(V@c + b)
+h[t] = f*h[t-1]*exp(-gap) + i*tanh(R@h[t-1] + W@x) + 0.1*c
+"""
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_against_the_reference(name: str) -> None:
+    (cell,) = (cell for cell, _ in front(Source("once", TEXT)) if cell.name == name)
+    report = verify.verify(getattr(cells(), name), cell, device="cuda", dtypes=(torch.float32, torch.bfloat16))
+    assert [row for row in report.rows if not row.passed] == []
+
+
+def drawn(layer: Any, batch: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    sizes = {"I": H, "H": H, "num_heads": layer.num_heads}
+    items = [item for item in layer.spec.inputs[1:] if item.default is None]
+    return {item.name: torch.rand(batch, item.width(sizes), device="cuda").to(dtype) for item in items}
+
+
+def results(layer: Any, x: Any, extra: Callable[[Tensor], Any], given: dict[str, Tensor], **masks: Any) -> list[Tensor]:
+    """The output, the final states and all gradients."""
+    leaves = {name: value.clone().requires_grad_() for name, value in given.items()}
+    output, finals = layer(x, **{name: extra(value) for name, value in leaves.items()}, **masks)
+    output = output.data if isinstance(output, PackedSequence) else output
+    values = [output, *(finals if isinstance(finals, tuple) else (finals,))]
+    loss = torch.stack([(value.float() * (value.float() + 1)).sum() for value in values]).sum()
+    return [*values, *torch.autograd.grad(loss, [*leaves.values(), *layer.parameters()])]
+
+
+def at_steps(value: Tensor) -> Tensor:
+    """A value per sequence at every step."""
+    return value.expand(max(LENGTHS), *value.shape)
+
+
+def at_rows(value: Tensor) -> PackedSequence:
+    """The same for packed sequences."""
+    return pack_sequence([value[b].expand(n, -1) for b, n in enumerate(LENGTHS)], enforce_sorted=False)
+
+
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "alternating"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", CELLS)
+def test_it_is_what_the_same_value_at_every_step_is(
+    name: str, dtype: torch.dtype, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Padded, with masks, backwards, recomputed, and packed."""
+    monkeypatch.setenv("RNNCC_COMPILE", "1" if fused else "0")
+    batch, steps = len(LENGTHS), max(LENGTHS)
+    x = torch.randn(steps, batch, H, device="cuda").to(dtype)
+    masks = {"lengths": torch.tensor(LENGTHS, device="cuda"), "reset": torch.rand(steps, batch, device="cuda") < 0.2}
+    packed = pack_sequence([x[:n, b] for b, n in enumerate(LENGTHS)], enforce_sorted=False)
+    calls: tuple[tuple[Any, Callable[[Tensor], Any], dict[str, Tensor]], ...] = (
+        (x, at_steps, {}), (x, at_steps, masks), (packed, at_rows, {}),
+    )  # fmt: skip
+    for options in ({}, {"bidirectional": True}, {"recompute": True}):
+        torch.manual_seed(0)
+        one, other = (
+            getattr(package, name)(H, H, device="cuda", dtype=dtype, **options) for package in (cells(), twins())
+        )
+        other.load_state_dict(one.state_dict())
+        given = drawn(one, batch, dtype)
+        for index, (data, extra, marks) in enumerate(calls):
+            found = results(one, data, Tensor.clone, given, **marks)
+            expected = results(other, data, extra, given, **marks)
+            errors = [verify.relative_error(a, b) for a, b in zip(found, expected, strict=True)]
+            assert max(errors) <= (2e-5 if dtype == torch.float32 else 2e-2), (options, index, errors)
+
+
+def test_one_launch_per_step(tmp_path: Path) -> None:
+    path = tmp_path / "once.rnn"
+    path.write_text(ONCE, encoding="utf-8")
+    wanted = stepwise_kernels(plan(str(path)), H, "bf16", 1)
+    folder = compiled(plan(str(path)), wanted, tmp_path)
+    module = rnncc.compile(ONCE, "once_by_steps")
+    assert add_kernels(module, folder) == len(wanted.kernels)
+    (cell,) = (cell for cell, _ in front(Source("once", ONCE)))
+    layer = module.Once(H, H, device="cuda", dtype=torch.bfloat16)
+    given = drawn(layer, 3, torch.bfloat16)
+    names = launches_of(lambda: layer(torch.randn(9, 3, H, device="cuda").bfloat16(), **given))
+    assert sum("_stepwise" in name for name in names) == 10, names
+    case = verify.Case(9, 5, sizes=(("I", H), ("H", H)))
+    report = verify.verify(module.Once, cell, device="cuda", dtypes=(torch.bfloat16,), cases=(case,))
+    assert [row for row in report.rows if not row.passed] == []
