@@ -79,6 +79,8 @@ def _run_sharded(
         if not all(isinstance(placement, Replicate) for placement in parameter.placements):
             raise ValueError(f"{name} takes replicated parameters, but {key} is placed as {parameter.placements}")
         parameters[key] = parameter.to_local(grad_placements=[Partial() if split else Replicate() for split in sharded])
+    # Masks, which distribute_module replicates, too.
+    parameters |= {key: mask.to_local() for key, mask in module.named_buffers() if isinstance(mask, DTensor)}
     states = pytree.tree_map(lambda state: own(state, "hx", state_batch), hx)
     given = {key: own(value, key, 0 if key == "lengths" else batch or 0) for key, value in keywords.items()}
     result = torch.func.functional_call(module, parameters, (x.to_local(), states), given)
