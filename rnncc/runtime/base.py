@@ -246,7 +246,7 @@ class RecurrentModule(StateDicts, Regularised):
         two digits, rounded up), and built now where it is not in the cache. For a layer that has masks this plans anew.
 
         The result takes over the Parameter objects, as nn.Module.to and prune.remove do, and everything else that the
-        layer has: optimisers go on with them. Go on with the result alone, or call this on a deep copy.
+        layer has: optimisers go on with them. Go on with the result alone.
 
         Raises TypeError for classes derived from the cell's; ValueError for groups that are no matrices, for values
         that are not here (the meta device, shards), and where rnncc is not installed; RnnccError where the build fails.

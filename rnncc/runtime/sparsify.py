@@ -104,7 +104,8 @@ def _state(module: nn.Module, made_as: Any, names: list[str]) -> dict[str, Any]:
     for name in names:
         if f"{name}_orig" in parameters:
             parameters[name] = parameters.pop(f"{name}_orig")
-            del buffers[f"{name}_mask"], state[name]
+            del buffers[f"{name}_mask"]
+            state.pop(name, None)  # their product, no parameter
     own = ordered(made_as.spec, bias=state["bias"])
     order = [parameter.attribute + suffix for suffix in state["_suffixes"] for parameter in own]
     rank = {name: i for i, name in enumerate(order)}

@@ -81,7 +81,7 @@ class SparseWeights(nn.Module):
         `mask` is boolean and has the shape of the parameter, or of the matrix in `gate_parameters()`. What it leaves
         out becomes zero, and what comes back begins at zero. The next call reads the new mask, and so does a program
         that torch.compile has made before. Optimisers keep their state. Raises ValueError. Warns where the mask is
-        denser than the cell says.
+        denser than the cell says; to know that, the host waits for the mask's device.
         """
         suffix, sizes = self._place(layer, reverse)
         # Where a mask is kept, the shape that the caller's has, and the parameter.
@@ -111,9 +111,7 @@ class SparseWeights(nn.Module):
         """Warn, once in a layer's life, where a mask is clearly denser than the cell says. With `given`, the part of it
         that was set: only where that part is denser, too."""
         whole, most = self._mask(parameter, suffix), most_of(parameter, sizes)
-        # What has no values tells nothing.
-        readable = type(whole) is Tensor and not whole.is_meta and not torch.compiler.is_compiling()
-        if self._told_denser or most >= 1 or not readable:
+        if self._told_denser or most >= 1 or not _can_be_read(whole):
             return
         if given is not None and int(given.sum()) <= most * given.numel():
             return
@@ -196,6 +194,12 @@ def _distributed(tensor: object) -> Any:
     it."""
     tensors: Any = sys.modules.get("torch.distributed.tensor")
     return tensors if tensors is not None and isinstance(tensor, tensors.DTensor) else None
+
+
+def _can_be_read(mask: Tensor) -> bool:
+    """Whether a mask has values that the host may wait for."""
+    captured = mask.is_cuda and torch.cuda.is_current_stream_capturing()
+    return type(mask) is Tensor and not (mask.is_meta or captured or torch.compiler.is_compiling())
 
 
 def shard_of(tensor: Any, mask: Tensor) -> Tensor | None:

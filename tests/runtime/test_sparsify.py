@@ -7,6 +7,7 @@ import io
 import pickle
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -40,7 +41,7 @@ def pruned(layer: Any, amount: float = 0.75, start: str = "weight_hh") -> Any:
 def results(layer: Any, given: Tensor = x) -> list[Tensor]:
     """The output, and gradients by name."""
     layer.zero_grad()
-    output: Tensor = layer(given)[0]
+    output = layer(given)[0]
     output.square().sum().backward()
     return [output.detach(), *(tensor.grad for _, tensor in sorted(layer.named_parameters()))]
 
@@ -86,7 +87,7 @@ def test_against_torch_s_lstm_with_zeros() -> None:
     """Pruned over all matrices at once, the pruning removed, fine-tuned on both sides."""
     theirs = nn.LSTM(IN, H, 2, bidirectional=True, dtype=torch.float64)
     names = [name for name, _ in theirs.named_parameters() if name.startswith("weight_hh")]
-    prune.global_unstructured([(theirs, name) for name in names], prune.L1Unstructured, amount=0.8)  # type: ignore[no-untyped-call]
+    prune.global_unstructured([(theirs, name) for name in names], prune.L1Unstructured, amount=0.8)
     masks = {name: theirs.get_buffer(f"{name}_mask").bool() for name in names}
     for name in names:
         prune.remove(theirs, name)  # type: ignore[no-untyped-call]
@@ -99,7 +100,7 @@ def test_against_torch_s_lstm_with_zeros() -> None:
             layer(x)[0].square().mean().backward()
             for name, mask in masks.items():
                 if layer is theirs:
-                    theirs.get_parameter(name).grad.mul_(mask)  # type: ignore[union-attr]
+                    theirs.get_parameter(name).grad.mul_(mask)
                 else:
                     assert (ours.get_parameter(name).grad[~mask] == 0).all()
             optimiser.step()
@@ -213,11 +214,11 @@ def test_instances_of_torch_s_class() -> None:
     for kind in (nn.LSTM, Derived):
         layer: Any = replace(kind(IN, IN, dtype=torch.float64), as_nn=True, subclasses=Derived)
         expected = pruned(layer)(x)[0]
-        sparse = layer.sparsify("R")
-        assert isinstance(sparse, kind) and masks_of(sparse)["weight_hh_mask_l0"].sum() == IN * IN
+        sparse: Any = layer.sparsify("R")
+        assert issubclass(type(sparse), kind) and masks_of(sparse)["weight_hh_mask_l0"].sum() == IN * IN
         torch.testing.assert_close(sparse(x)[0], expected, rtol=0, atol=1e-12)
         assert kind is nn.LSTM or sparse.twice(x).shape == x.shape
-    plain = pruned(replace(nn.LSTM(IN, IN, dtype=torch.float64), as_nn=True)).sparsify("R")  # type: ignore[operator]
+    plain = pruned(replace(nn.LSTM(IN, IN, dtype=torch.float64), as_nn=True)).sparsify("R")
     assert isinstance(pickle.loads(pickle.dumps(plain)), nn.LSTM)
 
 
@@ -234,7 +235,7 @@ def test_what_cannot_become_sparse(monkeypatch: pytest.MonkeyPatch) -> None:
         derived(IN, H).sparsify("R")
     with pytest.raises(ValueError, match="weight_hh_l0 has no values in this process"):
         make(device="meta").sparsify("R")
-    normed = nn.utils.weight_norm(make(), "weight_hh_l0")  # type: ignore[operator]
+    normed = nn.utils.weight_norm(make(), "weight_hh_l0")
     with pytest.raises(ValueError, match="weight_hh_l0 is computed from other parameters"):
         normed.sparsify("R")
     typed = rnncc.compile("cell T\nstate h\nweights R: blockdiag(2)\nh[t] = tanh(W@x + R@h[t-1])", "typed").T(IN, H)
@@ -267,10 +268,11 @@ def test_denser_than_planned(monkeypatch: pytest.MonkeyPatch) -> None:
         layer.set_mask("R", mask(0.5, 4 * H, H))
         monkeypatch.delenv("RNNCC_LOG")
     said = r"LSTM: the mask of weight_hh_l0 has 50.0% of the elements, and the cell plans for 25.0%.*sparsify\('R'\)"
-    for change in (
+    changes: tuple[Callable[[Any], Any], ...] = (
         lambda other: other.set_mask("R", mask(0.5, 4 * H, H)),
         lambda other: other.load_state_dict(layer.state_dict()),
-    ):
+    )
+    for change in changes:
         with pytest.warns(UserWarning, match=said):
             change(other := kind(IN, H))
         with warnings.catch_warnings():
@@ -316,7 +318,8 @@ def test_dynamic_masks(compiled: bool) -> None:
 
 def rigl(layer: Any, share: float = 0.2) -> Tensor:
     """The mask after one step of Evci et al. 2020. The gradient of what is left out comes from a dense copy."""
-    mask, weight = layer.weight_hh_mask_l0, layer.weight_hh_l0.detach()
+    mask: Tensor = layer.weight_hh_mask_l0
+    weight: Tensor = layer.weight_hh_l0.detach()
     dense = make()
     dense.load_state_dict(layer.to_torch())
     (dense(x)[0] - 0.3).square().mean().backward()

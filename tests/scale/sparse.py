@@ -114,21 +114,21 @@ def sparse_ddp(device: str, folder: Path) -> None:
     assert torch.equal(again(x)[0], model(x)[0])
 
 
-def shard(layer: Any, policy: MixedPrecisionPolicy | None = None) -> Any:
-    mesh = init_device_mesh(next(layer.parameters()).device.type, (dist.get_world_size(),))
+def shard(layer: Any, device: str, policy: MixedPrecisionPolicy | None = None) -> Any:
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
     return fully_shard(layer, mesh=mesh, mp_policy=policy or MixedPrecisionPolicy())
 
 
 def sparse_fsdp(device: str, folder: Path) -> None:
     """Parameters are in shards, and masks whole on every rank."""
-    layer = shard(make(device, seed=0))
+    layer = shard(make(device, seed=0), device)
     step(layer, layer, make(device, seed=0), device, 0)
-    layer = shard(make(device, seed=0, hidden=1.0))
+    layer = shard(make(device, seed=0, hidden=1.0), device)
     train(layer, layer, make(device, seed=0, hidden=1.0), device)
     same_on_all_ranks(layer)
     x = torch.randn(T, BATCH, IN, device=device)
     for options in (StateDictOptions(), StateDictOptions(full_state_dict=True)):
-        again = shard(make(device, seed=5))
+        again = shard(make(device, seed=5), device)
         set_model_state_dict(again, get_model_state_dict(layer, options=options), options=options)
         same_on_all_ranks(again)
         assert torch.equal(again(x)[0], layer(x)[0])
@@ -141,8 +141,27 @@ def sparse_fsdp(device: str, folder: Path) -> None:
     )
 
 
+def sparse_fsdp_from_meta(device: str, folder: Path) -> None:
+    """Made without memory, sharded, then drawn by a seed, or loaded from what rank 0 alone has."""
+    alone = make(device, seed=0, hidden=0.0)
+    x = torch.randn(T, BATCH, IN, device=device)
+    with torch.device("meta"):
+        layer = type(alone)(IN, H, num_layers=2)
+    shard(layer, device)
+    layer.to_empty(device=device)
+    torch.manual_seed(3)
+    layer.reset_parameters()
+    same_on_all_ranks(layer)
+    assert not whole(layer.weight_hh_l0.detach())[~layer.weight_hh_mask_l0].any()
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(layer, alone.state_dict() if dist.get_rank() == 0 else {}, options=options)
+    assert torch.equal(layer(x)[0], alone(x)[0])
+
+
 def sparse_fsdp_mixed_precision(device: str, folder: Path) -> None:
-    layer = shard(make(device, seed=0), MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=True))
+    layer = shard(
+        make(device, seed=0), device, MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=True)
+    )
     step(layer, layer, copy.deepcopy(make(device, seed=0)).bfloat16(), device, 0, 2**-6)
 
 

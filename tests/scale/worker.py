@@ -287,7 +287,7 @@ CASES = (
     distributed_tensors, distributed_tensors_of_a_step, distributed_tensors_that_are_refused,
     ddp, ddp_compiled, ddp_accumulates, ddp_autocast, fsdp, fsdp_accumulates, fsdp_mixed_precision,
     fsdp_clips_the_norm, checkpoint, sparse.sparse_ddp, sparse.sparse_fsdp, sparse.sparse_fsdp_mixed_precision,
-    sparse.sparse_distributed_tensors,
+    sparse.sparse_fsdp_from_meta, sparse.sparse_distributed_tensors,
 )  # fmt: skip
 
 
