@@ -18,6 +18,7 @@ from rnncc.ir.target import has_clusters
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.language.read import from_text, read_request
 from rnncc.language.source import Source
+from rnncc.language.types import with_types
 from rnncc.machine.built import about, explanation, without_kernels
 from rnncc.machine.paths import package_name, shipped_cell
 from rnncc.machine.targets import architecture_of, architectures, own_instructions, present
@@ -96,6 +97,16 @@ def load_file(name_or_path: str | os.PathLike[str], options: Mapping[str, Any]) 
 def load_text(text: str, name: str, options: Mapping[str, Any]) -> ModuleType:
     """The same of a text."""
     return load_module(Request(from_text(f"<{name}>", text), package_name(name), **options))
+
+
+def load_with_types(
+    text: str, name: str, options: Mapping[str, Any], cell: str, types: Mapping[str, str]
+) -> ModuleType:
+    """The same of a text in which groups of one cell have other types. A package in use calls it
+    (rnncc/runtime/package.py). Raises ValueError where a group has a type that says more than `matrix`."""
+    declared = compile_cells(Request(from_text(f"<{name}>", text), name), "parse").declarations
+    (own,) = (each for each in declared if each.name == cell)
+    return load_text(with_types(own, types), name, options)
 
 
 def unpickle(source: Source, name: str, options: Mapping[str, Any], class_name: str) -> Any:

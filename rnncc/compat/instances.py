@@ -45,8 +45,18 @@ class Instance:
     _apply = nn.Module._apply
     _replicate_for_data_parallel = nn.Module._replicate_for_data_parallel
 
+    def sparsify(self, *groups: str) -> Any:
+        """As a layer's, which this is: the result is an instance of the same class of torch.nn's."""
+        parts = _parts(type(self))
+        if parts is None:
+            return super().sparsify(*groups)  # type: ignore[misc]
+        layer_class, kind = parts
+        layer = layer_class.__new__(layer_class)
+        vars(layer).update(vars(self))
+        return instance_of(layer.sparsify(*groups), kind)
+
     def __reduce_ex__(self, protocol: Any) -> Any:
-        parts = next((parts for parts, made in _CLASSES.items() if made is type(self)), None)
+        parts = _parts(type(self))
         if parts is None:  # a class derived from one of these, which pickle finds in its own module
             return super().__reduce_ex__(protocol)
         layer_class, kind = parts
@@ -56,6 +66,11 @@ class Instance:
 
 # The made classes, by rnncc's class and torch.nn's (or the one derived from torch.nn's).
 _CLASSES: dict[tuple[Any, Any], Any] = {}
+
+
+def _parts(made: type) -> Any:
+    """What a class was made of, or None."""
+    return next((parts for parts, known in _CLASSES.items() if known is made), None)
 
 
 def is_ours(module: object) -> bool:

@@ -45,8 +45,8 @@ _MODULE_WORDS = """
     register_full_backward_pre_hook register_load_state_dict_post_hook register_load_state_dict_pre_hook
     register_module register_parameter recompute recurrent_dropout recurrent_gradient_clip
     register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ reset_parameters return_sequences_of
-    set_extra_state set_mask set_submodule share_memory spec state_dict state_dtype to to_empty train training type
-    weight_dropout xpu zero_grad zoneout
+    set_extra_state set_mask set_submodule share_memory sparsify spec state_dict state_dtype to to_empty train training
+    type weight_dropout xpu zero_grad zoneout
 """
 MODULE = frozenset(_MODULE_WORDS.split())
 _ARGUMENTS = {

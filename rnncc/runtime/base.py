@@ -27,6 +27,7 @@ from .sizes import (
     check_size,
     resolve_sizes,
 )
+from .sparsify import sparsify
 from .spec import CellSpec, ParameterSpec, Sizes
 from .state_dicts import StateDicts
 from .tensors import autocast_dtype
@@ -242,6 +243,22 @@ class RecurrentModule(StateDicts, Regularised):
             (member.name, gate_view(parameter, member, rows, sizes))
             for member, rows in members_of(parameter, tensor, sizes)
         ]
+
+    def sparsify(self, *groups: str) -> Any:
+        """The layer (or single step) of the same cell in which the matrices of these groups (`R`, `W`) have masks, and
+        kernels leave out their zeros where that is faster.
+
+        A mask is that of torch.nn.utils.prune, or the layer's own, or both; where there is neither, elements that are
+        zero are left out. The cell is planned for the density of the densest of a group's masks (`mask(density=0.11)`,
+        two digits, rounded up), and built now where it is not in the cache. For a layer that has masks this plans anew.
+
+        The result takes over the Parameter objects, as nn.Module.to and prune.remove do, and everything else that the
+        layer has: optimisers go on with them. Go on with the result alone.
+
+        Raises TypeError for classes derived from the cell's; ValueError for groups that are no matrices, for values
+        that are not here (the meta device, shards), and where rnncc is not installed; RnnccError where the build fails.
+        """
+        return sparsify(self, groups)
 
     def _choose(self, x: Tensor) -> tuple[Kernels | None, str]:
         kernels, missing = package.kernels()

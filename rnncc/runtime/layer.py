@@ -330,7 +330,7 @@ class RecurrentLayer(RecurrentModule):
     def from_torch(cls, module: nn.RNNBase, **options: Any) -> RecurrentLayer:
         """A layer with the shape and the values of an nn.LSTM, nn.GRU or nn.RNN. Raises ValueError where the cell is
         not that of the module: where it gives other results for the same parameters."""
-        weight: Tensor = module.get_parameter("weight_hh_l0")
+        weight: Any = module.weight_hh_l0  # no Parameter where it is pruned
         layer = cls(
             module.input_size, module.hidden_size, module.num_layers, module.bias, module.batch_first, module.dropout,
             module.bidirectional, module.proj_size, device=weight.device, dtype=weight.dtype, **options,

@@ -94,6 +94,25 @@ def specialise(cell: CellSpec, constants: Mapping[str, Any], regularisation: Reg
     return module
 
 
+def masked(cell: CellSpec, densities: Mapping[str, float]) -> ModuleType:
+    """The package of the same text in which the matrices of these groups of a cell have masks, planned for these
+    densities: built now, where rnncc is installed. Raises ValueError where it is not, and where the text gives a group
+    another type."""
+    types = {group: f"mask(density={density:g})" for group, density in densities.items()}
+    try:
+        load = importlib.import_module("rnncc.driver").load_with_types
+    except (ImportError, AttributeError):
+        declared = ", ".join(f"{group}: {of_type}" for group, of_type in types.items())
+        raise ValueError(
+            f"{cell.name} with `weights {declared}` is another program, for which rnncc must be installed, in this "
+            f"version; or write that into the cell's text, build a package of it, and load this layer's state_dict "
+            "there"
+        ) from None
+    options = cell.program() | {"newton": _PACKAGE.newton}
+    module: ModuleType = load(_PACKAGE.source, _PACKAGE.stem, options, cell.name, types)
+    return module
+
+
 def _said(constants: Mapping[str, Any], regularisation: Regularisation | None) -> str:
     """Constants that shape the program, and regularisation, in a user's words."""
     said = [f"{name}={value!r}" for name, value in constants.items()]

@@ -6,6 +6,9 @@ The matrix of a sparse `R` is the parameter `weight_hh_l0`, as dense as any, and
 
 from __future__ import annotations
 
+import math
+import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -13,7 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from .parameters import blocks_of, gate_view, head_view, members_of, ordered
+from .settings import warns_of_slow_paths
 from .spec import CellSpec, ParameterSpec, Sizes
+
+# A mask that is denser by this factor than the cell says is worth a warning.
+_DENSER = 1.1
 
 
 class SparseWeights(nn.Module):
@@ -23,11 +30,13 @@ class SparseWeights(nn.Module):
     bias: bool
     _suffixes: list[str]
     _sizes: list[dict[str, int]]
+    # Whether this layer warned of a mask that is denser than planned.
+    _told_denser: bool = False
 
     def _make_masks(self, sizes: Sizes, suffix: str) -> None:
         """Make the masks of one more layer and direction, with every element."""
         for parameter in self._sparse():
-            check_density(self.spec, parameter, sizes)
+            check_sparsity(self.spec, parameter, sizes)
             tensor = getattr(self, parameter.attribute + suffix)
             mask = torch.ones_like(tensor, dtype=torch.bool, requires_grad=False)
             self.register_buffer(mask_name(parameter, suffix), mask)
@@ -35,7 +44,7 @@ class SparseWeights(nn.Module):
     def _reset_masks(self) -> None:
         """Draw the masks that are drawn; the others have every element again. What a mask leaves out becomes zero."""
         for parameter, sizes, suffix in self._places():
-            mask = getattr(self, mask_name(parameter, suffix))
+            mask = self._mask(parameter, suffix)
             assert parameter.sparsity is not None
             if parameter.sparsity.drawn:
                 draw(parameter, mask, sizes)
@@ -45,11 +54,19 @@ class SparseWeights(nn.Module):
 
     @torch.no_grad()
     def _zero_masked(self) -> None:
-        """Set to zero what masks leave out. Parameters that are spread over devices keep it; nothing reads it."""
+        """Set to zero what masks leave out, in this process's part of a DTensor, too. Other tensors keep it: nothing
+        reads it."""
         for parameter, _, suffix in self._places():
-            tensor, mask = getattr(self, parameter.attribute + suffix), getattr(self, mask_name(parameter, suffix))
+            tensor, mask = getattr(self, parameter.attribute + suffix), self._mask(parameter, suffix)
             if type(tensor) in (Tensor, nn.Parameter):
                 tensor.masked_fill_(~mask, 0)
+            elif (own := shard_of(tensor, mask)) is not None:
+                tensor.to_local().masked_fill_(~own, 0)
+
+    def _mask(self, parameter: ParameterSpec, suffix: str) -> Tensor:
+        """A mask, as a tensor of this process."""
+        mask: Any = getattr(self, mask_name(parameter, suffix))
+        return mask if _distributed(mask) is None else mask.to_local()  # type: ignore[no-any-return]
 
     def _value_of(self, parameter: ParameterSpec, suffix: str) -> Tensor:
         """A parameter as equations read it: with zeros where its mask says so."""
@@ -62,34 +79,61 @@ class SparseWeights(nn.Module):
         """Take another mask for a sparse group (`R`), or for one of its matrices (`R_i`), of one layer and direction.
 
         `mask` is boolean and has the shape of the parameter, or of the matrix in `gate_parameters()`. What it leaves
-        out becomes zero. The next call reads the new mask, and so does a program that torch.compile has made before.
-        Optimisers keep their state. Raises ValueError.
+        out becomes zero, and what comes back begins at zero. The next call reads the new mask, and so does a program
+        that torch.compile has made before. Optimisers keep their state. Raises ValueError. Warns where the mask is
+        denser than the cell says; to know that, the host waits for the mask's device.
         """
         suffix, sizes = self._place(layer, reverse)
-        # Where a mask is kept, and the shape that the caller's has.
-        kept: dict[str, tuple[Tensor, torch.Size]] = {}
+        # Where a mask is kept, the shape that the caller's has, and the parameter.
+        kept: dict[str, tuple[Tensor, torch.Size, ParameterSpec]] = {}
         for parameter in self._sparse():
-            whole = getattr(self, mask_name(parameter, suffix))
-            kept[parameter.name] = whole, whole.shape
+            whole = self._mask(parameter, suffix)
+            kept[parameter.name] = whole, whole.shape, parameter
             for member, rows in members_of(parameter, whole, sizes):
                 own = rows if parameter.blocks is None else head_view(parameter, member, rows, sizes)
-                kept[member.name] = own, gate_view(parameter, member, rows, sizes).shape
+                kept[member.name] = own, gate_view(parameter, member, rows, sizes).shape, parameter
         if name not in kept:
             known = f"the sparse weights are {', '.join(kept)}" if kept else "none of its weights is sparse"
             raise ValueError(f"set_mask: {self.spec.name} has no sparse weights {name!r}; {known}")
-        place, shape = kept[name]
+        place, shape, parameter = kept[name]
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != shape:
             given = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else repr(mask)
             raise ValueError(f"set_mask: the mask of {name} must be torch.bool {list(shape)}, got: {given}")
+        self._zero_masked()  # an optimiser with momentum may have moved what comes back now
         place.copy_(mask.reshape(place.shape))
         self._zero_masked()
+        # Where gates are set one after another, the masks of the later ones have every element until then.
+        self._look_at_density(parameter, suffix, sizes, mask)
+
+    def _look_at_density(
+        self, parameter: ParameterSpec, suffix: str, sizes: Sizes, given: Tensor | None = None
+    ) -> None:
+        """Warn, once in a layer's life, where a mask is clearly denser than the cell says. With `given`, the part of it
+        that was set: only where that part is denser, too."""
+        whole, most = self._mask(parameter, suffix), most_of(parameter, sizes)
+        if self._told_denser or most >= 1 or not _can_be_read(whole):
+            return
+        if given is not None and int(given.sum()) <= most * given.numel():
+            return
+        share = density_of(parameter, whole, sizes)
+        if share <= most or not warns_of_slow_paths():
+            return
+        self._told_denser = True
+        assert parameter.sparsity is not None
+        warnings.warn(
+            f"{self.spec.name}: the mask of {parameter.attribute + suffix} has {share:.1%} of the elements, and the "
+            f"cell plans for {parameter.sparsity.density:.1%}: GPU kernels may be many times slower. "
+            f"layer.sparsify({parameter.name!r}) makes a layer that is planned for its masks, and so does another "
+            "density in the cell's text (RNNCC_LOG=error hides this)",
+            stacklevel=3,
+        )
 
     def gate_masks(self, layer: int = 0, *, reverse: bool = False) -> dict[str, Tensor]:
         """The masks of one layer's sparse matrices, by the names and in the shapes of `gate_parameters()`."""
         suffix, sizes = self._place(layer, reverse)
         found: dict[str, Tensor] = {}
         for parameter in self._sparse():
-            for member, rows in members_of(parameter, getattr(self, mask_name(parameter, suffix)), sizes):
+            for member, rows in members_of(parameter, self._mask(parameter, suffix), sizes):
                 found[member.name] = gate_view(parameter, member, rows, sizes)
         return found
 
@@ -111,13 +155,17 @@ class SparseWeights(nn.Module):
         self._take_masks(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
         self._zero_masked()
+        for parameter, sizes, suffix in self._places():
+            self._look_at_density(parameter, suffix, sizes)
 
     def _describe_masks(self) -> Iterator[str]:
         """Lines of `explain`."""
         for parameter in self._sparse():
-            mask = getattr(self, mask_name(parameter, self._suffixes[0]))
+            mask = self._mask(parameter, self._suffixes[0])
+            assert parameter.sparsity is not None
             share = "" if mask.is_meta or not mask.numel() else f", {mask.float().mean().item():.1%} of the elements"
-            yield f"  {parameter.attribute}: sparse{share}; kernels multiply by its zeros, too"
+            density = parameter.sparsity.density
+            yield f"  {parameter.attribute}: sparse{share}" + (f", planned for {density:.1%}" if density < 1 else "")
 
     def _sparse(self) -> list[ParameterSpec]:
         return [parameter for parameter in ordered(self.spec, bias=True) if parameter.sparsity is not None]
@@ -141,8 +189,33 @@ def mask_name(parameter: ParameterSpec, suffix: str) -> str:
     return f"{parameter.attribute}_mask{suffix}"
 
 
-def check_density(cell: CellSpec, parameter: ParameterSpec, sizes: Sizes) -> None:
-    """Raises ValueError where blocks do not divide a matrix, or where a density leaves nothing of a row."""
+def _distributed(tensor: object) -> Any:
+    """The module torch.distributed.tensor where a tensor is a DTensor, else None. Nobody has one who has not imported
+    it."""
+    tensors: Any = sys.modules.get("torch.distributed.tensor")
+    return tensors if tensors is not None and isinstance(tensor, tensors.DTensor) else None
+
+
+def _can_be_read(mask: Tensor) -> bool:
+    """Whether a mask has values that the host may wait for."""
+    captured = mask.is_cuda and torch.cuda.is_current_stream_capturing()
+    return type(mask) is Tensor and not (mask.is_meta or captured or torch.compiler.is_compiling())
+
+
+def shard_of(tensor: Any, mask: Tensor) -> Tensor | None:
+    """The part of a mask that goes with this process's part of a DTensor, without communication; None for other kinds
+    of tensors, and for other placements than a mask of one device can follow."""
+    tensors = _distributed(tensor)
+    if tensors is None or not all(type(p) in (tensors.Replicate, tensors.Shard) for p in tensor.placements):
+        return None
+    mesh = tensor.device_mesh
+    whole = tensors.DTensor.from_local(mask, mesh, [tensors.Replicate()] * mesh.ndim, run_check=False)
+    found: Tensor = whole.redistribute(mesh, tensor.placements).to_local()
+    return found
+
+
+def check_sparsity(cell: CellSpec, parameter: ParameterSpec, sizes: Sizes) -> None:
+    """Raises ValueError where blocks do not divide a matrix, or where a drawn mask would leave nothing of a row."""
     sparsity = parameter.sparsity
     assert sparsity is not None and parameter.columns is not None
     blocks = blocks_of(parameter, sizes)
@@ -154,10 +227,31 @@ def check_density(cell: CellSpec, parameter: ParameterSpec, sizes: Sizes) -> Non
                 f"{cell.name}: {member.name} is {rows} x {columns} in each head, which blocks of {sparsity.block} do "
                 "not divide"
             )
-    if kept_of(parameter, columns) < 1:
+    if sparsity.drawn and kept_of(parameter, columns) < 1:
         raise ValueError(
             f"{cell.name}: a density of {sparsity.density:g} leaves nothing of a row of {columns} elements"
         )
+
+
+def density_of(parameter: ParameterSpec, mask: Tensor, sizes: Sizes) -> float:
+    """The share of the elements that a mask keeps, in the head that has most: of all gates together, since a kernel
+    divides the elements of all gates among its threads. Waits for the mask's device."""
+    heads = blocks_of(parameter, sizes)
+    kept = sum(
+        head_view(parameter, member, rows, sizes).flatten(1).sum(1)
+        for member, rows in members_of(parameter, mask, sizes)
+    )
+    return float(torch.as_tensor(kept).max()) * heads / max(mask.numel(), 1)
+
+
+def most_of(parameter: ParameterSpec, sizes: Sizes) -> float:
+    """The density from which on a mask is denser than the cell says: a tenth more, or what a row of whole elements (or
+    blocks) comes to."""
+    sparsity = parameter.sparsity
+    assert sparsity is not None and parameter.columns is not None
+    columns = parameter.columns(sizes) // blocks_of(parameter, sizes)
+    in_blocks = columns / sparsity.block
+    return max(_DENSER * sparsity.density, math.ceil(sparsity.density * in_blocks) / in_blocks)
 
 
 def kept_of(parameter: ParameterSpec, columns: int) -> int:

@@ -79,6 +79,7 @@ def _run_sharded(
         if not all(isinstance(placement, Replicate) for placement in parameter.placements):
             raise ValueError(f"{name} takes replicated parameters, but {key} is placed as {parameter.placements}")
         parameters[key] = parameter.to_local(grad_placements=[Partial() if split else Replicate() for split in sharded])
+    # Masks and the cell's own buffers, which distribute_module replicates, too.
     parameters |= {key: buffer.to_local() for key, buffer in module.named_buffers() if isinstance(buffer, DTensor)}
     states = pytree.tree_map(lambda state: own(state, "hx", state_batch), hx)
     # Lengths and inputs per sequence have no time dimension.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import prune
 
 import rnncc
@@ -189,7 +189,7 @@ def test_pruned_layers() -> None:
     prune.random_unstructured(dense, "weight_hh_l0", 0.7)  # type: ignore[no-untyped-call]
     kept = dense.get_buffer("weight_hh_l0_mask").bool()
     layer = layer_of("MaskedLSTM")
-    layer.load_state_dict(_in_our_order(dense.state_dict()))
+    layer.load_state_dict(dense.state_dict())
     assert torch.equal(layer.weight_hh_mask_l0, kept)
     torch.testing.assert_close(layer(x)[0], dense(x)[0], rtol=0, atol=1e-12)
     torch.testing.assert_close(
@@ -200,13 +200,6 @@ def test_pruned_layers() -> None:
     prune.custom_from_mask(layer, "weight_hh_l0", torch.rand(32, 8) < 0.5)  # type: ignore[no-untyped-call]
     expected = dense_of(layer)(x)[0]
     torch.testing.assert_close(layer(x)[0], expected, rtol=0, atol=1e-12)
-
-
-def _in_our_order(saved: dict[str, Tensor]) -> dict[str, Tensor]:
-    """nn's dictionary with one bias, as `_orig` and `_mask` leave it."""
-    found = dict(saved)
-    found["bias_ih_l0"] = found["bias_ih_l0"] + found.pop("bias_hh_l0")
-    return found
 
 
 def test_training_keeps_zeros() -> None:
@@ -231,5 +224,6 @@ def test_a_single_step_has_a_mask() -> None:
 
 
 def test_explain_says_how_dense() -> None:
-    assert "weight_hh: sparse, 25.0% of the elements" in layer_of().explain()
-    assert "weight_hh: sparse; kernels" in package().SparseLSTM(6, 8, device="meta").explain()
+    assert "weight_hh: sparse, 25.0% of the elements, planned for 25.0%\n" in layer_of().explain()
+    assert "weight_hh: sparse, planned for 25.0%" in package().SparseLSTM(6, 8, device="meta").explain()
+    assert "weight_hh: sparse, 100.0% of the elements\n" in layer_of("MaskedLSTM").explain()

@@ -29,6 +29,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_modul
 from torch.nn.parallel import DistributedDataParallel
 
 import rnncc
+from tests.scale import sparse
 
 T, BATCH, IN, H = 9, 6, 5, 24
 # Float32 rounding: sums over batch entries are taken in another order.
@@ -317,7 +318,8 @@ CASES = (
     distributed_tensors, distributed_tensors_of_a_step, distributed_buffers, distributed_tensors_per_sequence,
     distributed_tensors_that_are_refused,
     ddp, ddp_compiled, ddp_accumulates, ddp_autocast, fsdp, fsdp_accumulates, fsdp_mixed_precision,
-    fsdp_clips_the_norm, checkpoint,
+    fsdp_clips_the_norm, checkpoint, sparse.sparse_ddp, sparse.sparse_fsdp, sparse.sparse_fsdp_mixed_precision,
+    sparse.sparse_fsdp_from_meta, sparse.sparse_distributed_tensors,
 )  # fmt: skip
 
 
