@@ -15,6 +15,7 @@ from pathlib import Path
 import report_cells
 import report_cpu
 import report_dense
+import report_gpu_cells
 import report_language
 import report_layers
 import report_readme
@@ -28,6 +29,7 @@ TABLES = {
     "files": sources,
     **report_readme.TABLES,
     **report_cells.TABLES,
+    **report_gpu_cells.TABLES,
     **report_language.TABLES,
     **report_dense.TABLES,
     **report_scan.TABLES,

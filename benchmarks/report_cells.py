@@ -1,4 +1,4 @@
-"""The shipped cells: equations, class, the kernels that run them, and what they take."""
+"""The shipped cells: equations, class, the kernels that run them, and how fast they are on a CPU."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 
-from gpu_cases import PASSES, STEPS, Case
-from report_dense import found, times
-from report_text import fill, known, pair, ratios, table
+from gpu_cases import PASSES
+from report_text import fill, known, ratios, table
 
 from rnncc.ir.plan import KernelPlan, NoForm
 from rnncc.language.read import read_request, read_source
@@ -17,7 +16,7 @@ from rnncc.pipeline import compile_cells
 from rnncc.show.catalogue import Entry, catalogue
 from rnncc.stages.schedule.kernels import family_names
 
-HEAD = ("`rnncc.load(…)`", "class", "recurrence", "phases", "GPU kernels", "H200", "CPU")
+HEAD = ("`rnncc.load(…)`", "class", "recurrence", "phases", "GPU kernels", "CPU")
 
 
 def _cells() -> str:
@@ -31,8 +30,8 @@ def _definitions() -> str:
 
 def _line(entry: Entry) -> tuple[str, ...]:
     name = entry.file
-    speed = (pair(gpu_ms(name)), ratios(cpu_factors(name)))
-    return f"[`{name}`](#{name})", f"`{entry.cell}`", entry.kinds, str(entry.phases), kernels_of(name), *speed
+    facts = (entry.kinds, str(entry.phases), kernels_of(name), ratios(cpu_factors(name)))
+    return f"[`{name}`](#{name})", f"`{entry.cell}`", *facts
 
 
 def kernels_of(name: str) -> str:
@@ -49,16 +48,6 @@ def _families(plan: KernelPlan) -> Iterator[str]:
             yield "fused, alternating" if has_own else "alternating"
         else:
             yield family.replace("forward ", "").replace("backward ", "")
-
-
-def gpu_ms(name: str) -> list[float | None]:
-    """Milliseconds on an H200, forward and with backward, where a benchmark has them."""
-    dense = times(Case("rnncc", name, 768, 1, 16, STEPS, "bf16", "fw"), found())
-    if any(dense):
-        return dense
-    like = {"who": "rnncc tbd", "cell": name, "batch": 16, "steps": STEPS, "channels": 1024, "dtype": "bf16"}
-    rows = [known("gpu_scan_peers").one(**like, run=run) for run in PASSES]
-    return [row["queued_ms"] if row else None for row in rows]
 
 
 def cpu_factors(name: str) -> list[float | None]:

@@ -82,6 +82,33 @@ def _ratios_of(run: str, head_dim: int) -> Iterator[str]:
             yield faster(ours / peer, ours > peer)
 
 
+def _faster() -> str:
+    """The cases of the two tables of ratios in which cuDNN is faster, by its dtype."""
+    rows = found()
+    cases = [
+        replace(lstm(head_dim, max(1, 768 // head_dim), batch), run=run)
+        for head_dim in HEAD_DIMS
+        for batch in BATCHES
+        for run in PASSES
+    ]
+    lines = []
+    for dtype, name in (("fp16", "float16"), ("bf16", "bfloat16")):
+        faster_in = [case for case in cases if _is_faster(replace(case, who="cudnn", heads=1, dtype=dtype), case, rows)]
+        where: dict[str, list[str]] = {}
+        for case in faster_in:
+            words = "forward" if case.run == PASSES[0] else "forward + backward"
+            where.setdefault(f"{_size(case.head_dim)}, batch {case.batch}", []).append(words)
+        listed = "; ".join(f"{size}: {' and '.join(words)}" for size, words in where.items())
+        lines.append((name, f"{len(faster_in)} of {len(cases)}", listed or NOTHING))
+    return table(("cuDNN in", "faster in", "which"), lines)
+
+
+def _is_faster(peer: Case, case: Case, rows: Found) -> bool:
+    """Whether the peer's case took less time than ours."""
+    theirs, ours = best_ms(rows[peer]), best_ms(rows[case])
+    return theirs is not None and ours is not None and theirs < ours
+
+
 def _cells() -> str:
     rows = found()
     head = ("cell, head_dim × heads", "rnncc", "cuDNN, one head", "eager loop", "compiled loop")
@@ -189,6 +216,7 @@ TABLES = {
     "lstm on an H200": _sizes,
     "beside cuDNN, forward": lambda: _ratios("fw"),
     "beside cuDNN, forward + backward": lambda: _ratios("fw+bw"),
+    "cases in which cuDNN is faster": _faster,
     "cells and loops on an H200": _cells,
     "dtypes": _dtypes,
     "sequence lengths": _steps,

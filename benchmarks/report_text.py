@@ -19,6 +19,7 @@ NOTHING = "—"
 COMMANDS = {
     "gpu_dense": "gpu_dense.py",
     "gpu_dense_loops": "gpu_dense.py --only loops",
+    "gpu_cells": "gpu_cells.py",
     "gpu_flashrnn": "gpu_flashrnn.py",
     "gpu_model": "gpu_model.py",
     "gpu_scan": "gpu_scan.py --only targets",

@@ -56,6 +56,23 @@ def test_exchanges_of_equations(equations: str, count: int) -> None:
     assert exchanges(typed) == count
 
 
+def test_the_committed_run_has_every_case(cells: Any) -> None:
+    """What it says of exchanges and bounds is what the program says now."""
+    path = Path(__file__).parents[1] / "benchmarks" / "results" / "gpu_cells.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))["results"]
+    found = {(row["cell"], row["head_dim"], row["heads"], row["run"]): row for row in rows}
+    assert len(found) == len(rows)
+    cases = cells.select([], "1/1", quick=False)
+    assert set(found) == {(case.cell, case.head_dim, case.heads, run) for case in cases for run in cells.PASSES}
+    for case in cases:
+        about = cells.known(case.cell)
+        for run in cells.PASSES:
+            row = found[case.cell, case.head_dim, case.heads, run]
+            assert row["exchanges"] == about.exchanges
+            assert row["must_ms"] == pytest.approx(cells.must_ms(case, about, run))
+            assert ("error" in row) == (about.one_head and case.heads > 1)
+
+
 def test_words_and_shards_choose_cases(cells: Any) -> None:
     everything = cells.select([], "1/1", quick=False)
     assert len(everything) == 3 * len(shipped_cells())

@@ -12,13 +12,11 @@ from typing import Any
 
 import pytest
 
-from rnncc.ir.family import WIDE
 from rnncc.ir.plan import NoForm
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import AFTER_STEPS, Schedule
 from rnncc.ir.target import GPUS
 from rnncc.stages.schedule import expect, kernels, schedule
-from rnncc.stages.schedule.families import MODELS
 from rnncc.stages.schedule.kernels import call_time, planned
 from tests.compiling import plan_of
 
@@ -40,11 +38,9 @@ def predicted(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_rows_are_as_predicted(predicted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows were measured with packages whose kernels took 8 to 32 batch entries at a time, and cuBLAS made the
-    gradients of heads' matrices then. Wide kernels and the kernel that makes those gradients now are measured alone
-    (tests/stages/test_schedule_cost.py)."""
-    monkeypatch.delitem(MODELS, WIDE)
-    monkeypatch.setattr(expect, "_has_kernel", lambda problem: False)
+    """Rows that name no commit of their own are older: cuBLAS made the gradients of heads' matrices then. The kernel
+    that makes them now is measured alone (tests/stages/test_schedule_cost.py)."""
+    has_kernel = expect._has_kernel
     monkeypatch.setattr(kernels, "_schedule", schedule)  # not what other tests have planned
     case_of = import_module("gpu_cases").case_of
     known = json.loads(MEASURED.read_text(encoding="utf-8"))
@@ -52,6 +48,7 @@ def test_rows_are_as_predicted(predicted: Any, monkeypatch: pytest.MonkeyPatch) 
     ratios = {}
     for row in known["results"]:
         if row["who"] == "rnncc" and "error" not in row:
+            monkeypatch.setattr(expect, "_has_kernel", has_kernel if "commit" in row else lambda problem: False)
             us = predicted.predicted_us(case_of(row), target)
             ratios[case_of(row)] = us * row["steps"] / (1000 * row["queued_ms"])
     assert len(ratios) > 200
@@ -88,7 +85,7 @@ def test_small_ctas_share_an_sm() -> None:
         assert call is not None
         return call.forward
 
-    assert forward(1) == forward(16)
+    assert forward(1) == pytest.approx(forward(16), rel=0.01)
     assert forward(256) < 6 * forward(16)
     assert forward(512) == pytest.approx(2 * forward(256), rel=0.1)
 

@@ -56,8 +56,10 @@ def test_the_headline_says_what_was_measured() -> None:
         line for line in read(ROOT / "README.md").splitlines() if line.startswith("| H200: LSTM of 2048, batch")
     )
     _, _, ours, theirs, *_ = (cell.strip() for cell in line.split("|"))
+    fastest: dict[str, dict[str, float]] = {"fw": {}, "fw+bw": {}}
+    bold = set()
     for who, cell in (("rnncc", ours), ("cudnn", theirs)):
-        for run, shown in zip(("fw", "fw+bw"), cell.split(", "), strict=True):
+        for run, shown in zip(fastest, cell.split(", "), strict=True):
             like = wanted | {"who": who, "run": run}
             if who == "cudnn":
                 del like["dtype"]
@@ -67,8 +69,11 @@ def test_the_headline_says_what_was_measured() -> None:
                 if all(row[key] == value for key, value in like.items())
             ]
             assert float(shown.strip("*")) == pytest.approx(min(times), rel=0.005)
+            fastest[run][who] = min(times)
+            if "**" in shown:
+                bold.add((who, run))
     # What is faster is bold, whoever it is.
-    assert "**" in ours and "**" in theirs
+    assert bold == {(min(times, key=lambda who: times[who]), run) for run, times in fastest.items()}
 
 
 def test_figures_of_flashrnn_are_its_fastest() -> None:
@@ -95,7 +100,7 @@ def test_a_peer_that_was_not_measured_is_a_dash(report: Any, monkeypatch: pytest
 
 
 def test_every_cell_has_its_section() -> None:
-    assert headings(DOCS / "cells.md")[1:] == sorted(path.stem for path in shipped_cells())
+    assert headings(DOCS / "cells.md")[2:] == sorted(path.stem for path in shipped_cells())
     text = read(DOCS / "cells.md")
     for path in shipped_cells():
         equations = re.sub(r"\A(#.*\n)+", "", read(path)).strip("\n")

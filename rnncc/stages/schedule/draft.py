@@ -13,7 +13,7 @@ from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedSchedule, ceil
 from rnncc.ir.target import REGISTERS, Target
 from rnncc.language.diagnostics import InternalError
-from rnncc.stages.schedule.facts import Facts, memory_us, reached_gb_s
+from rnncc.stages.schedule.facts import Facts, beside_memory_us, reached_gb_s
 from rnncc.stages.schedule.rates import Rates
 
 MOST_WARPS = 16
@@ -68,8 +68,8 @@ class Draft:
     def expected_us(
         self, solution: Solution, problem: Problem, target: Target, shared_bytes: int | None = None
     ) -> float:
-        """The time of a step of the whole batch, in microseconds. No step is quicker than its tensors go through
-        memory. `shared_bytes`: shared memory per CTA, where a layout for another batch is used."""
+        """The time of a step of the whole batch, in microseconds, its tensors' way through memory included.
+        `shared_bytes`: shared memory per CTA, where a layout for another batch is used."""
         match self.family.scope:
             case Scope.GRID:
                 return self._grid_us(solution, problem, target)
@@ -86,8 +86,8 @@ class Draft:
         operands = self.facts.operands * round_up(problem.head_dim, 32) * problem.element_bytes
         reductions = self.facts.reductions * round_up(problem.head_dim // 8, 4) * 4
         exchanged = problem.batch * problem.heads * (operands + reductions) if self.slots is None else 0
-        step_us = max(solution.value(self.step) / TENTHS_OF_NS, memory_us(self.facts, problem, target))
-        return step_us + exchanged / (1000 * reached_gb_s(target))
+        step_us = solution.value(self.step) / TENTHS_OF_NS
+        return beside_memory_us(step_us, self.facts, problem, target) + exchanged / (1000 * reached_gb_s(target))
 
     def _clusters_us(self, solution: Solution, problem: Problem, target: Target, shared_bytes: int) -> float:
         """As many clusters run at once as registers and shared memory allow, several CTAs per SM, and the others after
@@ -110,7 +110,7 @@ class Draft:
         while left > 0:
             total_us += max(step_us, min(left, places) * busy_us)
             left -= places
-        return max(total_us, memory_us(self.facts, problem, target))
+        return beside_memory_us(total_us, self.facts, problem, target)
 
     def scheduled(self, solution: Solution, problem: Problem, target: Target) -> FusedSchedule:
         """The kernel of a solution. It is planned with one CTA per SM: the CTAs of a grid wait for each other, and two

@@ -144,6 +144,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         rate.poll * by(tiles, _TILES, lambda n: polls_of_products(n) + received_polls(n))
         # Reads of L2 hide each other in part.
         + ceil_div(6 * element.size * facts.operands * problem.head_dim * group * readers, target.l2_gb_s)
+        + rate.grid
         + phases * rate.grid_entry * group
         + rate.join * len(reducing)
         + rate.part * facts.reductions * parts

@@ -37,6 +37,7 @@ class Rates:
     send, local    8 bytes per lane of a warp, to other CTAs or to the own one
     warp           a warp at the barrier of all warps
 
+    grid           the latencies of a step
     grid_piece     the same as gather_piece
     poll           a batch of words, asked for until they have come
     grid_entry     a batch entry of a group
@@ -80,9 +81,10 @@ class Rates:
     send: int = 62
     local: int = 39
     warp: int = 100
+    grid: int = 1_300
     grid_piece: int = 240
     poll: int = 2800
-    grid_entry: int = 690
+    grid_entry: int = 560
     half: int = 60
     join: int = 6_500
     wide: int = 9900

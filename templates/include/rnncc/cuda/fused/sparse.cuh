@@ -18,7 +18,7 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE
   using Layout::DEPTH, Layout::LANE_ENTRIES, Layout::LAST, Layout::PHASES, Layout::THREADS, Layout::UNITS;
   static constexpr int STAGED = STAGED_;
   static constexpr int QUADS[] = {QUADS_...};
-  static_assert(sizeof...(QUADS_) == 2 * PHASES && (LANE_ENTRIES == 2 || LANE_ENTRIES == 4 || LANE_ENTRIES == 8));
+  static_assert(sizeof...(QUADS_) == 2 * PHASES && (LANE_ENTRIES == 4 || LANE_ENTRIES == 8));
 
   // A row of the operands in shared memory is a term of all entries of the group.
   static constexpr int ROW_BYTES = LANE_ENTRIES * int(sizeof(E)), LISTS = THREADS,
@@ -29,8 +29,8 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE
   // Where the operand of a term lies: among POLLED rows that begin at a multiple of POLLED, in another order. So what lanes
   // write at once goes to different banks.
   __host__ __device__ static constexpr uint32_t row_of(uint32_t term) {
-    if (sizeof(E) == 4) return term ^ (term >> (LANE_ENTRIES == 2 ? 4 : 3) & (LANE_ENTRIES == 8 ? 3 : 7));
-    return term ^ (term >> (LANE_ENTRIES == 8 ? 3 : LANE_ENTRIES == 4 ? 4 : 5) & 3) << 1;
+    if (sizeof(E) == 4) return term ^ (term >> 3 & (LANE_ENTRIES == 8 ? 3 : 7));
+    return term ^ (term >> (LANE_ENTRIES == 8 ? 3 : 4) & 3) << 1;
   }
   // The banks of an operand's row are those of all rows with the same number modulo this.
   static constexpr int ROWS_PER_LINE = 128 / ROW_BYTES;
@@ -154,11 +154,7 @@ class SparseProducts : public SparseLists<S> {
   }
   RNNCC_DEVICE void add(float value, uint32_t row, float (&sums)[S::LANE_ENTRIES]) const {
     const char* const at = rows_ + row * S::ROW_BYTES;
-    if constexpr (sizeof(E) == 4 && S::LANE_ENTRIES == 2) {
-      const float2 v = *reinterpret_cast<const float2*>(at);
-      sums[0] = fmaf(value, v.x, sums[0]);
-      sums[1] = fmaf(value, v.y, sums[1]);
-    } else if constexpr (sizeof(E) == 4) {
+    if constexpr (sizeof(E) == 4) {
 #pragma unroll
       for (int e = 0; e < S::LANE_ENTRIES; e += 4) {
         const float4 v = *reinterpret_cast<const float4*>(at + e * 4);
