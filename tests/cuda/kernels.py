@@ -22,7 +22,7 @@ from pathlib import Path
 
 from rnncc.constrint import Infeasible
 from rnncc.ir.artifact import Bundle, DeviceUnit
-from rnncc.ir.family import ALTERNATING, FUSED, GATHER, SCAN, WIDE, Family, Scope
+from rnncc.ir.family import ALTERNATING, FUSED, GATHER, SCAN, SPARSE, WIDE, Family, Scope
 from rnncc.ir.kernel import TileStage
 from rnncc.ir.plan import KernelPlan, fused_programs, scan_programs
 from rnncc.ir.problem import Problem
@@ -34,7 +34,7 @@ from rnncc.pipeline import compile_cells
 from rnncc.stages.build.nvcc import Nvcc, find_nvcc
 from rnncc.stages.render.cuda.device import device_programs
 from rnncc.stages.schedule.facts import facts_of
-from rnncc.stages.schedule.families import MODELS
+from rnncc.stages.schedule.families import MODELS, families_for
 from rnncc.stages.schedule.kernels import scan_kernels
 from rnncc.stages.schedule.stepwise import stepwise_from, stepwise_takes
 from tests.compiling import plan_of
@@ -49,6 +49,8 @@ _DTYPES = ("f32", "bf16", "f16")
 _OF_PROBLEM = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
 # Kernels that are the same for every cell, and of no loop.
 CORE, HEAD_NORM = Family("core", Scope.THREAD), Family("head_norm", Scope.THREAD)
+# A cell with sparse matrices: no shipped cell has any.
+SPARSE_LSTM = str(Path(__file__).resolve().parents[1] / "fixtures" / "sparselstm.rnn")
 _FAMILIES = (ALTERNATING, SCAN, *FUSED)  # SCAN stands for all kernels of loops without products
 # The head_dim of fused kernels: large enough for clusters of several CTAs, too large for a cluster.
 HEAD_DIM = {Scope.CLUSTER: 256, Scope.GRID: 768, Scope.STEP: 2304}
@@ -117,8 +119,10 @@ def has(cell: str, family: Family) -> bool:
         return bool(device_programs(plan(cell)))
     if family is SCAN:
         return any(True for _ in scan_programs(plan(cell)))
-    is_step = family.scope is Scope.STEP
-    return any(not is_step or stepwise_takes(loop, Problem(8, 1, "bf16")) for _, loop in fused_programs(plan(cell)))
+    loops = (loop for _, loop in fused_programs(plan(cell)))
+    if family.scope is Scope.STEP:
+        return any(stepwise_takes(loop, Problem(8, 1, "bf16")) for loop in loops)
+    return any(family in families_for(facts_of(loop, "bf16")) for loop in loops)
 
 
 def has_products(cell: str) -> bool:
@@ -278,7 +282,9 @@ def excesses(log: str, allowed: dict[str, Allowed]) -> Iterator[str]:
 
 def instructions(case: Case, ptx: str) -> Iterator[str]:
     """What is wrong with the instructions of products, and of what the CTAs of a cluster send each other."""
-    own_products = case.family is ALTERNATING or (case.family in FUSED and case.family.scope is not Scope.STEP)
+    # Sparse kernels multiply element by element, and those of single steps leave it to cuBLAS.
+    in_fused = case.family in FUSED and case.family is not SPARSE and case.family.scope is not Scope.STEP
+    own_products = case.family is ALTERNATING or in_fused
     multiplies = case.family is CORE or (own_products and has_products(case.cell))
     wanted = _MNEMONIC.get(case.dtype) if multiplies else None
     if wanted is None and "mma.sync" in ptx:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.ir.family import ALTERNATING, FUSED, GATHER, GRID, SCAN, Family
+from rnncc.ir.family import ALTERNATING, FUSED, GATHER, GRID, SCAN, SPARSE, Family
 from rnncc.language.source import Source
 from rnncc.machine.paths import shipped_cells
 from rnncc.stages.build.nvcc import nvcc_release
@@ -25,7 +25,8 @@ needs_nvcc = pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
 MAIN = ("lstm", "gru")
 NEWEST = kernels.ARCHITECTURES[-1]
 NEWEST_CASES = [case for case in kernels.cases(MAIN[:1]) if case.architecture == NEWEST]
-DTYPES = {family: [case.dtype for case in NEWEST_CASES if case.family is family] for family in (ALTERNATING, *FUSED)}
+OF_LSTM = tuple(family for family in (ALTERNATING, *FUSED) if family is not SPARSE)
+DTYPES = {family: [case.dtype for case in NEWEST_CASES if case.family is family] for family in OF_LSTM}
 # Loops with lengths and resets have the same products: those of one cell are enough here, in one dtype for each family.
 MASKED = {family: dtypes[index % len(dtypes)] for index, (family, dtypes) in enumerate(DTYPES.items())}
 CASES = [
@@ -36,6 +37,10 @@ CASES = [
 ]
 # A scan, with lengths and resets too, whose registers are the limit.
 MASKED_SCAN = kernels.Case("mingru", SCAN, "bf16", NEWEST)
+# Elements that are not zero, in each type of words.
+SPARSE_CASES = [
+    kernels.Case(kernels.SPARSE_LSTM, SPARSE, dtype, NEWEST, masked=dtype == "bf16") for dtype in ("bf16", "f16")
+]
 # Newton's method for a pair in float32: half of an SM's registers are its limit.
 FLOAT_NEWTON = kernels.Case("paralstm", SCAN, "f32", NEWEST, masked=False)
 # Cells that stand for a kind, beside LSTM and GRU: of several widths, and with sums along rows. Scans: of real and of
@@ -56,7 +61,7 @@ y = floor(v[t], grad=w -> 1/(1 + abs(w))**2)
 
 
 @needs_nvcc
-@pytest.mark.parametrize("case", [*kernels.SHARED, *CASES, MASKED_SCAN, FLOAT_NEWTON], ids=str)
+@pytest.mark.parametrize("case", [*kernels.SHARED, *CASES, *SPARSE_CASES, MASKED_SCAN, FLOAT_NEWTON], ids=str)
 def test_every_family_dtype_and_architecture(case: kernels.Case, tmp_path: Path) -> None:
     assert kernels.check(case, tmp_path) == ()
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.ir.family import ALTERNATING, FUSED, GATHER, GRID, SCAN, SCATTER, STEPWISE, WIDE
+from rnncc.ir.family import ALTERNATING, FUSED, GATHER, GRID, SCAN, SCATTER, SPARSE, STEPWISE, WIDE
 from rnncc.language.source import Source
 from tests.compiling import lowered
 from tests.cuda import kernels, nvrtc
-from tests.cuda.kernels import CORE, HEAD_NORM, Case
+from tests.cuda.kernels import CORE, HEAD_NORM, SPARSE_LSTM, Case
 from tests.cuda.sources import write_files
 
 OLDEST, NEWEST = kernels.ARCHITECTURES
@@ -26,6 +26,8 @@ CASES = [
     (Case("gru", SCATTER, "bf16", NEWEST, masked=False), None),
     (Case("lstm", GRID, "bf16", NEWEST, masked=False), None),
     (Case("gruv3", WIDE, "f16", NEWEST, masked=False), None),
+    (Case(SPARSE_LSTM, SPARSE, "bf16", NEWEST, masked=False), None),
+    (Case(SPARSE_LSTM, SPARSE, "f16", OLDEST, masked=False), None),
     (Case("elman", ALTERNATING, "bf16", NEWEST, masked=False), None),
     (Case("paralstm", SCAN, "f32", NEWEST, masked=False), None),
     (Case("lstm", CORE, "bf16", OLDEST, masked=False), None),

@@ -94,8 +94,8 @@ class Rates:
     wide_piece: int = 240
     wide_wait: int = 300
     sparse: int = 2_000
-    turn: int = 9_000
-    word: int = 25
+    turn: int = 7_000
+    word: int = 20
     barrier: int = 9_000
     visit: int = 16_000
     touch: int = 550

@@ -112,7 +112,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         )
         + _PHASE_REGISTERS * (len(facts.phases) - 1)
         + _TURN_REGISTERS * (turns - 1)
-        + _OPERAND_REGISTERS * (max((phase.operands for phase in facts.phases)) - 1)
+        + _OPERAND_REGISTERS * (max(phase.operands for phase in facts.phases) - 1)
         + 2 * _QUAD * element.size // 4 * held
     )
     model.require(needed <= registers_of(_WARPS), because="registers: a thread holds some of its words, sums and items")

@@ -1,0 +1,115 @@
+"""The model of sparse kernels: against steps measured on an H200, and what it asks of a loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from rnncc.constrint import Infeasible
+from rnncc.ir.family import SPARSE
+from rnncc.ir.fused import FusedLoop
+from rnncc.ir.problem import Problem
+from rnncc.ir.request import Request
+from rnncc.ir.schedule import FusedSchedule
+from rnncc.ir.target import GPUS
+from rnncc.language.source import Source
+from rnncc.pipeline import compile_cells
+from rnncc.stages.schedule import schedule
+from rnncc.stages.schedule.facts import facts_of
+from rnncc.stages.schedule.families import families_for
+from rnncc.stages.schedule.sparse import sparse
+from tests.stages.scheduling import forward
+
+H200 = GPUS["h200"]
+MOST_APART = 1.3
+ELMAN = "cell Elman\nstate h\nweights R: {kind}\nh[t] = tanh(W@x + R@h[t-1] + b)\n"
+LSTM = Path(__file__).resolve().parents[1].joinpath("fixtures", "sparselstm.rnn").read_text(encoding="utf-8")
+
+
+@cache
+def loop_of(text: str) -> FusedLoop:
+    """The forward loop of a cell, in training."""
+    loop = compile_cells(Request(Source("own.rnn", text), "own"), "lower").plans[0].loops[0].fused_forward
+    assert isinstance(loop, FusedLoop)
+    return loop
+
+
+def sparse_kernel(loop: FusedLoop, problem: Problem, **tiles: int) -> FusedSchedule:
+    """The kernel of these tiles."""
+    draft = sparse(facts_of(loop, problem.dtype), problem, H200)
+    for name, size in tiles.items():
+        draft.model.require(draft.tiles[name] == size, because="given: by the test")
+    return draft.scheduled(draft.model.minimise(draft.total), problem, H200)
+
+
+@pytest.mark.parametrize(
+    ("text", "density", "head_dim", "batch", "tiles", "us"),
+    [
+        (ELMAN, 0.3, 2304, 4, {"batch_tile": 4, "unit_tile": 24}, 2.35),
+        (LSTM, 0.1, 2304, 4, {"batch_tile": 4, "unit_tile": 24}, 2.81),
+        (LSTM, 0.05, 4096, 4, {"batch_tile": 4, "unit_tile": 32}, 3.07),
+        (LSTM, 0.05, 4096, 16, {"batch_tile": 8, "turns": 2, "unit_tile": 32}, 10.04),
+    ],
+)
+def test_a_step_takes_about_what_was_measured(
+    text: str, density: float, head_dim: int, batch: int, tiles: dict[str, int], us: float
+) -> None:
+    """Times of kernels alone, T = 1024, without the time before the first step."""
+    loop = loop_of(text.replace("density=0.1", f"density={density}").format(kind=f"sparse(density={density})"))
+    planned = sparse_kernel(loop, Problem(head_dim, 1, "bf16", batch), **tiles)
+    assert 1 / MOST_APART <= planned.pass_us / us <= MOST_APART
+
+
+def test_only_loops_with_sparse_matrices_have_the_family() -> None:
+    assert SPARSE in families_for(facts_of(loop_of(LSTM), "bf16"))
+    assert SPARSE not in families_for(facts_of(forward("lstm"), "bf16"))
+    mixed = LSTM.replace("weights R:", "weights U: matrix, R:").replace("b)\ng", "U@c[t-1] + b)\ng")
+    assert SPARSE not in families_for(facts_of(loop_of(mixed), "bf16"))
+
+
+def test_a_sparse_kernel_is_chosen_where_it_is_the_quickest() -> None:
+    """Where a dense matrix fits on chip, and at a size at which it does not."""
+    loop = loop_of(LSTM)
+    assert SPARSE not in {kernel.family for kernel in schedule(loop, Problem(512, 1, "bf16"), H200).kernels}
+    large = schedule(loop, Problem(4096, 1, "bf16", 4), H200).kernel_for(4)
+    assert large is not None and large.family is SPARSE
+
+
+def test_what_has_no_room_is_said() -> None:
+    """Half of the elements of such matrices are more than the chip has room for."""
+    dense = loop_of(LSTM.replace("density=0.1", "density=0.5"))
+    found = schedule(dense, Problem(4096, 1, "bf16", 4), H200, reasons=True)
+    (rejected,) = (each for each in found.rejected if each.family is SPARSE)
+    assert {"shared memory", "registers"} & {limit.name for limit in rejected.limits}
+
+
+def test_a_denser_matrix_takes_longer() -> None:
+    problem = Problem(2304, 1, "bf16", 4)
+    texts = [ELMAN.format(kind=f"sparse(density={density})") for density in (0.05, 0.1, 0.2, 0.3)]
+    times = [sparse_kernel(loop_of(text), problem).step_us for text in texts]
+    assert times == sorted(times) and times[0] < times[-1]
+
+
+def test_reductions_and_several_phases_have_sparse_kernels_too() -> None:
+    text = (
+        "cell Own\nstate h\nweights R: sparse(density=0.1)\nr = sigmoid(W@x + R@h[t-1])\n"
+        "h[t] = tanh(layernorm(R@(r*h[t-1]) + W@x))\n"
+    )
+    kernel = sparse_kernel(loop_of(text), Problem(1024, 1, "bf16", 4))
+    assert kernel.family is SPARSE and len(kernel.shape) == 5 + 2 * 3
+
+
+def test_lists_have_no_more_rows_than_threads() -> None:
+    """Eight gates of 64 units are 512 rows, and 72 units have too many."""
+    many = "cell Own\nstate h\nweights R: sparse(density=0.01)\n" + "".join(
+        f"g{i} = tanh(W@x + R@h[t-1])\n" for i in range(8)
+    )
+    loop = loop_of(many + "h[t] = " + " + ".join(f"g{i}" for i in range(8)) + "\n")
+    known = facts_of(loop, "bf16")
+    assert sparse_kernel(loop, Problem(8192, 1, "bf16", 4)).ctas == 128
+    with pytest.raises(Infeasible):
+        draft = sparse(replace(known), Problem(8704, 1, "bf16", 4), H200)
+        draft.model.minimise(draft.total)
