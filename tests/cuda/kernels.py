@@ -166,7 +166,9 @@ def forced(case: Case, head_dim: int | None = None, tiles: Mapping[str, int] | N
             continue
         draft = MODELS[case.family](known, problem, target)
         for name, size in (tiles or {}).items():
-            draft.model.require(draft.tiles[name] == size, because="given: by the test")
+            tile = draft.tiles[name]
+            assert not isinstance(tile, int)
+            draft.model.require(tile == size, because="given: by the test")
         try:
             solution = draft.model.minimise(draft.total)
         except Infeasible:

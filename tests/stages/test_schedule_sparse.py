@@ -41,7 +41,9 @@ def sparse_kernel(loop: FusedLoop, problem: Problem, **tiles: int) -> FusedSched
     """The kernel of these tiles."""
     draft = sparse(facts_of(loop, problem.dtype), problem, H200)
     for name, size in tiles.items():
-        draft.model.require(draft.tiles[name] == size, because="given: by the test")
+        tile = draft.tiles[name]
+        assert not isinstance(tile, int)
+        draft.model.require(tile == size, because="given: by the test")
     return draft.scheduled(draft.model.minimise(draft.total), problem, H200)
 
 

@@ -3,7 +3,9 @@ sparse.cuh)."""
 
 from __future__ import annotations
 
-from rnncc.constrint import Model, ceil_div, maximum, minimum
+from functools import partial
+
+from rnncc.constrint import Expression, Model, ceil_div, maximum, minimum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import SPARSE
 from rnncc.ir.problem import Problem
@@ -79,10 +81,10 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         return max(2, ceil(max(ceil(of_row, _LISTS // rows), ceil(_ROOM * rows * of_row, 100 * lists)), _QUAD))
 
     products = facts.products
-    quads = [by(unit_blocks, _UNIT_BLOCKS, lambda u, phase=phase: quads_of(phase, u)) for phase in products]
+    quads = [by(unit_blocks, _UNIT_BLOCKS, partial(quads_of, phase)) for phase in products]
     polled = by(entries, _ENTRIES, lambda n: 32 * 8 // n)  # terms that a warp polls for at a time
     held = model.integer("held_quads", 0, _MOST_HELD)
-    left: Operand = held
+    left: Expression = held
     staged = model.choice("staged_quads", _STAGED)  # that go into registers at a time
     rounds = ceil_div(held, staged)
     shape: list[Operand] = []
