@@ -3,6 +3,7 @@ sparse.cuh)."""
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 from rnncc.constrint import Expression, Model, ceil_div, maximum, minimum
@@ -76,7 +77,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         rows = 8 * unit_block_count * phase.sums
         if rows > _LISTS:
             return 1
-        of_row = ceil(round(1000 * (phase.density or 1)) * problem.head_dim * phase.operands, 1000)
+        of_row = math.ceil((phase.density or 1) * problem.head_dim * phase.operands)
         lists = max(_LISTS // rows * rows, _LISTS - rows // 2)
         return max(2, ceil(max(ceil(of_row, _LISTS // rows), ceil(_ROOM * rows * of_row, 100 * lists)), _QUAD))
 
