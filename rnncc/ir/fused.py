@@ -199,9 +199,7 @@ class FusedPhase:
     @property
     def taken_by(self) -> tuple[tuple[bool, ...], ...]:
         """For each operand, whether each sum takes it."""
-        return tuple(
-            tuple(row[operand] is not None for row in self.matrices) for operand in range(len(self.operands))
-        )
+        return tuple(tuple(row[operand] is not None for row in self.matrices) for operand in range(len(self.operands)))
 
     @property
     def rules(self) -> tuple[MatrixRule | None, ...]:

@@ -28,8 +28,7 @@ class PhaseFacts:
     where it has no product; and how many numbers its reductions give.
 
     density  the part of the elements of its matrices that is not zero, where they are sparse
-    parts    where some sum does not take some operand: the operands that the same sums take, as phases of their own
-             without reductions
+    parts    where some sum does not take some operand: a product for each run of operands that the same sums take
     """
 
     sums: int
@@ -40,13 +39,13 @@ class PhaseFacts:
 
     @property
     def runs(self) -> tuple[PhaseFacts, ...]:
-        """Products in which each sum takes each operand. They are together the phase's product."""
+        """The phase's product as one or several, in which each sum takes each operand."""
         return self.parts or (replace(self, reductions=0),)
 
     @property
     def matrices(self) -> int:
-        """Matrices [head_dim, head_dim] per head."""
-        return sum(run.sums * run.operands for run in self.runs)
+        """Matrices [head_dim, head_dim] per head, as if each sum took each operand."""
+        return self.sums * self.operands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +96,7 @@ class Facts:
 
     @property
     def split(self) -> Facts:
-        """The same loop with each run of a product as a phase."""
+        """The facts with each run as a phase. Models ask them what products hold, and nothing else."""
         return replace(self, phases=tuple(run for phase in self.phases for run in phase.runs))
 
     @property

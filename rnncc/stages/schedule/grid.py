@@ -55,7 +55,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # blocks of 8 units per CTA
     tiles = model.choice("tiles", _TILES)  # tiles of 8 batch entries per group
     phases = len(facts.phases)
-    split = facts.split  # a sum that does not take an operand has no matrix for it
+    split = facts.split  # a kernel holds nothing where a sum does not take an operand
 
     def chunks_of(run: PhaseFacts) -> int:
         """Chunks of 32 terms per warp."""
