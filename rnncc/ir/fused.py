@@ -168,7 +168,7 @@ class FusedPhase:
     """A product of a step, or reductions, or both at once.
 
     sums            what the product makes
-    operands        what it takes
+    operands        what it takes. Those that the same sums take stand side by side
     matrices        `matrices[sum][operand]`: a matrix of the program, or one given by a rule; None: the sum does not
                     take the operand
     joined          whether the matrices lie side by side in one weight, so that one product takes them all. Forward,
@@ -195,6 +195,11 @@ class FusedPhase:
     def has_holes(self) -> bool:
         """Whether some sum does not take some operand."""
         return any(matrix is None for row in self.matrices for matrix in row)
+
+    @property
+    def taken_by(self) -> tuple[tuple[bool, ...], ...]:
+        """For each operand, whether each sum takes it."""
+        return tuple(tuple(row[operand] is not None for row in self.matrices) for operand in range(len(self.operands)))
 
     @property
     def rules(self) -> tuple[MatrixRule | None, ...]:

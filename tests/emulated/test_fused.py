@@ -166,7 +166,9 @@ def test_what_is_sent_arrives_late(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "family", "head_dim"), [("gruv3", GATHER, 128), ("rhn", GRID, 64), ("layernormlstm", GRID, 64)], ids=str
+    ("cell", "family", "head_dim"),
+    [("gruv3", GATHER, 128), ("rhn", GRID, 64), ("layernormlstm", GRID, 64), ("wmclstm", GRID, 64)],
+    ids=str,
 )
 def test_threads_in_any_order(cell: str, family: Family, head_dim: int, tmp_path: Path) -> None:
     """A step's buffers are used again at the next step, so many steps in many orders are right."""

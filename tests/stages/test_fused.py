@@ -84,6 +84,19 @@ def test_a_sum_need_not_take_every_operand() -> None:
     (product,) = forward.phases
     assert len(product.operands) == 2 and product.has_holes
     assert [sum(matrix is not None for matrix in row) for row in product.matrices] == [1] * len(product.sums)
+    (phase,) = facts_of(forward, "bf16").phases
+    assert [(run.sums, run.operands) for run in phase.runs] == [(3, 1), (1, 1)]
+
+
+def test_operands_that_the_same_sums_take_stand_side_by_side() -> None:
+    """The first sum takes the states in the order h, c, d. The second sum takes only c."""
+    text = "cell Three\nstate h, c, d\nweights U: matrix, V: matrix\nh[t] = tanh(R@h[t-1] + U@c[t-1] + V@d[t-1])\n"
+    forward, _ = both_ways(plan_of(text + "c[t] = tanh(W@x + U@c[t-1] + h[t-1])\nd[t] = h[t]*d[t-1]\n"))
+    (product,) = forward.phases
+    assert product.operands == ("h__1", "d__1", "c__1")
+    assert product.taken_by == ((True, False), (True, False), (True, True))
+    step = next(iter(fused_steps(plan_of("wmclstm"))))
+    assert [each.text for each in step.constants if each.name == "TAKEN_BY[]"] == ["{0b11, 0b111100, 0b1}"]
 
 
 def test_a_sum_of_two_matrices_of_one_operand_takes_both() -> None:

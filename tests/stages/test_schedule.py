@@ -18,7 +18,8 @@ from rnncc.show.schedule import show_schedule
 from rnncc.stages.schedule import WORTH, after_us, schedule
 from rnncc.stages.schedule.alternating import alternating_us
 from rnncc.stages.schedule.expect import step_us
-from rnncc.stages.schedule.facts import facts_of
+from rnncc.stages.schedule.facts import Facts, facts_of
+from rnncc.stages.schedule.families import MODELS
 from rnncc.stages.schedule.kernels import call_time, planned
 from tests.compiling import lowered
 from tests.stages.scheduling import backward, forward
@@ -318,6 +319,24 @@ def test_other_cells_and_odd_sizes_have_plans(name: str) -> None:
             assert all(kernel.shared_bytes <= H200.shared_bytes for kernel in found.kernels)
             for entry in found.rejected:
                 assert (entry.step_us is None) == bool(entry.limits)
+
+
+@pytest.mark.parametrize("name", ["wmclstm", "timeawarelstm", "taugru", "sgu"])
+def test_a_grid_holds_only_the_matrices_that_exist(name: str) -> None:
+    """That is quicker than a matrix for each sum and operand. The shape has a number for each run."""
+    for loop in (forward(name), backward(name)):
+        problem = Problem(768, 1, "bf16", 16)
+        drafts = [MODELS[GRID](facts, problem, H200) for facts in _with_and_without_matrices_for_all(loop)]
+        own, whole = (draft.model.minimise(draft.total).value(draft.step) for draft in drafts)
+        assert own < whole
+        found = next(kernel for kernel in schedule(loop, problem, H200).kernels if kernel.family is GRID)
+        phases = [phase for phase in loop.phases if phase.sums]
+        assert len(found.shape) == 3 + sum(len(set(phase.taken_by)) for phase in phases)
+
+
+def _with_and_without_matrices_for_all(loop: FusedLoop) -> tuple[Facts, Facts]:
+    known = facts_of(loop, "bf16")
+    return known, replace(known, phases=tuple(replace(phase, parts=()) for phase in known.phases))
 
 
 def test_reasons_name_the_limits_and_how_far_the_others_go() -> None:

@@ -102,7 +102,6 @@ BACKWARD = [
 # Other cells, in training and inference. All but two have reductions over a head.
 OTHERS: list[tuple[str, Callable[[str], FusedLoop], Measured]] = [
     ("timeawarelstm", inference, cluster(1.09, GATHER, 256, 8, ctas=16, unit_warps=2, k_warps=2, unit_blocks=1)),
-    ("timeawarelstm", inference, on_grid(2.13, 768, 2, 8, 2)),
     ("gruv3", forward, on_grid(4.38, 768, 4, 16, 4, tiles=2)),
     ("gruv3", backward, on_grid(5.07, 768, 4, 16, 4, tiles=2)),
     ("lstm", inference, at_large(4.49, 768, 4, 256)),

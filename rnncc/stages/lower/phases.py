@@ -105,7 +105,7 @@ def _add_sum(phase: Found, products: Sequence[Product]) -> None:
 
 def phase_of(units: Units, found: Found) -> FusedPhase:
     """A phase, with its matrices as a table of sums and operands."""
-    operands = tuple(dict.fromkeys(operand for taken in found.matrices.values() for operand in taken))
+    operands = _side_by_side(found)
     rows = tuple(tuple(taken.get(operand) for operand in operands) for taken in found.matrices.values())
     whole = [[part for part in row if part is not None] for row in rows]
     transposed = bool(found.transposed)
@@ -122,6 +122,15 @@ def phase_of(units: Units, found: Found) -> FusedPhase:
         tuple(found.widths[name] for name in operands),
         _density(units, [part for row in whole for part in row]),
     )
+
+
+def _side_by_side(found: Found) -> tuple[str, ...]:
+    """The operands in the order of the sums, but for those that the same sums take: they stand side by side."""
+    by_sums: dict[tuple[str, ...], list[str]] = {}
+    for operand in dict.fromkeys(operand for taken in found.matrices.values() for operand in taken):
+        sums = tuple(name for name, taken in found.matrices.items() if operand in taken)
+        by_sums.setdefault(sums, []).append(operand)
+    return tuple(operand for operands in by_sums.values() for operand in operands)
 
 
 def _density(units: Units, matrices: Sequence[MatrixPart | MatrixRule]) -> float | None:

@@ -3,11 +3,12 @@ numbers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
-from rnncc.ir.fused import FusedLoop
+from rnncc.ir.fused import FusedLoop, FusedPhase
 from rnncc.ir.kernel import Place, Table
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import Target
@@ -28,17 +29,26 @@ _FUNCTION_OPERATIONS = {"bf16": 8, "fp16": 27, "fp32": 27}
 @dataclass(frozen=True, slots=True)
 class PhaseFacts:
     """A phase of a step: how many sums its product makes and how many operands it takes, each of head_dim units, both 0
-    where it has no product; and how many numbers its reductions give. There is room for a matrix for each sum and
-    operand. `density`: the part of their elements that is not zero, where they are sparse."""
+    where it has no product; and how many numbers its reductions give.
+
+    density  the part of the elements of its matrices that is not zero, where they are sparse
+    parts    where some sum does not take some operand: a product for each run of operands that the same sums take
+    """
 
     sums: int
     operands: int
     reductions: int = 0
     density: float | None = None
+    parts: tuple[PhaseFacts, ...] = ()
+
+    @property
+    def runs(self) -> tuple[PhaseFacts, ...]:
+        """The phase's product as one or several, in which each sum takes each operand."""
+        return self.parts or (replace(self, reductions=0),)
 
     @property
     def matrices(self) -> int:
-        """Matrices [head_dim, head_dim] per head."""
+        """Matrices [head_dim, head_dim] per head, as if each sum took each operand."""
         return self.sums * self.operands
 
 
@@ -87,6 +97,11 @@ class Facts:
     def products(self) -> tuple[PhaseFacts, ...]:
         """The phases that have one."""
         return tuple(phase for phase in self.phases if phase.operands)
+
+    @property
+    def split(self) -> Facts:
+        """The facts with each run as a phase. Models ask them what products hold, and nothing else."""
+        return replace(self, phases=tuple(run for phase in self.phases for run in phase.runs))
 
     @property
     def is_sparse(self) -> bool:
@@ -158,9 +173,7 @@ def facts_of(loop: FusedLoop, dtype: str) -> Facts:
     carries = len(loop.edges) + len(loop.kept)
     pieces = len(loop.reads) + float_reads
     return Facts(
-        phases=tuple(
-            PhaseFacts(len(phase.sums), len(phase.operands), len(phase.reduced), phase.density) for phase in loop.phases
-        ),
+        phases=tuple(map(_phase_facts, loop.phases)),
         carries=carries,
         reads=len(loop.reads) - float_reads,
         float_reads=float_reads,
@@ -177,6 +190,17 @@ def facts_of(loop: FusedLoop, dtype: str) -> Facts:
         widths=len(loop.widths),
         masked=loop.masked,
         waits=loop.waits,
+    )
+
+
+def _phase_facts(phase: FusedPhase) -> PhaseFacts:
+    parts = [PhaseFacts(sum(taken), count, 0, phase.density) for taken, count in Counter(phase.taken_by).items()]
+    return PhaseFacts(
+        len(phase.sums),
+        len(phase.operands),
+        len(phase.reduced),
+        phase.density,
+        tuple(parts) if phase.has_holes else (),
     )
 
 

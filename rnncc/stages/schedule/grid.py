@@ -26,7 +26,7 @@ from rnncc.stages.schedule.draft import (
     share,
     summed,
 )
-from rnncc.stages.schedule.facts import Facts
+from rnncc.stages.schedule.facts import Facts, PhaseFacts
 from rnncc.stages.schedule.rates import rates
 
 _K_WARPS = 8  # such a CTA may use all registers of its SM, and each thread 255, the most there are
@@ -55,10 +55,16 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # blocks of 8 units per CTA
     tiles = model.choice("tiles", _TILES)  # tiles of 8 batch entries per group
     phases = len(facts.phases)
-    # Chunks of 32 terms per warp.
-    own_chunks = [ceil(phase.operands * ceil(problem.head_dim, 32), _K_WARPS) for phase in facts.products]
-    chunks = of_kinds(facts, own_chunks)
-    register_chunks = held_variables(model, "register_chunks", facts, chunks)
+    split = facts.split  # a kernel holds nothing where a sum does not take an operand
+
+    def chunks_of(run: PhaseFacts) -> int:
+        """Chunks of 32 terms per warp."""
+        return ceil(run.operands * ceil(problem.head_dim, 32), _K_WARPS)
+
+    own_chunks = [chunks_of(run) for run in split.products]
+    phase_chunks = [sum(map(chunks_of, phase.runs)) for phase in facts.products]
+    chunks = of_kinds(split, own_chunks)
+    register_chunks = held_variables(model, "register_chunks", split, chunks)
 
     def ctas_of(unit_block_count: int) -> int:
         return ceil(problem.head_dim, 8 * unit_block_count)
@@ -78,7 +84,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         return sum(ceil(own, max(1, _POLLED // phase.reductions)) for phase in reducing)
 
     def polls_of_products(tile_count: int) -> int:
-        return sum(ceil(each, chunks_at_a_time(tile_count, each)) for each in own_chunks)
+        return sum(ceil(each, chunks_at_a_time(tile_count, each)) for each in phase_chunks)
 
     ctas = by(unit_blocks, _UNIT_BLOCKS, ctas_of)
     model.require(
@@ -87,14 +93,18 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     launch_batch = TILE_BATCH * tiles * by(unit_blocks, _UNIT_BLOCKS, seats)
     model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
 
-    fragments = [by(unit_blocks, _UNIT_BLOCKS, fragments_of(element, sums)) for sums in facts.kinds]
-    most_fragments = by(unit_blocks, _UNIT_BLOCKS, lambda u: element.fragments(facts.sums * u))
-    most_chunks, most_operands = max(own_chunks, default=0), max(phase.operands for phase in facts.phases)
+    fragments = [by(unit_blocks, _UNIT_BLOCKS, fragments_of(element, sums)) for sums in split.kinds]
+    most_fragments = by(
+        unit_blocks,
+        _UNIT_BLOCKS,
+        lambda u: max(sum(element.fragments(run.sums * u) for run in phase.runs) for phase in facts.phases),
+    )
+    most_chunks, most_operands = max(phase_chunks, default=0), max(phase.operands for phase in facts.phases)
     items = unit_blocks * tiles
     owned = ceil_div(items, _K_WARPS)
     received_registers = _RECEIVED_REGISTERS * any(phase.reductions > 1 for phase in reducing)
     received_bytes = max((128 * ceil(phase.reductions * parts, 4) for phase in reducing), default=0)  # per tile
-    halves = [sums * unit_blocks for sums in facts.kinds]
+    halves = [sums * unit_blocks for sums in split.kinds]
     matrix_registers = PAIR_REGISTERS * summed(f * held for f, held in zip(fragments, register_chunks, strict=True))
     spilled: Operand = 0
     if element.is_float:
@@ -166,7 +176,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         busy=step,
         needed=needed,
         overcount=0,
-        shape=(unit_blocks, _K_WARPS, tiles, *of_phases(facts, own_chunks, register_chunks)),
+        shape=(unit_blocks, _K_WARPS, tiles, *of_phases(split, own_chunks, register_chunks)),
         tiles={
             "ctas": ctas,
             "unit_tile": 8 * unit_blocks,

@@ -62,6 +62,8 @@ def fused_constants(loop: FusedLoop) -> Iterator[StepConstant]:
     )
     yield from _means(loop)
     yield _list("bool", "HAS_HOLES", [str(phase.has_holes).lower() for phase in loop.phases])
+    if any(phase.has_holes for phase in loop.phases):
+        yield _list("uint64_t", "TAKEN_BY", [bits(taken) for phase in loop.phases for taken in phase.taken_by])
     yield from _rules(loop)
     yield _list("uint64_t", "WRITES_OF_STAGE", [bits(own) for own in by_stage])
     yield _members("ROW_FLOAT", [(row.name, row.place.table is Table.SAVED) for row in loop.rows])

@@ -41,6 +41,8 @@
 //   REDUCTIONS          how many numbers reductions give. They take as many, after the operands, and give them after the
 //                       sums.
 //   LARGEST             the set of those that are the largest of all numbers. The others are sums, or moments.
+// Where a phase has holes, the step has one entry per operand of all phases of this:
+//   TAKEN_BY            the set of the phase's sums that have a matrix for the operand
 // Where a step has moments, it has one entry per number of all phases' reductions:
 //   MEANS               0, or else the number is a mean, and the one after it is the sum of the squares of deviations
 //                       from that mean. MEANS says how many numbers of a unit it is the mean of.
@@ -97,6 +99,13 @@ struct PhaseOf {
   static constexpr int TAKES = OPERANDS + REDUCTIONS, GIVES = SUMS + REDUCTIONS;
   static constexpr int FIRST_REDUCTION = PhaseOf<Step, P - 1>::FIRST_REDUCTION + PhaseOf<Step, P - 1>::REDUCTIONS;
   static constexpr uint64_t LARGEST = Step::LARGEST[P];
+  // The set of the sums that take an operand. It is 0 where all of them take all operands.
+  __host__ __device__ static constexpr uint64_t taken_by([[maybe_unused]] int operand) {
+    if constexpr (HAS_HOLES)
+      return Step::TAKEN_BY[FIRST_OPERAND + operand];
+    else
+      return 0;
+  }
   // How many numbers of a unit a reduction's number is the mean of.
   __host__ __device__ static constexpr int mean_of(int reduction) {
     return 0 <= reduction && reduction < REDUCTIONS ? Means<Step>::of(FIRST_REDUCTION + reduction) : 0;

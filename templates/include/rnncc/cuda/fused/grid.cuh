@@ -1,50 +1,81 @@
 // A fused loop over CTAs of the whole grid. Matrices stay in registers and shared memory, and the warps of a CTA divide
-// the terms.
+// the terms. Where a sum does not take an operand, a kernel neither holds nor multiplies anything.
 #pragma once
 
 #include "grid_loop.cuh"
+#include "runs.cuh"
 
 namespace rnncc {
 
-// REGISTER_TILES has a number for each phase.
+// What a warp holds of a run's matrices.
+template <class Run>
+using MatrixOfRun = typename Run::Matrix;
+
+// REGISTER_TILES has a number for each run of each phase.
 template <class Step_, int H_, int UNIT_BLOCKS_, int K_WARPS_, int ENTRY_TILES_, int... REGISTER_TILES_>
 struct GridShape : GridLayout<Step_, H_, UNIT_BLOCKS_, K_WARPS_, ENTRY_TILES_> {
   using Layout = GridLayout<Step_, H_, UNIT_BLOCKS_, K_WARPS_, ENTRY_TILES_>;
-  using typename Layout::E;
   using Layout::DEPTH, Layout::H, Layout::K_WARPS, Layout::ENTRY_TILES, Layout::LAST, Layout::PHASES;
+  using typename Layout::E;
+  using typename Layout::Step;
   static constexpr int REGISTER_TILES[] = {REGISTER_TILES_...};
-  static_assert(sizeof...(REGISTER_TILES_) == PHASES);
   static constexpr int POLLS = ENTRY_TILES * Message<E>::PARTS;
 
   template <int P, class = void>
   struct Phase : Layout::template OfPhase<P> {
     using Of = typename Layout::template OfPhase<P>;
-    using Of::HALVES, Of::OPERANDS, Of::SUMS;
-    static constexpr int CHUNKS = ceil_div(OPERANDS * DEPTH / 32, K_WARPS);  // chunks of 32 terms per warp
-    // Whether some terms of chunks belong to no operand. Their places are never written.
-    static constexpr bool PADDED = DEPTH > H || CHUNKS * K_WARPS * 32 > OPERANDS* DEPTH;
-    using Matrix =
-        typename MatrixIf<(SUMS > 0),
-                          Resident<E, at_least_one(CHUNKS), at_least_one(HALVES), REGISTER_TILES[P] / 2>>::type;
+    static constexpr int RUNS = runs_of<Step, P>();
+    static constexpr int FIRST_RUN = Phase<P - 1>::END_RUN, END_RUN = FIRST_RUN + RUNS;  // among those of all phases
+
+    // The warps divide the terms of each run, in chunks of 32. So it is known when the kernel is compiled which sums take
+    // a chunk.
+    template <int R, class = void>
+    struct Run : RunOf<Step, P, R> {
+      using OfRun = RunOf<Step, P, R>;
+      using OfRun::OPERANDS;
+      static constexpr int SUMS = OfRun::sums_before(Of::SUMS), HALVES = SUMS * Layout::UNIT_BLOCKS,
+                           ROWS = at_least_one(ceil_div(HALVES, 2)), TILES = ENTRY_TILES;
+      static constexpr int CHUNKS = ceil_div(OPERANDS * DEPTH / 32, K_WARPS);  // of a warp
+      // The chunks of all runs follow each other.
+      static constexpr int FIRST_CHUNK = Run<R - 1>::END_CHUNK, END_CHUNK = FIRST_CHUNK + CHUNKS;
+      // Whether some terms of chunks belong to no operand. Their places are never written.
+      static constexpr bool PADDED = DEPTH > H || CHUNKS * K_WARPS * 32 > OPERANDS* DEPTH;
+      using Matrix = typename MatrixIf<
+          (SUMS > 0), Resident<E, at_least_one(CHUNKS), at_least_one(HALVES), REGISTER_TILES[FIRST_RUN + R] / 2>>::type;
+      // The run's part of the matrices in shared memory.
+      static constexpr int MATRICES_BEGIN = Run<R - 1>::MATRICES_END,
+                           MATRICES_END = MATRICES_BEGIN + K_WARPS * Matrix::WARP_BYTES;
+    };
+    template <class V>
+    struct Run<-1, V> {
+      static constexpr int END_CHUNK = 0, MATRICES_END = Phase<P - 1>::MATRICES_END;
+    };
+
+    using Matrix = typename MatrixIf<(Of::SUMS > 0), PerRun<Phase, MatrixOfRun>>::type;
+    static constexpr int CHUNKS = Run<RUNS - 1>::END_CHUNK, MATRICES_END = Run<RUNS - 1>::MATRICES_END;
     static constexpr int BATCH =
         CHUNKS * POLLS <= 8 ? at_least_one(CHUNKS) : at_least_one(8 / POLLS);  // chunks polled at a time
-    // The phase's part of the matrices in shared memory.
-    static constexpr int MATRICES_BEGIN = Phase<P - 1>::MATRICES_END,
-                         MATRICES_END = MATRICES_BEGIN + K_WARPS * Matrix::WARP_BYTES;
   };
   template <class V>
   struct Phase<-1, V> {
-    static constexpr int MATRICES_END = 0;
+    static constexpr int END_RUN = 0, MATRICES_END = 0;
   };
+  static_assert(sizeof...(REGISTER_TILES_) == Phase<LAST>::END_RUN);
 
-  static constexpr int PARTIAL_BYTES =
-      K_WARPS * ENTRY_TILES * Layout::template OfPhase<LAST>::MOST_HALVES * 256;
+  static constexpr int PARTIAL_BYTES = K_WARPS * ENTRY_TILES * Layout::template OfPhase<LAST>::MOST_HALVES * 256;
   static constexpr int MATRIX_BYTES = Phase<LAST>::MATRICES_END;
   // Each warp has room for a chunk of float operands, which all its lanes multiply.
   static constexpr int TILE_BYTES = 4 * OperandBlock<E>::BYTES,
                        STAGE_BYTES = sizeof(E) == 4 ? ENTRY_TILES * TILE_BYTES : 0;
-  static constexpr int SHARED_BYTES = PARTIAL_BYTES + Layout::RECEIVED_BYTES + MATRIX_BYTES + K_WARPS * STAGE_BYTES +
-                                      Layout::Memory::BYTES;
+  static constexpr int SHARED_BYTES =
+      PARTIAL_BYTES + Layout::RECEIVED_BYTES + MATRIX_BYTES + K_WARPS * STAGE_BYTES + Layout::Memory::BYTES;
+};
+
+// A warp's part of a run's sums: as tensor cores give it, and where operands are float a lane's part of that.
+template <class Run>
+struct SumsOfRun {
+  float acc[Run::TILES][Run::ROWS][4] = {};
+  float of_lane[Run::TILES][at_least_one(Run::HALVES)][8] = {};
 };
 
 // The products of a grid kernel, by tensor cores. The warps divide the terms. Each polls for its own operands, multiplies
@@ -63,20 +94,24 @@ class GridProducts {
         matrices_(shared + S::PARTIAL_BYTES + S::RECEIVED_BYTES),
         stage_(matrices_ + S::MATRIX_BYTES + warp_ * S::STAGE_BYTES) {}
 
-  // Takes the matrices from memory. Half-tile h is sum h % SUMS of unit block h / SUMS. Chunk c of this warp has 32
-  // terms of one operand.
+  // Takes the matrices from memory. Half-tile h of a run with SUMS sums is its sum h % SUMS of unit block h / SUMS.
   RNNCC_DEVICE void fill(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Seat& seat) {
     const int row = lane_ / 4, q = lane_ % 4, unit0 = seat.rank * S::UNITS;
     for_numbers<S::PHASES>([&](auto phase) {
       constexpr int P = decltype(phase)::value;
       using Phase = typename S::template Phase<P>;
       if constexpr (Phase::SUMS > 0)
-        held_.template of<P>().fill(matrices_ + Phase::MATRICES_BEGIN, warp_, [&](int c, int m, int i) {
-          const int term = (warp_ * Phase::CHUNKS + c) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
-          const int half = 2 * m + i, sum = half % Phase::SUMS, unit = unit0 + half / Phase::SUMS * 8 + row;
-          return half < Phase::HALVES && operand < Phase::OPERANDS
-                     ? matrix8<Step, P, S::H>(call, own, sum, operand, seat.head, unit, k)
-                     : Terms<E>{};
+        for_numbers<Phase::RUNS>([&](auto number) {
+          constexpr int R = decltype(number)::value;
+          using Run = typename Phase::template Run<R>;
+          auto& matrix = held_.template of<P>().template of<R>();
+          matrix.fill(matrices_ + Run::MATRICES_BEGIN, warp_, [&](int c, int m, int i) {
+            const int term = (warp_ * Run::CHUNKS + c) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
+            const int half = 2 * m + i, sum = Run::sum_at(half % Run::SUMS), unit = unit0 + half / Run::SUMS * 8 + row;
+            return half < Run::HALVES && operand < Run::OPERANDS
+                       ? matrix8<Step, P, S::H>(call, own, sum, Run::FIRST_OPERAND + operand, seat.head, unit, k)
+                       : Terms<E>{};
+          });
         });
     });
   }
@@ -88,20 +123,33 @@ class GridProducts {
   RNNCC_DEVICE bool multiply(const char* from, const GridTerms<S>& places, int t, const Move& move) {
     using Phase = typename S::template Phase<P>;
     const int q = lane_ % 4;
-    float acc[S::ENTRY_TILES][Phase::ROWS][4] = {};
-    [[maybe_unused]] float of_lane[S::ENTRY_TILES][at_least_one(Phase::HALVES)][8] =
-        {};                                             // the lane's parts of sums, where operands are float
-    const int first_term = warp_ * Phase::CHUNKS * 32;  // of the warp's, in all operands of the phase
+    PerRun<Phase, SumsOfRun> sums;
+    int first_term[Phase::RUNS];  // of the warp's, in the operands of each run
+    for_numbers<Phase::RUNS>([&](auto number) {
+      constexpr int R = decltype(number)::value;
+      first_term[R] = warp_ * Phase::template Run<R>::CHUNKS * 32;
+    });
     const auto is_wanted = [&](int c) {
-      const int term = first_term + c * 32;
-      return !Phase::PADDED || (term < Phase::OPERANDS * S::DEPTH && term % S::DEPTH + q * 8 < S::H);
+      bool wanted = true;
+      with_run_of<Phase>(c, [&](auto number) {
+        constexpr int R = decltype(number)::value;
+        using Run = typename Phase::template Run<R>;
+        const int term = first_term[R] + (c - Run::FIRST_CHUNK) * 32;
+        wanted = !Run::PADDED || (term < Run::OPERANDS * S::DEPTH && term % S::DEPTH + q * 8 < S::H);
+      });
+      return wanted;
     };
     bool in_vain = false;
 #pragma unroll
     for (int c0 = 0; c0 < Phase::CHUNKS; c0 += Phase::BATCH) {
       Message<E> h[Phase::BATCH][S::ENTRY_TILES];
       const auto ask = [&](int n, int b) {
-        h[b][n].ask(from + (places.terms[n] + uint32_t(first_term * sizeof(E))) + (c0 + b) * 32 * sizeof(E));
+        with_run_of<Phase>(c0 + b, [&](auto number) {
+          constexpr int R = decltype(number)::value;
+          using Run = typename Phase::template Run<R>;
+          const int further = Run::FIRST_OPERAND * S::DEPTH + (c0 + b - Run::FIRST_CHUNK) * 32;
+          h[b][n].ask(from + (places.terms[n] + uint32_t(first_term[R] * sizeof(E))) + further * sizeof(E));
+        });
       };
 #pragma unroll
       for (int b = 0; b < Phase::BATCH; ++b)
@@ -140,23 +188,36 @@ class GridProducts {
               *reinterpret_cast<uint4*>(stage_ + n * S::TILE_BYTES + q * OperandBlock<E>::BYTES + lane_ / 4 * 32 +
                                         i * 16) = h[b][n].part[i];
           __syncwarp();
-          if constexpr (Phase::SUMS > 0) multiply_pair(held_.template of<P>(), c0 + b, stage_, S::TILE_BYTES, of_lane);
+          with_run_of<Phase>(c0 + b, [&](auto number) {
+            constexpr int R = decltype(number)::value;
+            multiply_pair(held_.template of<P>().template of<R>(), c0 + b - Phase::template Run<R>::FIRST_CHUNK, stage_,
+                          S::TILE_BYTES, sums.template of<R>().of_lane);
+          });
         } else {
           uint4 of_chunk[S::ENTRY_TILES];
 #pragma unroll
           for (int n = 0; n < S::ENTRY_TILES; ++n) of_chunk[n] = h[b][n].part[0];
-          if constexpr (Phase::SUMS > 0) multiply_pair<E>(held_.template of<P>(), c0 + b, of_chunk, acc, acc);
+          with_run_of<Phase>(c0 + b, [&](auto number) {
+            constexpr int R = decltype(number)::value;
+            auto& acc = sums.template of<R>().acc;
+            multiply_pair<E>(held_.template of<P>().template of<R>(), c0 + b - Phase::template Run<R>::FIRST_CHUNK,
+                             of_chunk, acc, acc);
+          });
         }
       }
     }
-    if constexpr (sizeof(E) == 4 && Phase::SUMS > 0) sum_over_lanes(of_lane, acc);
+    if constexpr (sizeof(E) == 4)
+      for_numbers<Phase::RUNS>([&](auto number) {
+        auto& of_run = sums.template of<decltype(number)::value>();
+        sum_over_lanes(of_run.of_lane, of_run.acc);
+      });
     // The warps' partial sums lie as [half-tile, tile][warp][lane].
-#pragma unroll
-    for (int half = 0; half < Phase::HALVES; ++half)
+    for_numbers<Phase::HALVES>([&](auto number) {
+      constexpr int HALF = decltype(number)::value, U = HALF / Phase::SUMS, I = HALF % Phase::SUMS;
 #pragma unroll
       for (int n = 0; n < S::ENTRY_TILES; ++n)
-        parts_[((half * S::ENTRY_TILES + n) * S::K_WARPS + warp_) * 32] =
-            make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
+        parts_[((HALF * S::ENTRY_TILES + n) * S::K_WARPS + warp_) * 32] = of_all_runs<Phase, U, I>(sums, n);
+    });
     return in_vain;
   }
 
@@ -175,6 +236,34 @@ class GridProducts {
   }
 
  private:
+  // Calls f with the number of the run that has chunk c.
+  template <class Phase, class F>
+  RNNCC_DEVICE static void with_run_of(int c, const F& f) {
+    for_numbers<Phase::RUNS>([&](auto number) {
+      using Run = typename Phase::template Run<decltype(number)::value>;
+      if (Run::FIRST_CHUNK <= c && c < Run::END_CHUNK) f(number);
+    });
+  }
+
+  // The warp's part of sum I of unit block U, for the lane's entries of tile n: what all runs that have the sum give.
+  template <class Phase, int U, int I, class Sums>
+  RNNCC_DEVICE static float2 of_all_runs(Sums& sums, int n) {
+    float2 all = {};
+    bool is_first = true;
+    for_numbers<Phase::RUNS>([&](auto number) {
+      constexpr int R = decltype(number)::value;
+      using Run = typename Phase::template Run<R>;
+      if constexpr (Run::has_sum(I)) {
+        constexpr int HALF = U * Run::SUMS + Run::sums_before(I);
+        const float (&part)[4] = sums.template of<R>().acc[n][HALF / 2];
+        const float x = part[HALF % 2 * 2], y = part[HALF % 2 * 2 + 1];
+        all = is_first ? make_float2(x, y) : make_float2(all.x + x, all.y + y);
+        is_first = false;
+      }
+    });
+    return all;
+  }
+
   const int lane_, warp_;
   float2* const parts_;
   char* const matrices_;
