@@ -318,3 +318,21 @@ def test_steps_with_derivatives_of_their_own(dtype: torch.dtype) -> None:
     result = verify.verify(rnncc.compile(text, "steps").Steps, cell, dtypes=(dtype,))
     assert result.passed
     assert any(row.quantity == "d_R_a" for row in result.rows)
+
+
+@pytest.mark.parametrize("kind", ["sparse(density=0.3)", "sparse(density=0.5, block=2)", "mask(density=0.3)"])
+def test_what_a_mask_leaves_out_has_no_gradient(kind: str) -> None:
+    text = f"cell Masked\nstate h\nweights R: {kind}, W: sparse(density=0.5)\nh[t] = tanh(W@x + R@h[t-1] + b)\n"
+    ((cell, _),) = front(Source("masked.rnn", text))
+    module = rnncc.compile(text, "masked")
+    assert verify.verify(module.Masked, cell, dtypes=(torch.float64, torch.bfloat16)).passed
+
+    class Wrong(module.Masked):  # type: ignore[name-defined, misc]
+        """A layer whose matrices have gradients in all elements."""
+
+        def gate_masks(self, *arguments: Any, **keywords: Any) -> dict[str, Any]:
+            found: dict[str, Any] = super().gate_masks(*arguments, **keywords)
+            return {name: torch.ones_like(mask) for name, mask in found.items()}
+
+    wrong = verify.verify(Wrong, cell, dtypes=(torch.float64,)).rows
+    assert not kind.startswith("sparse") or {"d_W_h", "d_R_h"} & {row.quantity for row in wrong if not row.passed}

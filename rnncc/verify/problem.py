@@ -244,7 +244,10 @@ class Problem:
             factor = torch.ones(*rows, units, dtype=torch.float64)
             factor.scatter_(2, unit, 1 + sign * torch.finfo(dtype).eps)
             given = {**inputs, "x": inputs["x"] * factor.to(inputs["x"])}
-        sequences, last = self._run_reference(parameters, given, initial, self.masks)
+        # What the mask of a sparse matrix leaves out is no part of it, and has a gradient of zero.
+        kept = self.layer.gate_masks(0, reverse=self.case.reverse)
+        matrices = {name: torch.where(kept[name].cpu(), parameters[name], 0) for name in kept}
+        sequences, last = self._run_reference({**parameters, **matrices}, given, initial, self.masks)
         output, finals = sequences[self.cell.output], [last[state.name] for state in self.states]
         if self.masks:
             # The layer promises zeros past an entry's length; the reference promises nothing there.

@@ -83,14 +83,15 @@ def test_it_is_what_the_same_value_at_every_step_is(
     )  # fmt: skip
     for options in ({}, {"bidirectional": True}, {"recompute": True}):
         torch.manual_seed(0)
-        one, other = (
-            getattr(package, name)(H, H, device="cuda", dtype=dtype, **options) for package in (cells(), twins())
-        )
+        # The twin computes in float32, so in 16 bits all of the difference is what is judged.
+        one = getattr(cells(), name)(H, H, device="cuda", dtype=dtype, **options)
+        other = getattr(twins(), name)(H, H, device="cuda", **options)
         other.load_state_dict(one.state_dict())
         given = drawn(one, batch, dtype)
+        exact = {key: value.float() for key, value in given.items()}
         for index, (data, extra, marks) in enumerate(calls):
             found = results(one, data, Tensor.clone, given, **marks)
-            expected = results(other, data, extra, given, **marks)
+            expected = results(other, data.to(torch.float32), extra, exact, **marks)
             errors = [verify.relative_error(a, b) for a, b in zip(found, expected, strict=True)]
             assert max(errors) <= (2e-5 if dtype == torch.float32 else 2e-2), (options, index, errors)
 
