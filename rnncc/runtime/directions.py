@@ -169,7 +169,9 @@ class Tools(NamedTuple):
         packing = self.call.packing
         if packing is None or value.dim() < 3 or value.shape[1] == 1:
             return value
-        return value[0].index_select(0, packing.places()[1]).unsqueeze(1)
+        # The gradients of all rows of a sequence are added in float32: 16 bits would lose most of a long sum.
+        exact = value[0].to(torch.promote_types(value.dtype, torch.float32))
+        return exact.index_select(0, packing.places()[1]).to(value.dtype).unsqueeze(1)
 
     def whole(self, value: Tensor) -> Tensor:
         """What broadcasts to [T, B, width] (packed: [total, 1, width]) in that shape, without a copy."""

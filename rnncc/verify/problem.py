@@ -246,7 +246,7 @@ class Problem:
             given = {**inputs, "x": inputs["x"] * factor.to(inputs["x"])}
         # What the mask of a sparse matrix leaves out is no part of it, and has a gradient of zero.
         kept = self.layer.gate_masks(0, reverse=self.case.reverse)
-        matrices = {name: torch.where(kept[name].cpu(), parameters[name], 0) for name in kept}
+        matrices = {name: torch.where(kept[name].to(parameters[name].device), parameters[name], 0) for name in kept}
         sequences, last = self._run_reference({**parameters, **matrices}, given, initial, self.masks)
         output, finals = sequences[self.cell.output], [last[state.name] for state in self.states]
         if self.masks:

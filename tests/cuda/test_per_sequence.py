@@ -96,6 +96,17 @@ def test_it_is_what_the_same_value_at_every_step_is(
             assert max(errors) <= (2e-5 if dtype == torch.float32 else 2e-2), (options, index, errors)
 
 
+def test_gradients_of_long_packed_sequences_are_added_in_float32() -> None:
+    """In bfloat16, a sum of 4,000 ones stops growing at the 256th."""
+    text = "cell Bias\ninput c: H per sequence\nstate h\noutput y\nh[t] = 0.5*h[t-1] + W@x\ny = h[t] + c\n"
+    layer = rnncc.compile(text, "bias").Bias(2, 3, device="cuda", dtype=torch.bfloat16)
+    c = torch.zeros(2, 3, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    x = pack_sequence([torch.randn(n, 2, device="cuda", dtype=torch.bfloat16) for n in (4000, 1000)])
+    layer(x, c=c)[0].data.float().sum().backward()
+    assert c.grad is not None
+    torch.testing.assert_close(c.grad.float().cpu(), torch.tensor([[4000.0], [1000.0]]).expand(2, 3), rtol=0.01, atol=0)
+
+
 def test_one_launch_per_step(tmp_path: Path) -> None:
     path = tmp_path / "once.rnn"
     path.write_text(ONCE, encoding="utf-8")
