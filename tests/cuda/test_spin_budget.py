@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rnncc.ir.family import FAMILIES, FUSED, GRID, WIDE, Family, Scope
+from rnncc.ir.family import FAMILIES, FUSED, GRID, SPARSE, WIDE, Family, Scope
 from rnncc.stages.build.nvcc import FLAGS, nvcc_release
 from tests.cuda import kernels
 from tests.cuda.sources import write_files, write_sources
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.skipif(RELEASE is None, reason="no nvcc")
 # The head_dim by the scope: clusters of several CTAs; a grid whose lanes ask for few words of 16 bytes.
 HEAD_DIM = {Scope.CLUSTER: 256, Scope.GRID: 64}
 # How many words of 16 bytes a lane asks for there: the terms of 64 units, in parts of eight warps or two warpgroups.
-WORDS = {GRID: 1, WIDE: 2}
+WORDS = {GRID: 1, WIDE: 2, SPARSE: 1}
 # The families whose CTAs wait for each other.
 CASES = [kernels.Case("lstm", family, "bf16", "sm_90a", masked=False) for family in FUSED if family.scope in HEAD_DIM]
 
@@ -26,7 +27,9 @@ CASES = [kernels.Case("lstm", family, "bf16", "sm_90a", masked=False) for family
 def kernel_of(case: kernels.Case) -> str:
     """The source of a family's kernel for the forward loop."""
     head_dim = HEAD_DIM[case.family.scope]
-    kernel = dict(kernels.forced(case, head_dim).kernels)["lstm_0_forward"]
+    # The LSTM's step is the same with sparse matrices, for which alone there are shapes of sparse kernels.
+    planned = replace(case, cell=kernels.SPARSE_LSTM) if case.family is SPARSE else case
+    (kernel,) = (each for name, each in kernels.forced(planned, head_dim).kernels if name.endswith("lstm_0_forward"))
     name, arguments = case.family.name, ", ".join(map(str, (head_dim, *kernel.shape)))
     return (
         f'#include "rnncc/cuda/fused/{name}.cuh"\n#include "lstm_steps.cuh"\n'
