@@ -217,7 +217,8 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
           pauses[P].learn(in_vain);
         }
         if constexpr (Phase::REDUCTIONS > 0) {
-          const char* const from = exchange_at(t) + S::REDUCTIONS_BEGIN + Phase::FIRST_REDUCTION * S::SOURCE_PIECES * 16;
+          const char* const from =
+              exchange_at(t) + S::REDUCTIONS_BEGIN + Phase::FIRST_REDUCTION * S::SOURCE_PIECES * 16;
           Phase::Received::receive(
               call, [&](int n) { return from + (places.terms[n] - uint32_t(q * 8 * sizeof(E))); },
               [&](int n) { return places.has_rows(n, t); }, received, in_vain);

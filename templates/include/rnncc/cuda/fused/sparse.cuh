@@ -14,8 +14,8 @@ template <class Step_, int H_, int UNIT_BLOCKS_, int WARPS_, int TURNS_, int LAN
 struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE_ENTRIES_> {
   using Layout = GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE_ENTRIES_>;
   using Step = Step_;
-  using typename Layout::E;
   using Layout::DEPTH, Layout::LANE_ENTRIES, Layout::LAST, Layout::PHASES, Layout::THREADS, Layout::UNITS;
+  using typename Layout::E;
   static constexpr int STAGED = STAGED_;
   static constexpr int QUADS[] = {QUADS_...};
   static_assert(sizeof...(QUADS_) == 2 * PHASES && (LANE_ENTRIES == 4 || LANE_ENTRIES == 8));
@@ -45,7 +45,7 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE
     static constexpr int HELD = QUADS[2 * P], SHARED = QUADS[2 * P + 1];
     static constexpr int TERMS = OPERANDS * DEPTH, POLLS = ceil_div(TERMS, POLLED);
     // Whether some terms that are polled for belong to no operand. Their places are never written.
-    static constexpr bool PADDED = DEPTH > H_ || POLLS * POLLED > TERMS || POLLS % WARPS_ != 0;
+    static constexpr bool PADDED = DEPTH > H_ || POLLS* POLLED > TERMS || POLLS % WARPS_ != 0;
     static constexpr int MOST_POLLS = POLLS > Phase<P - 1>::MOST_POLLS ? POLLS : Phase<P - 1>::MOST_POLLS,
                          MOST_ROWS = ROWS > Phase<P - 1>::MOST_ROWS ? ROWS : Phase<P - 1>::MOST_ROWS;
     static constexpr int HELD_BEGIN = Phase<P - 1>::HELD_END, HELD_END = HELD_BEGIN + HELD;
@@ -68,8 +68,8 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE
                        BEFORE_LOOP = STAGED * QUAD_BYTES > COUNT_BYTES ? STAGED * QUAD_BYTES : COUNT_BYTES,
                        OPERAND_ROWS_BYTES = WITH_ZERO_ROW > BEFORE_LOOP ? WITH_ZERO_ROW : BEFORE_LOOP;
   static constexpr int WORD_BYTES = Phase<LAST>::WORDS_END;
-  static constexpr int SHARED_BYTES = PARTIAL_BYTES + Layout::RECEIVED_BYTES + INFO_BYTES + OPERAND_ROWS_BYTES +
-                                      WORD_BYTES + Layout::Memory::BYTES;
+  static constexpr int SHARED_BYTES =
+      PARTIAL_BYTES + Layout::RECEIVED_BYTES + INFO_BYTES + OPERAND_ROWS_BYTES + WORD_BYTES + Layout::Memory::BYTES;
   static_assert(sizeof(E) == 4 || Phase<LAST>::MOST_POLLS * POLLED < 65536, "a word names a row in 16 bits");
 };
 
@@ -78,8 +78,8 @@ template <class S>
 class SparseProducts : public SparseLists<S> {
  public:
   using Lists = SparseLists<S>;
-  using typename Lists::E;
   using Lists::Lists;
+  using typename Lists::E;
 
   // As GridProducts has it.
   template <int P, class Move>
@@ -134,8 +134,8 @@ class SparseProducts : public SparseLists<S> {
   }
 
  private:
-  using Lists::has_more_, Lists::held_, Lists::lane_, Lists::partials_, Lists::rows_, Lists::shared_quads_, Lists::warp_,
-      Lists::words_;
+  using Lists::has_more_, Lists::held_, Lists::lane_, Lists::partials_, Lists::rows_, Lists::shared_quads_,
+      Lists::warp_, Lists::words_;
 
   // A quad in registers. The compiler does not see that it is the same at every step, so it takes no registers for what
   // is made of it.

@@ -57,8 +57,7 @@ class SparseLists {
       constexpr int P = decltype(phase)::value;
       if constexpr (S::template Phase<P>::SUMS > 0) fill_phase<P>();
     });
-    if (threadIdx.x < S::ROW_BYTES / 4)
-      reinterpret_cast<uint32_t*>(rows_ + padding_ * S::ROW_BYTES)[threadIdx.x] = 0;
+    if (threadIdx.x < S::ROW_BYTES / 4) reinterpret_cast<uint32_t*>(rows_ + padding_ * S::ROW_BYTES)[threadIdx.x] = 0;
   }
 
  protected:
@@ -210,8 +209,7 @@ class SparseLists {
       constexpr int END = FROM + S::STAGED < Phase::HELD ? FROM + S::STAGED : Phase::HELD;
       place(rows_, FROM, END - FROM);
 #pragma unroll
-      for (int i = FROM; i < END; ++i)
-        held_[Phase::HELD_BEGIN + i] = load(rows_ + threadIdx.x * 16, i - FROM);
+      for (int i = FROM; i < END; ++i) held_[Phase::HELD_BEGIN + i] = load(rows_ + threadIdx.x * 16, i - FROM);
       __syncthreads();
     });
   }
