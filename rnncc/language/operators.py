@@ -54,7 +54,7 @@ def _unary(name: str, derivative: Derivative, torch: str | None = None, **extra:
 
 
 def _whole(name: str, arity: int, torch: str) -> Operator:
-    """Of whole matrices, in placement P only, where torch computes and differentiates. Matrices are [blocks, out, in],
+    """An operator on whole matrices, in placement P only, where torch computes and differentiates. Matrices are [blocks, out, in],
     or [out, in] where they are dense, and vectors [blocks, width], or [width]."""
     return Operator(name, arity, _zero, "", torch, user=False, in_loop=False)
 
@@ -358,7 +358,7 @@ _ROWS = (
     Operator("epsilon", 1, _zero, "epsilon({0})", "f.epsilon({0})", user=False, smooth=False),
 )
 
-# Of whole matrices. `norm` also takes the number of heads: see `Emitter` and the reference.
+# These work on whole matrices. `norm` also takes the number of heads: see `Emitter` and the reference.
 _OF_MATRICES = (
     _whole("transpose", 1, "{0}.transpose(-1, -2)"),
     _whole("matmul", 2, "({0} @ {1})"),

@@ -148,7 +148,7 @@ class SparseLists {
     constexpr int OCTETS = ceil_div(Phase::TERMS / 8, Phase::SEGMENTS), ROOM = Phase::HELD + Phase::SHARED;
     const int row = threadIdx.x % Phase::ROWS, segment = threadIdx.x / Phase::ROWS, begin = segment * OCTETS;
     const int end = segment < Phase::SEGMENTS ? ::min(begin + OCTETS, Phase::TERMS / 8) : begin;
-    // How many elements are not zero: of each segment of a row, and then of each row.
+    // A thread counts the elements of its segment that are not zero, and one thread per row adds these up.
     uint32_t* const counts = reinterpret_cast<uint32_t*>(rows_);
     uint32_t* const totals = counts + S::THREADS;
     uint32_t count = 0, before = 0;
@@ -230,7 +230,7 @@ class SparseLists {
       bool waits = slot < own;
       while (!__all_sync(~0u, !waits)) {
         const uint32_t fullest = left.fullest(waits ? ~(taken >> first_bank) : 0);
-        // Of banks with as many words, neighbours prefer different ones.
+        // Where banks have as many words, neighbours prefer different ones.
         const uint32_t turn = (lane_ + slot) % BANKS, later = fullest >> turn << turn;
         const uint32_t best = __ffs(later != 0 ? later : fullest) - 1;
         const uint32_t alike = __match_any_sync(~0u, fullest != 0 ? first_bank + best : 32 + lane_);
@@ -274,7 +274,7 @@ class SparseLists {
         borrow &= digit;
       }
     }
-    // Those of `banks` that have the most words; none where they have no word.
+    // Returns those of `banks` that have the most words, or none where they have no word.
     RNNCC_DEVICE uint32_t fullest(uint32_t banks) const {
       uint32_t all = 0;
 #pragma unroll
