@@ -18,7 +18,7 @@ ROW_FUNCTIONS: dict[str, tuple[int, int]] = {
     "repeat": (2, 2),
     "concat": (2, 64),
 }
-# These take matrices that are made of parameters, but for `eye`, which takes a size, and `diag`, which takes a vector.
+# These take matrices that are made of parameters; `eye` takes a size, and `diag` a vector.
 MATRIX_FUNCTIONS: dict[str, tuple[int, int]] = dict.fromkeys(
     ("T", "eye", "diag", "tril", "triu", "expm", "inv", "cayley", "normalize", "norm"), (1, 1)
 )
