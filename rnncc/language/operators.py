@@ -54,8 +54,8 @@ def _unary(name: str, derivative: Derivative, torch: str | None = None, **extra:
 
 
 def _whole(name: str, arity: int, torch: str) -> Operator:
-    """An operator on whole matrices, in placement P only, where torch computes and differentiates. Matrices are [blocks, out, in],
-    or [out, in] where they are dense, and vectors [blocks, width], or [width]."""
+    """An operator on whole matrices, in placement P only, where torch computes and differentiates. Matrices are
+    [blocks, out, in], or [out, in] where they are dense, and vectors [blocks, width], or [width]."""
     return Operator(name, arity, _zero, "", torch, user=False, in_loop=False)
 
 
