@@ -59,7 +59,7 @@ def sparse_kernel(loop: FusedLoop, problem: Problem, **tiles: int) -> FusedSched
 def test_a_step_takes_about_what_was_measured(
     text: str, density: float, head_dim: int, batch: int, tiles: dict[str, int], us: float
 ) -> None:
-    """Times of kernels alone, T = 1024, without the time before the first step."""
+    """The time of a call of 1024 steps without that of a call of 8, which is mostly spent before the first step."""
     loop = loop_of(text.replace("density=0.1", f"density={density}").format(kind=f"sparse(density={density})"))
     planned = sparse_kernel(loop, Problem(head_dim, 1, "bf16", batch), **tiles)
     assert 1 / MOST_APART <= planned.pass_us / us <= MOST_APART

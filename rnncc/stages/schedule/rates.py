@@ -53,7 +53,7 @@ class Rates:
 
     sparse         the latency of operands on their way in a phase, as far as a CTA has nothing else to do
     turn           barriers, and sums for other warps, of a phase
-    word           a word of each thread, for a third of a batch entry, and for two thirds of one besides
+    word           a word of each thread takes 2 + 3 n times this, for n batch entries
 
     barrier        the barrier of all CTAs of the alternating kernel
     visit, touch   there: the latencies of a tile and a part of the batch; those of each tensor that is read or written

@@ -37,7 +37,7 @@ _MOST_HELD = 12  # quads per thread in registers
 _POLLED = 4  # pieces of 16 bytes that a lane asks for at a time
 _MOST_ROWS = 1 << 16  # of operands: a word names one in 16 bits
 # Registers per thread besides the words that it holds: while it polls, but for the pieces; while it multiplies; per
-# phase but one; and per carry of an item, whose registers both numbers know for the LSTM.
+# phase but one; per turn but one; and per operand but one.
 _POLL_REGISTERS, _PRODUCT_REGISTERS, _PHASE_REGISTERS, _TURN_REGISTERS, _OPERAND_REGISTERS = 54, 72, 6, 6, 5
 # Rows have about as many elements as the density says. Lists are planned for so many hundredths of them.
 _ROOM = 103

@@ -117,8 +117,7 @@ class GridProducts {
   }
 
   // Multiplies the operands of phase P of step t, which begin at `from` in the exchange. Calls `move` while they are on
-  // their way. Returns whether the warp polled in vain. Sums may be read after a barrier of
-  // the CTA.
+  // their way. Returns whether the warp polled in vain. Sums may be read after a barrier of the CTA.
   template <int P, class Move>
   RNNCC_DEVICE bool multiply(const char* from, const GridTerms<S>& places, int t, const Move& move) {
     using Phase = typename S::template Phase<P>;
