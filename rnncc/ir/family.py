@@ -49,8 +49,9 @@ SCATTER = Family("scatter", Scope.CLUSTER)  # partial sums go to the CTA of thei
 GRID = Family("grid", Scope.GRID)  # operands go to all CTAs of a head
 WIDE = Family("wide", Scope.GRID)  # the same for large batches: entries are the rows of products
 SPARSE = Family("sparse", Scope.GRID)  # the same for matrices that are mostly zeros: threads gather operands
+BLOCKS = Family("blocks", Scope.GRID)  # the same for matrices of which whole blocks are zero: tensor cores
 STEPWISE = Family("stepwise", Scope.STEP)  # cuBLAS multiplies, between launches for the rest
-FUSED = (GATHER, SCATTER, GRID, WIDE, SPARSE, STEPWISE)
+FUSED = (GATHER, SCATTER, GRID, WIDE, SPARSE, BLOCKS, STEPWISE)
 
 # Each of these kernels takes every size.
 ALTERNATING = Family("alternating", Scope.GRID)  # products and elementwise stages by turns, with barriers between

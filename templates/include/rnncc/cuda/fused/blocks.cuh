@@ -1,0 +1,220 @@
+// A fused loop over CTAs of the whole grid, for matrices of which whole blocks are zero. A CTA keeps the blocks of its rows
+// that are not, multiplies them by tensor cores, and asks for those operands alone that they take.
+#pragma once
+
+#include "blocks_lists.cuh"
+#include "grid_loop.cuh"
+
+namespace rnncc {
+
+// SQUARES has three numbers for each phase: how many squares a warp holds in registers, for how many more it has room in
+// shared memory, and for how many strips of operands there is room there.
+template <class Step_, int H_, int UNIT_BLOCKS_, int WARPS_, int ENTRY_TILES_, int TURNS_, int... SQUARES_>
+struct BlocksShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, ENTRY_TILES_, TURNS_> {
+  using Layout = GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, ENTRY_TILES_, TURNS_>;
+  using Step = Step_;
+  using Layout::DEPTH, Layout::ENTRY_TILES, Layout::LAST, Layout::PHASES, Layout::UNITS;
+  using typename Layout::E;
+  static constexpr int SQUARES[] = {SQUARES_...};
+  static_assert(sizeof...(SQUARES_) == 3 * PHASES && UNIT_BLOCKS_ % 2 == 0 && sizeof(E) == 2);
+
+  template <int P, class = void>
+  struct Phase : Layout::template OfPhase<P> {
+    using Of = typename Layout::template OfPhase<P>;
+    using Of::OPERANDS, Of::SUMS;
+    static constexpr int BANDS = SUMS * UNITS / 16, STRIPS = OPERANDS * DEPTH / 16, BIT_WORDS = ceil_div(STRIPS, 32);
+    static_assert(BANDS <= WARPS_, "a band has a warp");
+    static constexpr int HELD = SQUARES[3 * P], SHARED = SQUARES[3 * P + 1], ROOM = SQUARES[3 * P + 2];
+    static constexpr int MOST_ROOM = ROOM > Phase<P - 1>::MOST_ROOM ? ROOM : Phase<P - 1>::MOST_ROOM;
+    static constexpr int HELD_BEGIN = Phase<P - 1>::HELD_END, HELD_END = HELD_BEGIN + HELD;
+    static constexpr int SQUARES_BEGIN = Phase<P - 1>::SQUARES_END, SQUARES_END = SQUARES_BEGIN + WARPS_ * SHARED * 512;
+    // In shared memory: which squares there are, which lists a band has, the strips that come, and where each warp's
+    // squares find theirs.
+    static constexpr int BITS_BEGIN = Phase<P - 1>::INFO_END, LISTS_BEGIN = BITS_BEGIN + BANDS * BIT_WORDS * 4,
+                         STRIPS_BEGIN = LISTS_BEGIN + BANDS * 4, PLACES_BEGIN = STRIPS_BEGIN + ceil_div(ROOM, 2) * 4,
+                         INFO_END = PLACES_BEGIN + WARPS_ * ceil_div(HELD + SHARED, 2) * 4;
+  };
+  template <class V>
+  struct Phase<-1, V> {
+    static constexpr int MOST_ROOM = 0, HELD_END = 0, SQUARES_END = 0, INFO_END = 0;
+  };
+
+  static constexpr int WARP_PARTIAL_BYTES = 512 * ENTRY_TILES, PARTIAL_BYTES = WARPS_ * WARP_PARTIAL_BYTES;
+  // The strips, and behind them one of zeros.
+  static constexpr int STRIP_BYTES = 256 * ENTRY_TILES, ZERO_STRIP = Phase<LAST>::MOST_ROOM;
+  static constexpr int STRIPS_BYTES = (ZERO_STRIP + 1) * STRIP_BYTES;
+  static constexpr int SQUARES_BYTES = Phase<LAST>::SQUARES_END;
+  static constexpr int INFO_BYTES = ceil_div(Phase<LAST>::INFO_END, 16) * 16;
+  static constexpr int SHARED_BYTES =
+      PARTIAL_BYTES + Layout::RECEIVED_BYTES + STRIPS_BYTES + SQUARES_BYTES + INFO_BYTES + Layout::Memory::BYTES;
+};
+
+// The products of a kernel of blocks. Where a matrix has more blocks than there is room for, they are multiplied as they
+// lie in memory: right, but slow.
+template <class S>
+class BlockProducts : public BlockLists<S> {
+ public:
+  using Lists = BlockLists<S>;
+  using Lists::Lists;
+  using typename Lists::E;
+
+  // As GridProducts has it.
+  template <int P, class Move>
+  RNNCC_DEVICE bool multiply(const char* from, const GridTerms<S>& places, int t, const Move& move) {
+    using Phase = typename S::template Phase<P>;
+    float sums[2][S::ENTRY_TILES][4] = {};  // two, so that products do not wait for each other
+    bool in_vain = false;
+    if (!this->template has_more<P>()) {
+      in_vain = receive<P>(from, places, t, strips_needed_[P], this->template strips<P>(), move);
+      __syncthreads();
+      const uint16_t* const of_squares = this->template places<P>();
+#pragma unroll
+      for (int i = 0; i < Phase::HELD; ++i) add(held_[Phase::HELD_BEGIN + i], of_squares[i], sums[i % 2]);
+      const char* const squares = this->template squares<P>();
+#pragma unroll 2
+      for (int i = 0; i < shared_squares_[P]; ++i)
+        add(*reinterpret_cast<const uint4*>(squares + i * 512), of_squares[Phase::HELD + i], sums[i % 2]);
+    } else {
+      in_vain = multiply_from_memory<P>(from, places, t, move, sums[0]);
+    }
+    leave(sums);
+    return in_vain;
+  }
+
+  template <int P, int GIVES>
+  RNNCC_DEVICE void sum(int u, int n, float (&sum)[2][GIVES]) const {
+    using Phase = typename S::template Phase<P>;
+#pragma unroll
+    for (int i = 0; i < Phase::SUMS; ++i) {
+      const uint32_t lists = this->template lists<P>(i * (S::UNITS / 16) + u / 2);
+      const int first = lists >> 16, count = lists & 0xffff;
+      for (int l = first; l < first + count; ++l) {
+        const float2 part = *reinterpret_cast<const float2*>(partial(l, u % 2, n));
+        sum[0][i] += part.x;
+        sum[1][i] += part.y;
+      }
+    }
+  }
+
+ private:
+  using Lists::held_, Lists::lane_, Lists::partials_, Lists::rows_, Lists::shared_squares_, Lists::strips_needed_,
+      Lists::warp_;
+  static constexpr int AT_ONCE = 8 / S::ENTRY_TILES;  // strips that a lane asks for before it waits
+
+  // Where the lane's part of a list's sums lies: for the upper or the lower 8 rows of its band, and a tile of entries.
+  RNNCC_DEVICE char* partial(int list, int half, int n) const {
+    return partials_ + list * S::WARP_PARTIAL_BYTES + ((half * S::ENTRY_TILES + n) * 32 + lane_) * 8;
+  }
+  RNNCC_DEVICE void leave(const float (&sums)[2][S::ENTRY_TILES][4]) const {
+#pragma unroll
+    for (int n = 0; n < S::ENTRY_TILES; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        *reinterpret_cast<float2*>(partial(warp_, half, n)) = make_float2(
+            sums[0][n][2 * half] + sums[1][n][2 * half], sums[0][n][2 * half + 1] + sums[1][n][2 * half + 1]);
+  }
+
+  // Where an entry of a strip lies: in another order in every other strip, so that what lanes write at once goes to
+  // different banks.
+  RNNCC_DEVICE char* entry_of(int place, int n, int entry) const {
+    return rows_ + place * S::STRIP_BYTES + n * 256 + (entry ^ (place & 1) << 1) * 32;
+  }
+
+  // sums += a square times its strip, for all entries.
+  RNNCC_DEVICE void add(const uint4& square, int place, float (&sums)[S::ENTRY_TILES][4]) const {
+#pragma unroll
+    for (int n = 0; n < S::ENTRY_TILES; ++n) {
+      const uint2 b = *reinterpret_cast<const uint2*>(entry_of(place, n, lane_ / 4) + lane_ % 4 * 8);
+      mma<E>(sums[n], square, b.x, b.y);
+    }
+  }
+
+  // Brings `count` strips of phase P into shared memory: those that `strips` has, or, where it is null, those from `first`
+  // on. A lane polls for eight terms of one entry.
+  template <int P, class Move>
+  RNNCC_DEVICE bool receive(const char* from, const GridTerms<S>& places, int t, int count, const uint16_t* strips,
+                            const Move& move, int first = 0) const {
+    using Phase = typename S::template Phase<P>;
+    constexpr int OWN = ceil_div(ceil_div(Phase::ROOM, 2), S::K_WARPS);
+    const int q = lane_ % 4, octet = q % 2 * 8;
+    const auto place = [&](int i) { return 2 * (warp_ + i * S::K_WARPS) + q / 2; };
+    const auto term = [&](int i) { return (strips ? strips[place(i)] : first + place(i)) * 16 + octet; };
+    const auto is_wanted = [&](int i, int n) {
+      return i < OWN && place(i) < count && places.has_rows(n, t) &&
+             (S::DEPTH == S::H || term(i) % S::DEPTH < S::H);  // nobody writes the others
+    };
+    bool in_vain = false;
+#pragma unroll
+    for (int begin = 0; begin < OWN; begin += AT_ONCE) {
+      Message<E> h[AT_ONCE][S::ENTRY_TILES];
+      const auto ask = [&](int b, int n) {
+        h[b][n].ask(from + (places.terms[n] + uint32_t((term(begin + b) - q * 8) * int(sizeof(E)))));
+      };
+#pragma unroll
+      for (int b = 0; b < AT_ONCE; ++b)
+#pragma unroll
+        for (int n = 0; n < S::ENTRY_TILES; ++n)
+          if (is_wanted(begin + b, n))
+            ask(b, n);
+          else
+            h[b][n] = {};
+      if (begin == 0) move();
+      const auto all_have_come = [&] {
+        bool all = true;
+#pragma unroll
+        for (int b = 0; b < AT_ONCE; ++b)
+#pragma unroll
+          for (int n = 0; n < S::ENTRY_TILES; ++n) all &= h[b][n].has_come();
+        return __all_sync(~0u, all);
+      };
+      for (Spin spin; !all_have_come(); spin.poll()) {
+        in_vain = true;
+#pragma unroll
+        for (int b = 0; b < AT_ONCE; ++b)
+#pragma unroll
+          for (int n = 0; n < S::ENTRY_TILES; ++n)
+            if (!h[b][n].has_come()) ask(b, n);
+      }
+#pragma unroll
+      for (int b = 0; b < AT_ONCE; ++b)
+#pragma unroll
+        for (int n = 0; n < S::ENTRY_TILES; ++n)
+          if (begin + b < OWN && place(begin + b) < count)
+            *reinterpret_cast<uint4*>(entry_of(place(begin + b), n, lane_ / 4) + octet * 2) = h[b][n].part[0];
+    }
+    return in_vain;
+  }
+
+  // Multiplies all squares as they lie in memory: as many strips at a time as there is room for, and the warps of a band
+  // share its squares.
+  template <int P, class Move>
+  RNNCC_DEVICE bool multiply_from_memory(const char* from, const GridTerms<S>& places, int t, const Move& move,
+                                         float (&sums)[S::ENTRY_TILES][4]) const {
+    using Phase = typename S::template Phase<P>;
+    constexpr int WARPS = S::K_WARPS / at_least_one(Phase::BANDS);  // of a band
+    const int band = warp_ / WARPS;
+    bool in_vain = false;
+    for (int first = 0; first < Phase::STRIPS; first += Phase::ROOM) {
+      const int count = ::min(Phase::ROOM, Phase::STRIPS - first);
+      in_vain |= receive<P>(
+          from, places, t, count, nullptr,
+          [&] {
+            if (first == 0) move();
+          },
+          first);
+      __syncthreads();
+      for (int place = warp_ % WARPS; place < count && band < Phase::BANDS; place += WARPS)
+        if (this->template exists<P>(band, first + place))
+          add(this->template square<P>(band, first + place), place, sums);
+      if (first + Phase::ROOM < Phase::STRIPS) __syncthreads();  // before other strips come
+    }
+    return in_vain;
+  }
+};
+
+template <class S>
+RNNCC_DEVICE void fused_blocks(const FusedCall<typename S::Step>& call, const FusedTensors<typename S::Step>& own) {
+  run_grid<S, BlockProducts<S>>(call, own);
+}
+
+}  // namespace rnncc

@@ -1,0 +1,210 @@
+// What a CTA of a kernel of blocks keeps of its matrices, and how it finds that before the first step.
+#pragma once
+
+#include "step.cuh"
+
+namespace rnncc {
+
+// A *band* is 16 rows of one sum, a *strip* is 16 terms of an operand, and a *square* is what a band has of a strip. A
+// square is kept where one of its elements is not zero. A *list* is what one warp multiplies: squares of one band. A band
+// has as many lists as it needs, and lists are as short as they can be.
+template <class S>
+class BlockLists {
+ public:
+  using Step = typename S::Step;
+  using E = typename S::E;
+
+  // The CTA's shared memory, but for what it receives of reductions.
+  RNNCC_DEVICE BlockLists(char* shared)
+      : lane_(threadIdx.x % 32),
+        warp_(threadIdx.x / 32),
+        partials_(shared),
+        rows_(shared + S::PARTIAL_BYTES + S::RECEIVED_BYTES),
+        squares_(rows_ + S::STRIPS_BYTES),
+        info_(squares_ + S::SQUARES_BYTES) {}
+
+  // Makes the lists of all phases. All threads call it.
+  RNNCC_DEVICE void fill(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Seat& seat) {
+    call_ = &call;
+    own_ = &own;
+    head_ = seat.head;
+    unit0_ = seat.rank * S::UNITS;
+    for_numbers<S::PHASES>([&](auto phase) {
+      constexpr int P = decltype(phase)::value;
+      if constexpr (S::template Phase<P>::SUMS > 0) fill_phase<P>();
+    });
+    if (threadIdx.x < S::STRIP_BYTES / 16)
+      reinterpret_cast<uint4*>(rows_ + S::ZERO_STRIP * S::STRIP_BYTES)[threadIdx.x] = uint4{};
+  }
+
+ protected:
+  // The strips that the CTA asks for.
+  template <int P>
+  RNNCC_DEVICE uint16_t* strips() const {
+    return reinterpret_cast<uint16_t*>(info_ + S::template Phase<P>::STRIPS_BEGIN);
+  }
+  // For each square of the warp's list: the place of its strip among those.
+  template <int P>
+  RNNCC_DEVICE uint16_t* places() const {
+    using Phase = typename S::template Phase<P>;
+    return reinterpret_cast<uint16_t*>(info_ + Phase::PLACES_BEGIN) +
+           warp_ * ceil_div(Phase::HELD + Phase::SHARED, 2) * 2;
+  }
+  // Which lists a band has: the first, and how many.
+  template <int P>
+  RNNCC_DEVICE uint32_t& lists(int band) const {
+    return reinterpret_cast<uint32_t*>(info_ + S::template Phase<P>::LISTS_BEGIN)[band];
+  }
+  // The lane's part of the warp's squares in shared memory.
+  template <int P>
+  RNNCC_DEVICE char* squares() const {
+    using Phase = typename S::template Phase<P>;
+    return squares_ + Phase::SQUARES_BEGIN + warp_ * Phase::SHARED * 512 + lane_ * 16;
+  }
+  // Whether the CTA has more squares, or needs more strips, than there is room for.
+  template <int P>
+  RNNCC_DEVICE bool has_more() const {
+    return has_more_[P];
+  }
+  template <int P>
+  RNNCC_DEVICE bool exists(int band, int strip) const {
+    return (bits<P>(band)[strip / 32] >> strip % 32 & 1) != 0;
+  }
+
+  // A square from memory, as operand A of mma. In place of terms 2 q, 2 q + 1, 2 q + 8 and 2 q + 9, lane 4 r + q has terms
+  // 4 q to 4 q + 3, of both factors. The warp's partial sums, which are not there yet, give it room.
+  template <int P>
+  RNNCC_DEVICE uint4 square(int band, int strip) const {
+    char* const room = partials_ + warp_ * S::WARP_PARTIAL_BYTES;
+    const int row = lane_ % 16, octet = lane_ / 16;
+    const Terms<E> terms = octet_of<P>(band * 16 + row, strip * 2 + octet);
+    __syncwarp();
+    *reinterpret_cast<Terms<E>*>(room + row * 32 + octet * 16) = terms;
+    __syncwarp();
+    const auto part = [&](int r) { return *reinterpret_cast<const uint2*>(room + r * 32 + lane_ % 4 * 8); };
+    const uint2 upper = part(lane_ / 4), lower = part(lane_ / 4 + 8);
+    __syncwarp();
+    return make_uint4(upper.x, lower.x, upper.y, lower.y);
+  }
+
+ private:
+  // Which squares of a band exist: a bit for each strip.
+  template <int P>
+  RNNCC_DEVICE uint32_t* bits(int band) const {
+    using Phase = typename S::template Phase<P>;
+    return reinterpret_cast<uint32_t*>(info_ + Phase::BITS_BEGIN) + band * Phase::BIT_WORDS;
+  }
+  // Eight terms of a row of phase P.
+  template <int P>
+  RNNCC_DEVICE Terms<E> octet_of(int row, int octet) const {
+    const int term = octet * 8;
+    return matrix8<Step, P, S::H>(*call_, *own_, row / S::UNITS, term / S::DEPTH, head_, unit0_ + row % S::UNITS,
+                                  term % S::DEPTH);
+  }
+  // Whether an element is not zero.
+  RNNCC_DEVICE static bool has_any(const Terms<E>& terms) {
+    return ((terms.x | terms.y | terms.z | terms.w) & 0x7fff7fff) != 0;
+  }
+
+  template <int P>
+  RNNCC_DEVICE void fill_phase() {
+    using Phase = typename S::template Phase<P>;
+    constexpr int ROWS = Phase::BANDS * 16, OCTETS = Phase::STRIPS * 2, WORDS = Phase::BIT_WORDS,
+                  MOST = Phase::HELD + Phase::SHARED;
+    for (int i = threadIdx.x; i < Phase::BANDS * WORDS; i += S::THREADS) bits<P>(0)[i] = 0;
+    __syncthreads();
+    // Neighbours read what lies side by side.
+#pragma unroll 4
+    for (int i = threadIdx.x; i < ROWS * OCTETS; i += S::THREADS) {
+      const int row = Phase::TRANSPOSED ? i % ROWS : i / OCTETS, octet = Phase::TRANSPOSED ? i / ROWS : i % OCTETS;
+      if (has_any(octet_of<P>(row, octet))) atomicOr(bits<P>(row / 16) + octet / 64, 1u << octet / 2 % 32);
+    }
+    __syncthreads();
+
+    // The strips that some band takes, and how many of them come before each 32.
+    uint32_t* const taken = reinterpret_cast<uint32_t*>(rows_);
+    uint32_t* const before = taken + WORDS;
+    for (int word = threadIdx.x; word < WORDS; word += S::THREADS) {
+      uint32_t any = 0;
+      for (int band = 0; band < Phase::BANDS; ++band) any |= bits<P>(band)[word];
+      taken[word] = any;
+    }
+    if (threadIdx.x < Phase::BANDS) {
+      uint32_t own = 0;
+      for (int word = 0; word < WORDS; ++word) own += __popc(bits<P>(threadIdx.x)[word]);
+      lists<P>(threadIdx.x) = own;
+    }
+    __syncthreads();
+    uint32_t needed = 0;
+    for (int word = 0; word < WORDS; ++word) {
+      if (int(threadIdx.x) == word) before[word] = needed;
+      needed += __popc(taken[word]);
+    }
+    // The shortest lists that are enough. All threads find the same.
+    const auto lists_of = [&](int band, uint32_t length) { return (lists<P>(band) + length - 1) / length; };
+    const auto all_lists = [&](uint32_t length) {
+      uint32_t sum = 0;
+      for (int band = 0; band < Phase::BANDS; ++band) sum += lists_of(band, length);
+      return sum;
+    };
+    uint32_t length = 1;
+    while (length < MOST && all_lists(length) > S::K_WARPS) ++length;
+    has_more_[P] = all_lists(length) > S::K_WARPS || needed > Phase::ROOM;
+    strips_needed_[P] = int(needed);
+    // Which list the warp has.
+    int own_band = Phase::BANDS;
+    uint32_t first = 0, own_first = 0, own_lists = 1;
+    constexpr uint32_t EACH = S::K_WARPS / at_least_one(Phase::BANDS);
+    for (int band = 0; band < Phase::BANDS; ++band) {
+      const uint32_t count = has_more_[P] ? EACH : lists_of(band, length);
+      if (first <= uint32_t(warp_) && uint32_t(warp_) < first + count)
+        own_band = band, own_first = first, own_lists = count;
+      first += count;
+    }
+    __syncthreads();
+    if (own_band < Phase::BANDS && lane_ == 0) lists<P>(own_band) = own_first << 16 | own_lists;
+    if (has_more_[P]) return;
+
+    for (int strip = threadIdx.x; strip < Phase::STRIPS; strip += S::THREADS)
+      if (taken[strip / 32] >> strip % 32 & 1) strips<P>()[place_of(taken, before, strip)] = uint16_t(strip);
+    for (int i = lane_; i < MOST; i += 32) places<P>()[i] = uint16_t(S::ZERO_STRIP);
+    __syncthreads();
+    int own = 0;
+    if (own_band < Phase::BANDS) {
+      uint32_t next = uint32_t(warp_) - own_first;  // lists take squares by turns
+      for (int word = 0; word < WORDS; ++word)
+        for (uint32_t set = bits<P>(own_band)[word]; set != 0; set &= set - 1, --next)
+          if (next == 0) {
+            if (lane_ == 0) places<P>()[own] = uint16_t(place_of(taken, before, word * 32 + __ffs(set) - 1));
+            ++own;
+            next = own_lists;
+          }
+    }
+    __syncwarp();
+    const auto own_square = [&](int i) { return square<P>(own_band, strips<P>()[places<P>()[i]]); };
+#pragma unroll
+    for (int i = 0; i < Phase::HELD; ++i) held_[Phase::HELD_BEGIN + i] = i < own ? own_square(i) : uint4{};
+    for (int i = Phase::HELD; i < own; ++i)
+      *reinterpret_cast<uint4*>(squares<P>() + (i - Phase::HELD) * 512) = own_square(i);
+    shared_squares_[P] = ::max(own - Phase::HELD, 0);
+    __syncthreads();  // before other phases use what lies in the strips' place
+  }
+  RNNCC_DEVICE static uint32_t place_of(const uint32_t* taken, const uint32_t* before, int strip) {
+    return before[strip / 32] + __popc(taken[strip / 32] & ((1u << strip % 32) - 1));
+  }
+
+ protected:
+  const int lane_, warp_;
+  char* const partials_;
+  char* const rows_;
+  char* const squares_;
+  char* const info_;
+  const FusedCall<Step>* call_ = nullptr;
+  const FusedTensors<Step>* own_ = nullptr;
+  int head_ = 0, unit0_ = 0;
+  int shared_squares_[S::PHASES] = {}, strips_needed_[S::PHASES] = {};
+  bool has_more_[S::PHASES] = {};
+  uint4 held_[at_least_one(S::template Phase<S::LAST>::HELD_END)];
+};
+
+}  // namespace rnncc
