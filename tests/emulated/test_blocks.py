@@ -31,16 +31,16 @@ def wrong(case: EmulatedCase, dtype: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "entries", "turns"),
+    ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "entries", "turns", "warps"),
     [
-        ("lstm", "bf16", 96, 1, 3, {}, 8, 1),
-        ("lstm", "f16", 64, 2, 13, {}, 8, 2),
-        ("lstm", "bf16", 128, 1, 19, {}, 16, 2),
-        ("elman", "f16", 176, 1, 11, {}, 16, 1),
-        ("normed", "bf16", 96, 1, 7, {}, 8, 1),
-        ("normed", "f16", 80, 1, 30, {}, 16, 2),
-        ("narrow", "bf16", 96, 1, 6, {"P": 48}, 8, 2),
-        ("narrow", "f16", 64, 2, 9, {"P": 32}, 16, 1),
+        ("lstm", "bf16", 96, 1, 3, {}, 8, 1, 16),
+        ("lstm", "f16", 64, 2, 13, {}, 8, 2, 8),
+        ("lstm", "bf16", 128, 1, 19, {}, 16, 2, 8),
+        ("elman", "f16", 176, 1, 11, {}, 16, 1, 16),
+        ("normed", "bf16", 96, 1, 7, {}, 8, 1, 8),
+        ("normed", "f16", 80, 1, 30, {}, 16, 2, 16),
+        ("narrow", "bf16", 96, 1, 6, {"P": 48}, 8, 2, 16),
+        ("narrow", "f16", 64, 2, 9, {"P": 32}, 16, 1, 8),
     ],
     ids=str,
 )
@@ -54,10 +54,11 @@ def test_a_kernel_of_blocks(
     sizes: dict[str, int],
     entries: int,
     turns: int,
+    warps: int,
     masked: bool,
     tmp_path: Path,
 ) -> None:
-    tiles = {"batch_tile": entries, "turns": turns}
+    tiles = {"batch_tile": entries, "turns": turns, "warps": warps}
     path, made = made_of(cell, dtype, masked, head_dim, tmp_path, BLOCKS, **tiles)
     assert {kernel.schedule.family for kernel in made.values()} == {BLOCKS}
     sizes = {"I": 3, "H": head_dim * heads} | {name: size * heads for name, size in sizes.items()}

@@ -23,23 +23,26 @@ struct BlocksShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, ENTRY_TILES_, T
     using Of = typename Layout::template OfPhase<P>;
     using Of::OPERANDS, Of::SUMS;
     static constexpr int BANDS = SUMS * UNITS / 16, STRIPS = OPERANDS * DEPTH / 16, BIT_WORDS = ceil_div(STRIPS, 32);
-    static_assert(BANDS <= WARPS_, "a band has a warp");
+    static_assert(BANDS <= WARPS_ && BANDS <= 16, "a band has a warp, and a number of four bits");
     static constexpr int HELD = SQUARES[3 * P], SHARED = SQUARES[3 * P + 1], ROOM = SQUARES[3 * P + 2];
+    static_assert(HELD + SHARED <= 64 && ROOM < 4096, "the first squares of bands are bits, and places have twelve");
+    static constexpr int MOST_BANDS = BANDS > Phase<P - 1>::MOST_BANDS ? BANDS : Phase<P - 1>::MOST_BANDS;
     static constexpr int MOST_ROOM = ROOM > Phase<P - 1>::MOST_ROOM ? ROOM : Phase<P - 1>::MOST_ROOM;
     static constexpr int HELD_BEGIN = Phase<P - 1>::HELD_END, HELD_END = HELD_BEGIN + HELD;
     static constexpr int SQUARES_BEGIN = Phase<P - 1>::SQUARES_END, SQUARES_END = SQUARES_BEGIN + WARPS_ * SHARED * 512;
-    // In shared memory: which squares there are, which lists a band has, the strips that come, and where each warp's
+    // In shared memory: which squares there are, which parts a band has, the strips that come, and where each warp's
     // squares find theirs.
-    static constexpr int BITS_BEGIN = Phase<P - 1>::INFO_END, LISTS_BEGIN = BITS_BEGIN + BANDS * BIT_WORDS * 4,
-                         STRIPS_BEGIN = LISTS_BEGIN + BANDS * 4, PLACES_BEGIN = STRIPS_BEGIN + ceil_div(ROOM, 2) * 4,
+    static constexpr int BITS_BEGIN = Phase<P - 1>::INFO_END, PARTS_BEGIN = BITS_BEGIN + BANDS * BIT_WORDS * 4,
+                         STRIPS_BEGIN = PARTS_BEGIN + BANDS * 4, PLACES_BEGIN = STRIPS_BEGIN + ceil_div(ROOM, 2) * 4,
                          INFO_END = PLACES_BEGIN + WARPS_ * ceil_div(HELD + SHARED, 2) * 4;
   };
   template <class V>
   struct Phase<-1, V> {
-    static constexpr int MOST_ROOM = 0, HELD_END = 0, SQUARES_END = 0, INFO_END = 0;
+    static constexpr int MOST_BANDS = 0, MOST_ROOM = 0, HELD_END = 0, SQUARES_END = 0, INFO_END = 0;
   };
 
-  static constexpr int WARP_PARTIAL_BYTES = 512 * ENTRY_TILES, PARTIAL_BYTES = WARPS_ * WARP_PARTIAL_BYTES;
+  static constexpr int PARTS = WARPS_ + Phase<LAST>::MOST_BANDS, PART_BYTES = 512 * ENTRY_TILES,
+                       PARTIAL_BYTES = PARTS * PART_BYTES;
   // The strips, and behind them one of zeros.
   static constexpr int STRIP_BYTES = 256 * ENTRY_TILES, ZERO_STRIP = Phase<LAST>::MOST_ROOM;
   static constexpr int STRIPS_BYTES = (ZERO_STRIP + 1) * STRIP_BYTES;
@@ -64,20 +67,34 @@ class BlockProducts : public BlockLists<S> {
     using Phase = typename S::template Phase<P>;
     float sums[2][S::ENTRY_TILES][4] = {};  // two, so that products do not wait for each other
     bool in_vain = false;
-    if (!this->template has_more<P>()) {
-      in_vain = receive<P>(from, places, t, strips_needed_[P], this->template strips<P>(), move);
+    // All strips that are needed come at once, but where there is no room for what the CTA has.
+    for (int first = 0; first < strips_needed_[P]; first += Phase::ROOM) {
+      if (has_more_[P]) this->template take_strips<P>(first);
+      const int count = ::min(strips_needed_[P] - first, Phase::ROOM);
+      in_vain |= receive<P>(from, places, t, count, [&] {
+        if (first == 0) move();
+      });
       __syncthreads();
-      const uint16_t* const of_squares = this->template places<P>();
-#pragma unroll
-      for (int i = 0; i < Phase::HELD; ++i) add(held_[Phase::HELD_BEGIN + i], of_squares[i], sums[i % 2]);
-      const char* const squares = this->template squares<P>();
-#pragma unroll 2
-      for (int i = 0; i < shared_squares_[P]; ++i)
-        add(*reinterpret_cast<const uint4*>(squares + i * 512), of_squares[Phase::HELD + i], sums[i % 2]);
-    } else {
-      in_vain = multiply_from_memory<P>(from, places, t, move, sums[0]);
+      if (has_more_[P]) multiply_from_memory<P>(first, count, sums[0]);
     }
-    leave(sums);
+    if (strips_needed_[P] == 0) move();
+    char* to = part(first_part_[P]);
+    const uint64_t begins = begins_[P];
+    const uint16_t* const of_squares = this->template places<P>();
+    const auto multiply_by = [&](const uint4& square, int i) {
+      if (begins >> i & 1) {
+        leave(to, sums);
+        to += S::PART_BYTES;
+      }
+      add(square, of_squares[i] & 0xfff, sums[i % 2]);
+    };
+#pragma unroll
+    for (int i = 0; i < Phase::HELD; ++i) multiply_by(held_[Phase::HELD_BEGIN + i], i);
+    const char* const squares = this->template squares<P>();
+#pragma unroll 2
+    for (int i = Phase::HELD; i < own_squares_[P]; ++i)
+      multiply_by(*reinterpret_cast<const uint4*>(squares + (i - Phase::HELD) * 512), i);
+    leave(to, sums);
     return in_vain;
   }
 
@@ -86,10 +103,10 @@ class BlockProducts : public BlockLists<S> {
     using Phase = typename S::template Phase<P>;
 #pragma unroll
     for (int i = 0; i < Phase::SUMS; ++i) {
-      const uint32_t lists = this->template lists<P>(i * (S::UNITS / 16) + u / 2);
-      const int first = lists >> 16, count = lists & 0xffff;
-      for (int l = first; l < first + count; ++l) {
-        const float2 part = *reinterpret_cast<const float2*>(partial(l, u % 2, n));
+      const uint32_t parts = this->template parts<P>(i * (S::UNITS / 16) + u / 2);
+      const char* from = part(parts >> 16) + (u % 2 * S::ENTRY_TILES + n) * 256;
+      for (int left = parts & 0xffff; left > 0; --left, from += S::PART_BYTES) {
+        const float2 part = *reinterpret_cast<const float2*>(from);
         sum[0][i] += part.x;
         sum[1][i] += part.y;
       }
@@ -97,21 +114,26 @@ class BlockProducts : public BlockLists<S> {
   }
 
  private:
-  using Lists::held_, Lists::lane_, Lists::partials_, Lists::rows_, Lists::shared_squares_, Lists::strips_needed_,
-      Lists::warp_;
-  static constexpr int AT_ONCE = 8 / S::ENTRY_TILES;  // strips that a lane asks for before it waits
+  using Lists::begins_, Lists::first_part_, Lists::has_more_, Lists::held_, Lists::lane_, Lists::own_squares_,
+      Lists::parts_, Lists::rows_, Lists::strips_needed_, Lists::warp_;
+  static constexpr int AT_ONCE = 128 / S::K_WARPS / S::ENTRY_TILES;  // strips that a lane asks for before it waits
 
-  // Where the lane's part of a list's sums lies: for the upper or the lower 8 rows of its band, and a tile of entries.
-  RNNCC_DEVICE char* partial(int list, int half, int n) const {
-    return partials_ + list * S::WARP_PARTIAL_BYTES + ((half * S::ENTRY_TILES + n) * 32 + lane_) * 8;
-  }
-  RNNCC_DEVICE void leave(const float (&sums)[2][S::ENTRY_TILES][4]) const {
+  // Where the lane's numbers of a part begin: two for the upper 8 rows of each tile of entries, then for the lower ones.
+  RNNCC_DEVICE char* part(int number) const { return parts_ + number * S::PART_BYTES + lane_ * 8; }
+  // Leaves sums as a part, and begins others.
+  RNNCC_DEVICE static void leave(char* to, float (&sums)[2][S::ENTRY_TILES][4]) {
 #pragma unroll
-    for (int n = 0; n < S::ENTRY_TILES; ++n)
+    for (int half = 0; half < 2; ++half)
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
-        *reinterpret_cast<float2*>(partial(warp_, half, n)) = make_float2(
+      for (int n = 0; n < S::ENTRY_TILES; ++n)
+        *reinterpret_cast<float2*>(to + (half * S::ENTRY_TILES + n) * 256) = make_float2(
             sums[0][n][2 * half] + sums[1][n][2 * half], sums[0][n][2 * half + 1] + sums[1][n][2 * half + 1]);
+#pragma unroll
+    for (auto& of_tiles : sums)
+#pragma unroll
+      for (auto& of_tile : of_tiles)
+#pragma unroll
+        for (float& sum : of_tile) sum = 0.0f;
   }
 
   // Where an entry of a strip lies: in another order in every other strip, so that what lanes write at once goes to
@@ -129,16 +151,16 @@ class BlockProducts : public BlockLists<S> {
     }
   }
 
-  // Brings `count` strips of phase P into shared memory: those that `strips` has, or, where it is null, those from `first`
-  // on. A lane polls for eight terms of one entry.
+  // Brings the first `count` of the strips that the CTA asks for into shared memory. A lane polls for eight terms of one
+  // entry.
   template <int P, class Move>
-  RNNCC_DEVICE bool receive(const char* from, const GridTerms<S>& places, int t, int count, const uint16_t* strips,
-                            const Move& move, int first = 0) const {
+  RNNCC_DEVICE bool receive(const char* from, const GridTerms<S>& places, int t, int count, const Move& move) const {
     using Phase = typename S::template Phase<P>;
     constexpr int OWN = ceil_div(ceil_div(Phase::ROOM, 2), S::K_WARPS);
     const int q = lane_ % 4, octet = q % 2 * 8;
     const auto place = [&](int i) { return 2 * (warp_ + i * S::K_WARPS) + q / 2; };
-    const auto term = [&](int i) { return (strips ? strips[place(i)] : first + place(i)) * 16 + octet; };
+    const uint16_t* const strips = this->template strips<P>();
+    const auto term = [&](int i) { return strips[place(i)] * 16 + octet; };
     const auto is_wanted = [&](int i, int n) {
       return i < OWN && place(i) < count && places.has_rows(n, t) &&
              (S::DEPTH == S::H || term(i) % S::DEPTH < S::H);  // nobody writes the others
@@ -185,30 +207,17 @@ class BlockProducts : public BlockLists<S> {
     return in_vain;
   }
 
-  // Multiplies all squares as they lie in memory: as many strips at a time as there is room for, and the warps of a band
-  // share its squares.
-  template <int P, class Move>
-  RNNCC_DEVICE bool multiply_from_memory(const char* from, const GridTerms<S>& places, int t, const Move& move,
-                                         float (&sums)[S::ENTRY_TILES][4]) const {
+  // Multiplies the squares of so many strips from `first` on as they lie in memory. The warps of a band share them.
+  template <int P>
+  RNNCC_DEVICE void multiply_from_memory(int first, int count, float (&sums)[S::ENTRY_TILES][4]) const {
     using Phase = typename S::template Phase<P>;
     constexpr int WARPS = S::K_WARPS / at_least_one(Phase::BANDS);  // of a band
     const int band = warp_ / WARPS;
-    bool in_vain = false;
-    for (int first = 0; first < Phase::STRIPS; first += Phase::ROOM) {
-      const int count = ::min(Phase::ROOM, Phase::STRIPS - first);
-      in_vain |= receive<P>(
-          from, places, t, count, nullptr,
-          [&] {
-            if (first == 0) move();
-          },
-          first);
-      __syncthreads();
-      for (int place = warp_ % WARPS; place < count && band < Phase::BANDS; place += WARPS)
-        if (this->template exists<P>(band, first + place))
-          add(this->template square<P>(band, first + place), place, sums);
-      if (first + Phase::ROOM < Phase::STRIPS) __syncthreads();  // before other strips come
-    }
-    return in_vain;
+#pragma unroll 1
+    for (int place = warp_ % WARPS; place < count && band < Phase::BANDS; place += WARPS)
+      if (this->template exists<P>(band, first + place))
+        add(this->template square<P>(band, first + place), place, sums);
+    __syncthreads();  // before other strips come
   }
 };
 
