@@ -31,14 +31,14 @@ _WARPS = (8, 16)
 _UNIT_BLOCKS = (2, 4, 6, 8)
 _TILES = (1, 2)  # of 8 batch entries, in each turn
 _TURNS = (1, 2)
-_MOST_HELD = 30  # squares per warp in registers
-_MOST_SQUARES = 64  # per warp
+_MOST_HELD = 28  # squares per warp in registers
+_MOST_SQUARES = 60  # per warp
 _MESSAGES = 128  # pieces of 16 bytes that a lane of each warp asks for at a time, together
 # Registers per thread: while it polls, but for the pieces; while it multiplies, but for the sums; per phase but one;
 # per turn but one; and per square that it holds.
 _POLL_REGISTERS, _PRODUCT_REGISTERS, _PHASE_REGISTERS, _TURN_REGISTERS, _SQUARE_REGISTERS = 78, 78, 6, 6, 4
 # Blocks fall unevenly on CTAs and warps. There is room for the mean and so many standard deviations.
-_DEVIATIONS = 4
+_DEVIATIONS = 3.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,9 @@ def _expected(phase: PhaseFacts, head_dim: int, unit_blocks: int, warps: int) ->
     some = 1 - (1 - density) ** bands
     # Where bands have no more squares than the density says, but all in different strips, there is room, too.
     most = max(at_most(strips, some), min(strips, math.ceil(strips * density * bands)))
-    return _Expected(bands, strips, math.ceil(strips * some), most, ceil(at_most(bands * strips, density), warps))
+    return _Expected(
+        bands, strips, math.ceil(strips * some), most, 4 * ceil(at_most(bands * strips, density), 4 * warps)
+    )
 
 
 def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
@@ -117,7 +119,7 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
     products = facts.products
     most_squares = [each(phase, lambda own, _: own.most_squares) for phase in products]
     room = [each(phase, lambda own, _: own.most_taken) for phase in products]
-    held = model.integer("held_squares", 0, _MOST_HELD)
+    held = 4 * model.integer("held_fours", 0, _MOST_HELD // 4)
     left: Expression = held
     shape: list[Operand] = []
     in_shared: list[Expression] = []
@@ -210,5 +212,5 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
 
 def _info_bytes(own: _Expected, warps: int) -> int:
     """Shared memory for the places of a phase's squares."""
-    bits = own.bands * ceil(own.strips, 32) * 4
-    return bits + 4 * own.bands + 4 * ceil(own.most_taken, 2) + 4 * warps * ceil(own.most_squares, 2)
+    before_places = own.bands * (ceil(own.strips, 32) * 4 + 4) + 2 * own.most_taken
+    return round_up(before_places, 8) + warps * (own.most_squares + 4) * 2

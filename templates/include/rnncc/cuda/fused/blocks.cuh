@@ -25,7 +25,8 @@ struct BlocksShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, ENTRY_TILES_, T
     static constexpr int BANDS = SUMS * UNITS / 16, STRIPS = OPERANDS * DEPTH / 16, BIT_WORDS = ceil_div(STRIPS, 32);
     static_assert(BANDS <= WARPS_ && BANDS <= 16, "a band has a warp, and a number of four bits");
     static constexpr int HELD = SQUARES[3 * P], SHARED = SQUARES[3 * P + 1], ROOM = SQUARES[3 * P + 2];
-    static_assert(HELD + SHARED <= 64 && ROOM < 4096, "the first squares of bands are bits, and places have twelve");
+    static_assert(HELD % 4 == 0 && SHARED % 4 == 0, "squares are multiplied four at a time");
+    static_assert(HELD + SHARED <= 60 && ROOM < 4096, "the first squares of bands are bits, and places have twelve");
     static constexpr int MOST_BANDS = BANDS > Phase<P - 1>::MOST_BANDS ? BANDS : Phase<P - 1>::MOST_BANDS;
     static constexpr int MOST_ROOM = ROOM > Phase<P - 1>::MOST_ROOM ? ROOM : Phase<P - 1>::MOST_ROOM;
     static constexpr int HELD_BEGIN = Phase<P - 1>::HELD_END, HELD_END = HELD_BEGIN + HELD;
@@ -33,8 +34,9 @@ struct BlocksShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, ENTRY_TILES_, T
     // In shared memory: which squares there are, which parts a band has, the strips that come, and where each warp's
     // squares find theirs.
     static constexpr int BITS_BEGIN = Phase<P - 1>::INFO_END, PARTS_BEGIN = BITS_BEGIN + BANDS * BIT_WORDS * 4,
-                         STRIPS_BEGIN = PARTS_BEGIN + BANDS * 4, PLACES_BEGIN = STRIPS_BEGIN + ceil_div(ROOM, 2) * 4,
-                         INFO_END = PLACES_BEGIN + WARPS_ * ceil_div(HELD + SHARED, 2) * 4;
+                         STRIPS_BEGIN = PARTS_BEGIN + BANDS * 4, PLACES = BANDS > 0 ? HELD + SHARED + 4 : 0,
+                         PLACES_BEGIN = ceil_div(STRIPS_BEGIN + ROOM * 2, 8) * 8,
+                         INFO_END = PLACES_BEGIN + WARPS_ * PLACES * 2;
   };
   template <class V>
   struct Phase<-1, V> {
@@ -78,22 +80,39 @@ class BlockProducts : public BlockLists<S> {
       if (has_more_[P]) multiply_from_memory<P>(first, count, sums[0]);
     }
     if (strips_needed_[P] == 0) move();
+    // Four squares at a time: the operands of the next four are on their way while these are multiplied.
     char* to = part(first_part_[P]);
     const uint64_t begins = begins_[P];
-    const uint16_t* const of_squares = this->template places<P>();
-    const auto multiply_by = [&](const uint4& square, int i) {
-      if (begins >> i & 1) {
-        leave(to, sums);
-        to += S::PART_BYTES;
-      }
-      add(square, of_squares[i] & 0xfff, sums[i % 2]);
-    };
+    const auto multiply_four = [&](const uint4* squares, const Operands& operands, int i) {
 #pragma unroll
-    for (int i = 0; i < Phase::HELD; ++i) multiply_by(held_[Phase::HELD_BEGIN + i], i);
-    const char* const squares = this->template squares<P>();
-#pragma unroll 2
-    for (int i = Phase::HELD; i < own_squares_[P]; ++i)
-      multiply_by(*reinterpret_cast<const uint4*>(squares + (i - Phase::HELD) * 512), i);
+      for (int k = 0; k < 4; ++k) {
+        if (begins >> (i + k) & 1) {
+          leave(to, sums);
+          to += S::PART_BYTES;
+        }
+#pragma unroll
+        for (int n = 0; n < S::ENTRY_TILES; ++n)
+          mma<E>(sums[k % 2][n], squares[k], operands.b[k][n].x, operands.b[k][n].y);
+      }
+    };
+    const int own = own_squares_[P];
+    Operands now, next = operands_of<P>(0);
+#pragma unroll
+    for (int i = 0; i < Phase::HELD; i += 4) {
+      now = next;
+      next = operands_of<P>(i + 4);
+      multiply_four(held_ + Phase::HELD_BEGIN + i, now, i);
+    }
+    const char* squares = this->template squares<P>();
+#pragma unroll 1
+    for (int i = Phase::HELD; i < own; i += 4, squares += 4 * 512) {
+      uint4 four[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) four[k] = *reinterpret_cast<const uint4*>(squares + k * 512);
+      now = next;
+      next = operands_of<P>(i + 4);
+      multiply_four(four, now, i);
+    }
     leave(to, sums);
     return in_vain;
   }
@@ -142,13 +161,24 @@ class BlockProducts : public BlockLists<S> {
     return rows_ + place * S::STRIP_BYTES + n * 256 + (entry ^ (place & 1) << 1) * 32;
   }
 
-  // sums += a square times its strip, for all entries.
-  RNNCC_DEVICE void add(const uint4& square, int place, float (&sums)[S::ENTRY_TILES][4]) const {
+  // What four squares are multiplied by.
+  struct Operands {
+    uint2 b[4][S::ENTRY_TILES];
+  };
+  RNNCC_DEVICE uint2 operand(int place, int n) const {
+    return *reinterpret_cast<const uint2*>(entry_of(place, n, lane_ / 4) + lane_ % 4 * 8);
+  }
+  // The operands of the warp's squares i to i + 3. Behind its squares there are zeros.
+  template <int P>
+  RNNCC_DEVICE Operands operands_of(int i) const {
+    const uint2 places = *reinterpret_cast<const uint2*>(this->template places<P>() + i);
+    Operands four;
 #pragma unroll
-    for (int n = 0; n < S::ENTRY_TILES; ++n) {
-      const uint2 b = *reinterpret_cast<const uint2*>(entry_of(place, n, lane_ / 4) + lane_ % 4 * 8);
-      mma<E>(sums[n], square, b.x, b.y);
-    }
+    for (int k = 0; k < 4; ++k)
+#pragma unroll
+      for (int n = 0; n < S::ENTRY_TILES; ++n)
+        four.b[k][n] = operand((k < 2 ? places.x : places.y) >> k % 2 * 16 & 0xfff, n);
+    return four;
   }
 
   // Brings the first `count` of the strips that the CTA asks for into shared memory. A lane polls for eight terms of one
@@ -215,8 +245,14 @@ class BlockProducts : public BlockLists<S> {
     const int band = warp_ / WARPS;
 #pragma unroll 1
     for (int place = warp_ % WARPS; place < count && band < Phase::BANDS; place += WARPS)
-      if (this->template exists<P>(band, first + place))
-        add(this->template square<P>(band, first + place), place, sums);
+      if (this->template exists<P>(band, first + place)) {
+        const uint4 square = this->template square<P>(band, first + place);
+#pragma unroll
+        for (int n = 0; n < S::ENTRY_TILES; ++n) {
+          const uint2 b = operand(place, n);
+          mma<E>(sums[n], square, b.x, b.y);
+        }
+      }
     __syncthreads();  // before other strips come
   }
 };

@@ -44,12 +44,12 @@ class BlockLists {
   RNNCC_DEVICE uint16_t* strips() const {
     return reinterpret_cast<uint16_t*>(info_ + S::template Phase<P>::STRIPS_BEGIN);
   }
-  // For each square of the warp's list: the place of its strip among those, and its band in the upper four bits.
+  // For each square of the warp's list: the place of its strip among those, and its band in the upper four bits. Behind
+  // the last square: the place of zeros.
   template <int P>
   RNNCC_DEVICE uint16_t* places() const {
     using Phase = typename S::template Phase<P>;
-    return reinterpret_cast<uint16_t*>(info_ + Phase::PLACES_BEGIN) +
-           warp_ * ceil_div(Phase::HELD + Phase::SHARED, 2) * 2;
+    return reinterpret_cast<uint16_t*>(info_ + Phase::PLACES_BEGIN) + warp_ * Phase::PLACES;
   }
   // Which parts there are of a band's sums: the first, and how many.
   template <int P>
@@ -152,7 +152,7 @@ class BlockLists {
     if (threadIdx.x < Phase::BANDS) parts<P>(threadIdx.x) = parts_of<P>(counts, threadIdx.x, length);
     first_part_[P] = has_more_[P] ? warp_ : S::PARTS - 1;  // the last one is nobody's
     own_squares_[P] = 0;
-    for (int i = lane_; i < MOST; i += 32) places<P>()[i] = uint16_t(S::ZERO_STRIP);
+    for (int i = lane_; i < Phase::PLACES; i += 32) places<P>()[i] = uint16_t(S::ZERO_STRIP);
 #pragma unroll
     for (int i = 0; i < Phase::HELD; ++i) held_[Phase::HELD_BEGIN + i] = {};
     __syncthreads();
@@ -186,8 +186,8 @@ class BlockLists {
 #pragma unroll
     for (int i = 0; i < Phase::HELD; ++i)
       if (i < own) held_[Phase::HELD_BEGIN + i] = own_square(i);
-    for (int i = Phase::HELD; i < own; ++i)
-      *reinterpret_cast<uint4*>(squares<P>() + (i - Phase::HELD) * 512) = own_square(i);
+    for (int i = Phase::HELD; i < MOST; ++i)
+      *reinterpret_cast<uint4*>(squares<P>() + (i - Phase::HELD) * 512) = i < own ? own_square(i) : uint4{};
     __syncthreads();  // before other phases use what lies in the strips' place
   }
   // The parts of a band's sums, where each warp has a list of that length.
