@@ -17,10 +17,10 @@ from rnncc.pipeline import compile_cells
 
 # By hand, from the equations: the longest chain of exchanges in a step. Every other cell has one.
 EXCHANGES = {
-    0: """brc hgrn indrnn layernormindrnn mingru mingru_log minlstm minlstm_log paragru paralstm qrnn rglru rwkv4 sru
-          tgru tlstm trnn unicornn""",
+    0: """brc hgrn indrnn layernormindrnn mingru mingru_log minlstm minlstm_log paragru paralstm plif qrnn rglru rwkv4
+          s6 sru tgru tlstm trnn unicornn""",
     2: """dreamergru dsgu egru gruv3 layernormgru lem lstmp mgu miru1 multiplicativelstm multiplicativernn mut1 mut2
-          mut3 nn_lstmp reslstm rhn scrn wmclstm""",
+          mut3 nn_lstmp reslstm rhn scrn skiplstm wmclstm""",
     3: "layernormlstm layernormlstm_pt lmu",
     4: "onlstm",
     6: "mogrifierlstm",

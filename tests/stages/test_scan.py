@@ -43,7 +43,8 @@ def plans() -> dict[str, KernelPlan]:
 
 
 def test_what_is_a_scan_and_what_a_walk(plans: dict[str, KernelPlan]) -> None:
-    expected = {cell: ["scan"] for cell in SCANS} | {cell: ["forward walk, backward scan"] for cell in WALKS} | MIXED
+    scans = {cell: ["scan"] * len(PARALLEL[cell]) for cell in SCANS}
+    expected = scans | {cell: ["forward walk, backward scan"] for cell in WALKS} | MIXED
     assert {cell: [family for _, family in family_names(plan)] for cell, plan in plans.items()} == expected
     for plan in plans.values():
         for loop in plan.loops:
@@ -51,6 +52,13 @@ def test_what_is_a_scan_and_what_a_walk(plans: dict[str, KernelPlan]) -> None:
             for own, other in ((loop.scan_forward, masked.scan_forward), (loop.scan_backward, masked.scan_backward)):
                 assert isinstance(own, NoForm) == isinstance(other, NoForm)
                 assert isinstance(own, NoForm) or isinstance(other, NoForm) or own.family == other.family
+
+
+def test_numbers_for_all_units_are_spread_before_a_loop_without_products() -> None:
+    """The gradient of `k` is a sum over the units, which the backward loop has not got: it stays a scan."""
+    text = "cell Narrow\ninput x, gap: 1\nstate h\nlocal k: 1\nk = W@x\nu = W@x\nh[t] = exp(-gap)*h[t-1] + k*u"
+    plan = lowered(Source("narrow.rnn", text))
+    assert [family for _, family in family_names(plan)] == ["scan"]
 
 
 def test_these_are_all_shipped_cells_that_are_not_dense() -> None:
