@@ -149,3 +149,19 @@ def narrow_decays(p: Any, s: Any, x: Any, k: Any) -> Values:
     c = torch.exp(-x("gap")) * s("c") + q
     h = wide(a, k.D) * s("h") + x("gap") * (p.W_h @ x()) + q * s("c")
     return {"h": h, "c": c}
+
+
+@case(
+    """
+cell NarrowOnce
+input c: 1 per sequence
+state h
+h[t] = exp(-c*c)*h[t-1] + c*(W@x)
+""",
+    lambda H: {"h": (H, 0.0)},
+    extra={"c": 1},
+    per_sequence=("c",),
+)
+def narrow_once(p: Any, s: Any, x: Any, k: Any) -> Values:
+    """The same of an input per sequence."""
+    return {"h": torch.exp(-(x("c") ** 2)) * s("h") + x("c") * (p.W_h @ x())}

@@ -54,9 +54,10 @@ def test_what_is_a_scan_and_what_a_walk(plans: dict[str, KernelPlan]) -> None:
                 assert isinstance(own, NoForm) or isinstance(other, NoForm) or own.family == other.family
 
 
-def test_numbers_for_all_units_are_spread_before_a_loop_without_products() -> None:
-    """The gradient of `k` is a sum over the units, which the backward loop has not got: it stays a scan."""
-    text = "cell Narrow\ninput x, gap: 1\nstate h\nlocal k: 1\nk = W@x\nu = W@x\nh[t] = exp(-gap)*h[t-1] + k*u"
+@pytest.mark.parametrize("gap", ["gap: 1", "gap: num_heads", "gap: 1 per sequence"])
+def test_one_number_for_all_units_is_spread_before_a_loop_without_products(gap: str) -> None:
+    """Its gradient is a sum over the units, which the backward loop has not got: that stays a scan."""
+    text = f"cell Narrow\ninput {gap}\nstate h\nlocal k: 1\nk = W@x\nu = W@x\nh[t] = exp(-gap)*h[t-1] + k*u"
     plan = lowered(Source("narrow.rnn", text))
     assert [family for _, family in family_names(plan)] == ["scan"]
 

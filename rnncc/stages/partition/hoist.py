@@ -2,9 +2,11 @@
 
 In every loop expression the terms of a sum that come from inputs or parameters become one batched value
 (`i__x = i__W + b_i`), so that the loop reads one stream; subexpressions of parameters become values of the prologue.
-Subexpressions of inputs per sequence become values of placement Q, which are computed once. A loop without products and
-functions across units gets no narrow inputs (one number for all units): they leave it at their full width, since their
-gradient is a sum over the units, which would keep the backward loop from being a scan.
+Subexpressions of inputs per sequence become values of placement Q, which are computed once.
+
+A loop without products and functions across units reads no narrow input (one number for all units). Its gradient would
+be a sum over the units, which would keep the backward loop from being a scan. The largest expression of inputs that
+takes one in is batched, at the width of the loop.
 """
 
 from __future__ import annotations
@@ -133,7 +135,9 @@ class _Hoister:
     def hoist_batched(self, expr: Expr) -> Expr:
         """The expression with sums of input terms, and what a loop cannot or should not compute, batched."""
         if self.is_to_be_widened(expr):
-            return self.named_value(expr, Placement.X, Part.BATCHED, "x", self.shapes[self.target])
+            once = self.is_per_sequence(references(expr))
+            placement, suffix = (Placement.Q, "c") if once else (Placement.X, "x")
+            return self.named_value(expr, placement, Part.BATCHED, suffix, self.shapes[self.target])
         if not isinstance(expr, Apply):
             return expr
         if expr.operator == "neg":
@@ -154,7 +158,10 @@ class _Hoister:
             self.segment not in self.across
             and not is_narrow(self.shapes[self.target].width)
             and all(self.is_input(name) for name in names)
-            and any(self.placement_of(name) is Placement.X and is_narrow(self.shapes[name].width) for name in names)
+            and any(
+                self.placement_of(name) in (Placement.X, Placement.Q) and is_narrow(self.shapes[name].width)
+                for name in names
+            )
         )
 
     def hoist_sum(self, expr: Apply) -> Expr:
