@@ -54,12 +54,22 @@ def test_what_is_a_scan_and_what_a_walk(plans: dict[str, KernelPlan]) -> None:
                 assert isinstance(own, NoForm) or isinstance(other, NoForm) or own.family == other.family
 
 
-@pytest.mark.parametrize("gap", ["gap: 1", "gap: num_heads", "gap: 1 per sequence"])
-def test_one_number_for_all_units_is_spread_before_a_loop_without_products(gap: str) -> None:
+@pytest.mark.parametrize(
+    ("declared", "equations", "families"),
+    [
+        ("input gap: 1\nstate h", "", ["scan"]),
+        ("input gap: num_heads\nstate h", "", ["scan"]),
+        ("input gap: 1 per sequence\nstate h", "", ["scan"]),
+        ("state h, gap: num_heads", "gap[t] = 0.5*gap[t-1] + W@x", ["scan", "scan"]),
+        ("state h, gap: num_heads", "gap[t] = 0.5*gap[t-1] + mean(h[t-1])", ["alternating"]),
+    ],
+)
+def test_one_number_for_all_units_is_spread_before_a_scan(declared: str, equations: str, families: list[str]) -> None:
     """Its gradient is a sum over the units, which the backward loop has not got: that stays a scan."""
-    text = f"cell Narrow\ninput {gap}\nstate h\nlocal k: 1\nk = W@x\nu = W@x\nh[t] = exp(-gap)*h[t-1] + k*u"
-    plan = lowered(Source("narrow.rnn", text))
-    assert [family for _, family in family_names(plan)] == ["scan"]
+    gap = "gap[t-1]" if equations else "gap"
+    step = f"local k: 1\nk = W@x\nu = W@x\nh[t] = exp(-{gap}*{gap})*h[t-1] + k*u"
+    plan = lowered(Source("narrow.rnn", f"cell Narrow\n{declared}\n{equations}\n{step}"))
+    assert [family for _, family in family_names(plan)] == families
 
 
 def test_these_are_all_shipped_cells_that_are_not_dense() -> None:

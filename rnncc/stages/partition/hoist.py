@@ -39,10 +39,12 @@ class _Hoister:
         self.nodes: dict[str, Node] = {}
         self.made: dict[Expr, str] = {}
         self.numbered = Numbered()
+        # The segments whose loops work across units, or have numbers for all units: no scans.
         self.across = {
             located.segment[name]
             for name, node in flat.nodes.items()
-            if located.part[name] is Part.LOOP and not isinstance(node, Pointwise)
+            if located.part[name] is Part.LOOP
+            and (not isinstance(node, Pointwise) or is_narrow(flat.shapes[name].width))
         }
         # What is known of the node at hand.
         self.target, self.span, self.segment = "", NOWHERE, 0
@@ -156,12 +158,8 @@ class _Hoister:
         names = tuple(references(expr))
         return (
             self.segment not in self.across
-            and not is_narrow(self.shapes[self.target].width)
             and all(self.is_input(name) for name in names)
-            and any(
-                self.placement_of(name) in (Placement.X, Placement.Q) and is_narrow(self.shapes[name].width)
-                for name in names
-            )
+            and any(self.placement_of(name) is not Placement.P and is_narrow(self.shapes[name].width) for name in names)
         )
 
     def hoist_sum(self, expr: Apply) -> Expr:
