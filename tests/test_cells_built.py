@@ -65,8 +65,8 @@ def built_results(layer: Any, oracle: Oracle, case: Case, *, seed: int) -> dict[
     values, loss = observed(run(layer, oracle, case), seed=seed)
     torch.autograd.backward(loss)
     gradients: dict[str, Tensor | None] = {name: leaf.grad for name, leaf in case.leaves().items()}
-    gradients |= plain(layer.gate_parameters(grad=True), oracle)
     leaves = case.leaves()
+    gradients |= {name: g for name, g in plain(layer.gate_parameters(grad=True), oracle).items() if name in leaves}
     return {
         **values,
         **{f"d {name}": torch.zeros_like(leaves[name]) if g is None else g for name, g in gradients.items()},

@@ -41,6 +41,7 @@ class Oracle:
     constants   numbers that differ from the file's defaults, passed at run time
     shaping     constants that shape the program (a loop bound, a delay, a function), passed to `check`
     ranges      name -> (low, high) where U(-1, 1) will not do
+    buffers     those of `parameters` that are not trained
     text        equations that replace the file's where the oracle deviates from it; `deviation` says in what
     """
 
@@ -56,6 +57,7 @@ class Oracle:
     constants: dict[str, float] = field(default_factory=dict)
     shaping: dict[str, int | str] = field(default_factory=dict)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    buffers: tuple[str, ...] = ()
     text: str | None = None
     deviation: str = ""
 
@@ -87,7 +89,8 @@ class Oracle:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Tensors that go to both sides; all require gradients. `states` is None where the cell's own are meant."""
+    """Tensors that go to both sides; all but buffers require gradients. `states` is None where the cell's own are
+    meant."""
 
     parameters: dict[str, Tensor]
     inputs: dict[str, Tensor]
@@ -96,7 +99,8 @@ class Case:
     def leaves(self) -> dict[str, Tensor]:
         """Everything a gradient is compared for."""
         initial = {f"{name}[0]": value for name, value in (self.states or {}).items()}
-        return {**self.parameters, **self.inputs, **initial}
+        trained = {name: value for name, value in self.parameters.items() if value.requires_grad}
+        return {**trained, **self.inputs, **initial}
 
 
 def draw(oracle: Oracle, *, seed: int, steps: int = 5, batch: int = 3, states: bool) -> Case:
@@ -106,7 +110,7 @@ def draw(oracle: Oracle, *, seed: int, steps: int = 5, batch: int = 3, states: b
     def tensor(name: str, *shape: int) -> Tensor:
         low, high = oracle.ranges.get(name, (-1.0, 1.0))
         value = torch.rand(*shape, generator=generator, dtype=torch.float64)
-        return (low + (high - low) * value).requires_grad_()
+        return (low + (high - low) * value).requires_grad_(name not in oracle.buffers)
 
     widths = {"x": "I", **oracle.inputs}
     return Case(

@@ -230,6 +230,17 @@ def _time_aware(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
     return h, {"h": h, "c": c}
 
 
+def _skip_lstm(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
+    # imatge-upc/skiprnn-2017-telecombcn, SkipLSTMCell; Campos et al. 2018, eq. 2-6
+    total = s["q"] + torch.minimum(s["p"], 1 - s["q"])
+    u = total + (total.round() - total).detach()
+    ig, ng, fg, og = gates_of(p, "i n f o", i["x"], s["h"])
+    c = s["c"] * fg.sigmoid() + ig.sigmoid() * ng.tanh()
+    new = {"h": c.tanh() * og.sigmoid(), "c": c, "p": (c @ p["m_pn"] + p["bp"])[:, None].sigmoid(), "q": 0 * total}
+    states = {name: torch.lerp(s[name] if name != "q" else total, value.expand_as(u), u) for name, value in new.items()}
+    return states["h"], states
+
+
 _H = {"h": "H"}
 _HC = {"h": "H", "c": "H"}
 _LSTM = "W:i,f,g,o R:i,f,g,o b:i,f,g,o"
@@ -317,6 +328,15 @@ ORACLES = (
         f"{_LSTM} W[K,I]:mi,mf R[K,H]:mi,mf b[K]:mi,mf",
         _HC,
         sizes={"I": 4, "H": 12, "K": 3},
+    ),
+    Oracle(
+        "skiplstm",
+        "skiprnn-2017-telecombcn",
+        loop(_skip_lstm),
+        "W:i,n,f,o R:i,n,f,o b:i,n,f,o m:pn bp[1]",
+        {"h": "H", "c": "H", "p": "H", "q": "H"},
+        defaults={"p": 1.0},
+        ranges={"p": (0.0, 1.0), "q": (0.0, 0.5)},
     ),
     Oracle(
         "lmu",
