@@ -16,6 +16,7 @@ STEMS = sorted(path.stem for path in FOLDER.glob("*.rnn"))
 # The cells whose segments are not all DENSE: the states, the recurrence class and its form, for each segment.
 PARALLEL: dict[str, list[tuple[str, str, str]]] = {
     "brc": [("h", "ELEMENTWISE", "")],
+    "griffinblock": [("h", "AFFINE", "diagonal")],
     "hgrn": [("h", "AFFINE", "diagonal")],
     "indrnn": [("h", "ELEMENTWISE", "clamp")],
     "layernormindrnn": [("h", "ELEMENTWISE", "")],

@@ -19,11 +19,11 @@ from rnncc.pipeline import compile_cells
 EXCHANGES = {
     0: """brc hgrn indrnn layernormindrnn mingru mingru_log minlstm minlstm_log paragru paralstm qrnn rglru rwkv4 sru
           tgru tlstm trnn unicornn""",
-    2: """dreamergru dsgu egru gruv3 layernormgru lem lstmp mgu miru1 multiplicativelstm multiplicativernn mut1 mut2
-          mut3 nn_lstmp reslstm rhn scrn wmclstm""",
+    2: """cfc dreamergru dsgu egru gruode gruv3 layernormgru lem lowrankrnn lstmp mgu miru1 multiplicativelstm
+          multiplicativernn mut1 mut2 mut3 nn_lstmp reslstm rhn scrn wmclstm""",
     3: "layernormlstm layernormlstm_pt lmu",
     4: "onlstm",
-    6: "mogrifierlstm",
+    6: "ltc mogrifierlstm",
 }
 
 

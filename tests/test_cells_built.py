@@ -65,8 +65,10 @@ def built_results(layer: Any, oracle: Oracle, case: Case, *, seed: int) -> dict[
     values, loss = observed(run(layer, oracle, case), seed=seed)
     torch.autograd.backward(loss)
     gradients: dict[str, Tensor | None] = {name: leaf.grad for name, leaf in case.leaves().items()}
-    gradients |= plain(layer.gate_parameters(grad=True), oracle)
     leaves = case.leaves()
+    views = plain(layer.gate_parameters(grad=True), oracle)
+    assert all(views[name] is None for name in oracle.buffers)
+    gradients |= {name: view for name, view in views.items() if name in leaves}
     return {
         **values,
         **{f"d {name}": torch.zeros_like(leaves[name]) if g is None else g for name, g in gradients.items()},
