@@ -48,7 +48,7 @@ def check(decl: CellDecl, constants: Constants) -> tuple[Typed, tuple[Diagnostic
     resolved = resolve(instances, symbols, report)
     output = _output(decl, symbols, resolved, report)
     _states_written(symbols, resolved, report)
-    # What is outside the language has no widths, and makes the other errors.
+    # What is outside the language has no widths. Other errors may come of it, and it helps nobody to mend them first.
     report.stop_at("RNN229")
     ordered = order(resolved.equations, resolved.value_delays, report)
     shapes = infer(ordered, resolved, symbols, report)

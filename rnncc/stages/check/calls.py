@@ -108,7 +108,7 @@ class Calls:
         if least <= given <= most:
             return not unknown
         last = call.arguments[-1] if given == 2 and most == 1 and name in ROW_FUNCTIONS else None
-        if isinstance(last, Name) and last.name in self.symbols.dims:
+        if isinstance(last, Name) and (last.name in self.symbols.dims or last.name in self.symbols.constants):
             # `mean(v, N)`: of groups of N.
             report_outside(MATRIX_STATE, call.span, self.report)
             return False

@@ -19,7 +19,7 @@ class Outside:
 
     @property
     def in_help(self) -> str:
-        """Both, at the end of a help."""
+        """What a help says of it at its end."""
         return f"{self.what} outside the language; the nearest form: {self.nearest}"
 
 

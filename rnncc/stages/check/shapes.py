@@ -185,7 +185,7 @@ class _Inference:
         if dims.split_multiple(width)[1] != HEADS:
             return ""
         kind = "state" if base in self.symbols.states else "local"
-        return f"a function across units leaves one number per head: '{kind} {base}: {dims.show(width)}'"
+        return f"write '{kind} {base}: {dims.show(width)}': a function across units leaves one number per head"
 
     def undeclared(self, equation: Equation, shape: Shape) -> Shape:
         """The shape of a target whose width nothing declares: H, or one number (per head) where its value is that.
