@@ -1,8 +1,7 @@
 """Oracles: what a cell computes, said by code that knows nothing of rnncc.
 
-Modules: `torch_nn` (torch.nn's own layers), `torchrecurrent_cells` (the package of that name), `formulas`,
-`formulas_scan`, `formulas_continuous` and `formulas_orthogonal` (a paper's or release's equations, typed again in plain
-torch). Each names its parameters as
+Modules: `torch_nn` (torch.nn's own layers), `torchrecurrent_cells` (the package of that name), `formulas` and those
+beside it (a paper's or release's equations, typed again in plain torch). Each names its parameters as
 `gate_parameters()` does (`W_i`, `R_i`, `b_i`, `bR_n`, `beta`), so the same tensors go to both sides and gradients come
 back under the same names.
 """

@@ -38,11 +38,12 @@ class Oracle:
     sizes       I, H, the cell's dims and what else the shapes are written in
     dims        those of `sizes` that are keywords of the module
     inputs      extra inputs: name -> width
-    per_sequence  those of `inputs` that are the same at all steps: [B, width]
-    buffers     those of `parameters` that have no gradient
+    per_sequence
+                those of `inputs` that are the same at all steps: [B, width]
     constants   numbers that differ from the file's defaults, passed at run time
     shaping     constants that shape the program (a loop bound, a delay, a function), passed to `check`
     ranges      name -> (low, high) where U(-1, 1) will not do
+    buffers     those of `parameters` that are not trained
     text        equations that replace the file's where the oracle deviates from it; `deviation` says in what
     """
 
@@ -56,10 +57,10 @@ class Oracle:
     dims: tuple[str, ...] = ()
     inputs: dict[str, str] = field(default_factory=dict)
     per_sequence: tuple[str, ...] = ()
-    buffers: tuple[str, ...] = ()
     constants: dict[str, float] = field(default_factory=dict)
     shaping: dict[str, int | str] = field(default_factory=dict)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    buffers: tuple[str, ...] = ()
     text: str | None = None
     deviation: str = ""
 
@@ -101,8 +102,8 @@ class Case:
     def leaves(self) -> dict[str, Tensor]:
         """Everything a gradient is compared for."""
         initial = {f"{name}[0]": value for name, value in (self.states or {}).items()}
-        every = {**self.parameters, **self.inputs, **initial}
-        return {name: value for name, value in every.items() if value.requires_grad}
+        trained = {name: value for name, value in self.parameters.items() if value.requires_grad}
+        return {**trained, **self.inputs, **initial}
 
 
 def draw(oracle: Oracle, *, seed: int, steps: int = 5, batch: int = 3, states: bool) -> Case:
