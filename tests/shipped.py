@@ -18,6 +18,7 @@ WRITTEN_OUT = ("s6",)
 # The cells whose segments are not all DENSE: the states, the recurrence class and its form, for each segment.
 PARALLEL: dict[str, list[tuple[str, str, str]]] = {
     "brc": [("h", "ELEMENTWISE", "")],
+    "griffinblock": [("h", "AFFINE", "diagonal")],
     "hgrn": [("h", "AFFINE", "diagonal")],
     "indrnn": [("h", "ELEMENTWISE", "clamp")],
     "layernormindrnn": [("h", "ELEMENTWISE", "")],

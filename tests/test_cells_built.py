@@ -81,6 +81,7 @@ def test_the_built_op_equals_the_oracle(oracle: Oracle) -> None:
         layer = layer_of(oracle, case)
         assert "CPU kernels" in layer.explain()
         found = built_results(layer, oracle, case, seed=2)
+        assert all(layer.gate_parameters(grad=True)[name] is None for name in oracle.buffers)
         assert {name: value.shape for name, value in found.items()} == {k: v.shape for k, v in expected.items()}
         errors = {name: relative_error(found[name], value) for name, value in expected.items()}
         # `not <=`: a NaN is no agreement.

@@ -75,7 +75,7 @@ def test_every_parameter_matters(oracle: Oracle) -> None:
 def test_names_and_shapes(oracle: Oracle) -> None:
     """Parameters, states and extra inputs carry the names and shapes the oracle was written for."""
     cell = cell_of(oracle)
-    sizes = reference.complete_sizes(cell, {"num_heads": 1, **oracle.sizes})
+    sizes = {"num_heads": 1, **reference.complete_sizes(cell, oracle.sizes)}
     shapes: dict[str, tuple[int, ...]] = {}
     for value in cell.values:
         if value.role is Role.PARAMETER:

@@ -6,7 +6,16 @@ beside it (a paper's or release's equations, typed again in plain torch). Each n
 back under the same names.
 """
 
-from . import formulas, formulas_matrices, formulas_scan, formulas_spiking, torch_nn, torchrecurrent_cells
+from . import (
+    formulas,
+    formulas_continuous,
+    formulas_matrices,
+    formulas_orthogonal,
+    formulas_scan,
+    formulas_spiking,
+    torch_nn,
+    torchrecurrent_cells,
+)
 from .base import Case, Oracle, Sequences, draw, observed, relative_error, results
 
 ORACLES: tuple[Oracle, ...] = (
@@ -16,6 +25,8 @@ ORACLES: tuple[Oracle, ...] = (
     *formulas_scan.ORACLES,
     *formulas_spiking.ORACLES,
     *formulas_matrices.ORACLES,
+    *formulas_continuous.ORACLES,
+    *formulas_orthogonal.ORACLES,
 )
 
 __all__ = ["ORACLES", "Case", "Oracle", "Sequences", "draw", "observed", "relative_error", "results"]

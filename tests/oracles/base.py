@@ -20,7 +20,7 @@ class Sequences:
     finals: dict[str, Tensor]
 
 
-# (parameters, inputs [T, B, width], initial states [B, width]) -> Sequences
+# (parameters, inputs [T, B, width] or [B, width], initial states [B, width]) -> Sequences
 Forward = Callable[[Tensors, Tensors, Tensors], Sequences]
 
 
@@ -38,6 +38,8 @@ class Oracle:
     sizes       I, H, the cell's dims and what else the shapes are written in
     dims        those of `sizes` that are keywords of the module
     inputs      extra inputs: name -> width
+    per_sequence
+                those of `inputs` that are the same at all steps: [B, width]
     constants   numbers that differ from the file's defaults, passed at run time
     shaping     constants that shape the program (a loop bound, a delay, a function), passed to `check`
     ranges      name -> (low, high) where U(-1, 1) will not do
@@ -54,6 +56,7 @@ class Oracle:
     sizes: dict[str, int] = field(default_factory=lambda: {"I": 4, "H": 6})
     dims: tuple[str, ...] = ()
     inputs: dict[str, str] = field(default_factory=dict)
+    per_sequence: tuple[str, ...] = ()
     constants: dict[str, float] = field(default_factory=dict)
     shaping: dict[str, int | str] = field(default_factory=dict)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -115,7 +118,10 @@ def draw(oracle: Oracle, *, seed: int, steps: int = 5, batch: int = 3, states: b
     widths = {"x": "I", **oracle.inputs}
     return Case(
         {name: tensor(name, *shape) for name, shape in oracle.shapes().items()},
-        {name: tensor(name, steps, batch, _size(width, oracle.sizes)) for name, width in widths.items()},
+        {
+            name: tensor(name, *(() if name in oracle.per_sequence else (steps,)), batch, _size(width, oracle.sizes))
+            for name, width in widths.items()
+        },
         {name: tensor(name, batch, _size(width, oracle.sizes)) for name, width in oracle.states.items()}
         if states
         else None,

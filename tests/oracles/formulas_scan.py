@@ -76,6 +76,17 @@ def _rglru(p: Tensors, i: Tensors, s: Tensors) -> Sequences:
     return _last(unrolled(log_a.exp(), normalised, s["h"]))
 
 
+def _griffin_block(p: Tensors, i: Tensors, s: Tensors) -> Sequences:
+    # recurrentgemma, griffin.py RecurrentBlock: linear_y and GeLU; linear_x, Conv1D of width 4, RGLRU; linear_out
+    branch = torch.nn.functional.gelu(linear(i["x"], p["W_g"], p["b_g"]))
+    u = linear(i["x"], p["W_u"], p["b_u"]).permute(1, 2, 0)
+    kernel = torch.stack([p[f"w{step}"] for step in (3, 2, 1, 0)], -1)[:, None]
+    padded = torch.nn.functional.pad(u, (3, 0))
+    c = conv1d(padded, kernel, p["b_c"], groups=len(kernel)).permute(2, 0, 1)
+    h = _rglru({**p, "W_r": p["A_r"], "W_i": p["A_i"]}, {"x": c}, s).output
+    return _last(h, output=linear(branch * h, p["O"], p["b_y"]))
+
+
 def _lru(p: Tensors, i: Tensors, s: Tensors) -> Sequences:
     # Orvieto et al. 2023, appendix A: x_k = Lambda x_{k-1} + exp(gamma) B u_k, y = Re(C x) + D u, in complex numbers
     eigenvalue = torch.exp(torch.complex(-p["nu"].exp(), p["th"].exp()))
@@ -180,6 +191,18 @@ ORACLES = (
         _H,
         sizes={**_SQUARE, "N": 2, "D": 3},
         shaping={"blocks": 2},
+    ),
+    *(
+        Oracle(
+            "griffinblock",
+            source,
+            _griffin_block,
+            "W:u,g A[N,D,D]:r,i w0 w1 w2 w3 lam O[I,H] b:u,g,c,r,i b[I]:y",
+            _H,
+            sizes={"I": 4, "H": 6, "N": blocks, "D": 6 // blocks},
+            shaping={"blocks": blocks},
+        )
+        for source, blocks in (("recurrentgemma", 1), ("recurrentgemma(blocks=2)", 2))
     ),
     Oracle(
         "lru",

@@ -49,9 +49,8 @@ def check(decl: CellDecl, constants: Constants) -> tuple[Typed, tuple[Diagnostic
     resolved = resolve(instances, symbols, report)
     output = _output(decl, symbols, resolved, report)
     _states_written(symbols, resolved, report)
-    if report.has("RNN229"):
-        # What is outside the language has no widths.
-        report.stop()
+    # What is outside the language has no widths. Other errors may come of it, and it helps nobody to mend them first.
+    report.stop_at("RNN229")
     ordered = order(resolved.equations, resolved.value_delays, report)
     shapes = infer(ordered, resolved, symbols, report)
     report.stop()
