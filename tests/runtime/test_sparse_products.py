@@ -81,17 +81,19 @@ def layer_of(cell: str, kind: str = "few", heads: int = 1, **options: Any) -> An
 
 def times(matrix: Tensor, h: Tensor) -> Tensor:
     """[heads, out, in] by [B, heads * in]."""
-    return torch.einsum("noi,bni->bno", matrix, h.unflatten(1, (matrix.shape[0], -1))).flatten(1)
+    return torch.einsum("noi,bni->bno", matrix, h.view(len(h), matrix.shape[0], -1)).flatten(1)
 
 
 def expected(layer: Any, x: Tensor, states: list[Tensor], heads: int) -> Tensor:
     """The output of a layer's equations, from its own parameters, in plain torch."""
     matrix = {
-        name: torch.where(mask, getattr(layer, name.replace("mask_", "")), 0).unflatten(0, (-1, heads, HIDDEN // heads))
+        name: torch.where(mask, getattr(layer, name.replace("mask_", "")), 0).view(
+            -1, heads, HIDDEN // heads, HIDDEN // heads
+        )
         for name, mask in layer.named_buffers()
     }
     R = matrix["weight_hh_mask_l0"]
-    given = (x @ layer.weight_ih_l0.T + layer.bias_ih_l0).unflatten(2, (-1, HIDDEN))
+    given = (x @ layer.weight_ih_l0.T + layer.bias_ih_l0).view(*x.shape[:2], -1, HIDDEN)
     output = []
     h, other = states[0], states[-1]
     for step in given:
@@ -106,8 +108,8 @@ def expected(layer: Any, x: Tensor, states: list[Tensor], heads: int) -> Tensor:
                 n = (own[2] + times(matrix["U_mask_l0"][0], r * h)).tanh()
                 h = z * h + (1 - z) * n
             case _:
-                V = layer.V_l0.unflatten(0, (-1, heads, HIDDEN // heads))
-                inner = (times(R[1], h) + times(V[1], other)).unflatten(1, (heads, -1))
+                V = layer.V_l0.view(-1, heads, HIDDEN // heads, HIDDEN // heads)
+                inner = (times(R[1], h) + times(V[1], other)).view(-1, heads, HIDDEN // heads)
                 normed = torch.nn.functional.layer_norm(inner, inner.shape[-1:]).flatten(1)
                 h, other = (own[0] + 0.3 * normed).tanh(), (times(V[0], other) + times(R[0], h)).tanh()
         output.append(h)
