@@ -23,6 +23,10 @@ constexpr int64_t list_vectors = 2;
 template <class T>
 constexpr int64_t list_entries = list_vectors * lanes<T>;
 
+// A thread spreads the operands of so many entries, and takes them through all its lists, before it spreads the next.
+template <class T>
+constexpr int64_t spread_entries = 4 * list_entries<T>;
+
 // Unit u has elements [begin[u], begin[u + 1]).
 template <class T>
 struct Lists {

@@ -225,13 +225,14 @@ struct Run {
   void lay_out_products(Arena& arena, int16_t s) {
     const StageInfo& stage = program.stages[s];
     int64_t next = first_pack[s], spread_here = 0;
+    const int64_t most = call.batch < spread_entries<T> ? call.batch : spread_entries<T>;
     for (int16_t p = 0; p < stage.products; ++p) {
       ListedProduct<T>& product = listed[stage.first_product + p];
       if (!product.listed) continue;
       product.lists.row = arena.take<uint16_t>(product.elements);
       product.lists.value = arena.take<T>(product.elements);
       product.spread = spread_here;
-      spread_here += round_up(product.rows * spread_width<T>(call.batch), lanes<T>);
+      spread_here += round_up(product.rows * spread_width<T>(most), lanes<T>);
     }
     if (spread_here > spread) spread = spread_here;
     for (int64_t tile = 0; stage.products && tile < tilings[s].count; ++tile) {

@@ -77,10 +77,10 @@ static void multiply_listed(const Run<T>& run, int16_t first, int16_t count, con
   }
 }
 
-// Runs tiles of a stage for batch entries `entries`.
+// Runs tiles of a stage for batch entries `entries`, spread_entries at most where products are taken from lists.
 template <class T>
-static void run_tiles(const Run<T>& run, int16_t s, Frame<T>& frame, int64_t member, const Range& entries,
-                      const Range& tiles) {
+static void run_entries(const Run<T>& run, int16_t s, Frame<T>& frame, int64_t member, const Range& entries,
+                        const Range& tiles) {
   const StageInfo& stage = run.program.stages[s];
   const Tiling& tiling = run.tilings[s];
   const Function<T> function = run.program.functions[stage.function];
@@ -123,6 +123,17 @@ static void run_tiles(const Run<T>& run, int16_t s, Frame<T>& frame, int64_t mem
       }
       function(frame, entry, end, range.begin, range.end, range.head);
     }
+  }
+}
+
+// The same for any number of entries.
+template <class T>
+static void run_tiles(const Run<T>& run, int16_t s, Frame<T>& frame, int64_t member, const Range& entries,
+                      const Range& tiles) {
+  if (!run.sharing.listed) return run_entries(run, s, frame, member, entries, tiles);
+  for (int64_t entry = entries.begin; entry < entries.end; entry += spread_entries<T>) {
+    const int64_t end = entry + spread_entries<T> < entries.end ? entry + spread_entries<T> : entries.end;
+    run_entries(run, s, frame, member, Range{entry, end}, tiles);
   }
 }
 
