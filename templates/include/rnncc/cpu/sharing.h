@@ -11,8 +11,8 @@ template <class T>
 struct StepCost {
   const Run<T>& run;
 
-  // Those of dense products and of functions, per batch entry. Those of products are counted; a function is guessed to
-  // be worth 20 per unit.
+  // The cost of dense products and of functions, per batch entry. A product is counted; a function is guessed to be
+  // worth 20 per unit.
   int64_t dense() const {
     const Program<T>& program = run.program;
     int64_t work = 0;
@@ -29,7 +29,7 @@ struct StepCost {
     return work;
   }
 
-  // Those of m batch entries in products taken from lists.
+  // The cost of m batch entries in products taken from lists.
   int64_t listed(int64_t m) const {
     double work = 0;
     for (int16_t p = 0; p < run.program.product_count; ++p) {
@@ -39,7 +39,7 @@ struct StepCost {
     return int64_t(work);
   }
 
-  // Those of m batch entries. In dense products, one or two wait for memory as long as three take.
+  // The cost of m batch entries. In dense products, one or two wait for memory as long as three take.
   int64_t of(int64_t m) const { return (m < 3 ? 3 : m) * dense() + listed(m); }
 };
 
