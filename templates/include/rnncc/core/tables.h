@@ -75,6 +75,7 @@ struct MatrixInfo {
   int16_t columns;
   int16_t blocks;
   int16_t parts;
+  bool sparse;  // a mask stands beside the weight: most elements may be zero
 };
 
 // Accumulators [first, first + count) (+)= matrix @ operand, or matrixᵀ @ operand where transposed. The operand's
