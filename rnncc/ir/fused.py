@@ -223,6 +223,34 @@ class FusedPhase:
 
 
 @dataclass(frozen=True, slots=True)
+class Relay:
+    """A sum that does nothing but go into the next phase.
+
+    operand  which operand of that phase it is
+    written  the name by which a tensor takes it, or ""
+    """
+
+    operand: int
+    written: str
+
+
+@dataclass(frozen=True, slots=True)
+class Relays:
+    """The phases whose sums are all relayed: nothing else is in the stage between such a phase and the next one.
+
+    width   the width of all these sums, which the hidden size and the number of heads determine
+    phases  for each phase of the loop, the relays of its sums; () where a phase is not relayed
+    """
+
+    width: Dim
+    phases: tuple[tuple[Relay, ...], ...]
+
+    def takes(self, write: FusedWrite) -> bool:
+        """Whether a write takes a relayed sum. A stage behind a relayed phase has no others."""
+        return write.stage > 0 and bool(self.phases[write.stage - 1])
+
+
+@dataclass(frozen=True, slots=True)
 class FusedLoop:
     """One direction of a loop.
 
@@ -240,6 +268,8 @@ class FusedLoop:
     row_writes  values with one number per head that go to tensors [T, B, heads]
     late_sums   sums over all heads, which are taken after the loop
     waits       how many phases the program has as it is written. The alternating kernel runs those
+    relays      the phases whose sums do nothing but go into the next phase, if there are any. What takes their sums comes
+                last among the writes
     masked      whether the loop has the mask streams. ACTIVE is not among `rows`, since kernels know from the lengths
                 which batch entries a step is for
     """
@@ -258,6 +288,7 @@ class FusedLoop:
     row_writes: tuple[FusedWrite, ...] = ()
     late_sums: tuple[FusedLateSum, ...] = ()
     waits: int = 1
+    relays: Relays | None = None
 
     @property
     def head_dims(self) -> tuple[str, ...]:

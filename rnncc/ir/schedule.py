@@ -29,6 +29,7 @@ class FusedSchedule:
     group_batch     the largest batch of a group; None: the whole batch is one group
     multiple        groups have a multiple of so many batch entries, but for the last one
     slots           the steps whose operands the exchange of a grid holds; None: all steps
+    narrow          the head_dim of relayed sums, which the kernel deals out among its CTAs; 0: it does not
     smallest_batch  the smallest batch that the kernel runs
     launch_batch    the largest batch of a launch; None: a launch takes any batch, group after group
     heads           the number of heads that the kernel is laid out for
@@ -50,6 +51,7 @@ class FusedSchedule:
     group_batch: int | None
     multiple: int = 1
     slots: int | None = None
+    narrow: int = 0
     smallest_batch: int = 1
     launch_batch: int | None
     heads: int
