@@ -238,16 +238,23 @@ class Relay:
 class Relays:
     """The phases whose sums are all relayed: nothing else is in the stage between such a phase and the next one.
 
-    width   the width of all these sums, which the hidden size and the number of heads determine
+    width   which of the loop's widths all these sums have
+    size    that width, from the hidden size and the number of heads alone
     phases  for each phase of the loop, the relays of its sums; () where a phase is not relayed
     """
 
-    width: Dim
+    width: int
+    size: Dim
     phases: tuple[tuple[Relay, ...], ...]
 
     def takes(self, write: FusedWrite) -> bool:
         """Whether a write takes a relayed sum. A stage behind a relayed phase has no others."""
         return write.stage > 0 and bool(self.phases[write.stage - 1])
+
+    @property
+    def count(self) -> int:
+        """The relayed sums, which are as many operands."""
+        return sum(map(len, self.phases))
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ def relays_of(
             found[-1] = _relays(phase, after, chain[number + 1], writes, number + 1)
         if found[-1]:
             (width,) = own
-    return None if width is None else Relays(sizes[width], tuple(found))
+    return None if width is None else Relays(width, sizes[width], tuple(found))
 
 
 def _relays(

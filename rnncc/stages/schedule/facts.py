@@ -225,7 +225,7 @@ def facts_of(loop: FusedLoop, dtype: str) -> Facts:
         widths=len(loop.widths),
         masked=loop.masked,
         waits=loop.waits,
-        relayed=None if relays is None else relays.width,
+        relayed=None if relays is None else relays.size,
         relayed_writes=0 if relays is None else sum(map(relays.takes, loop.writes)),
     )
 

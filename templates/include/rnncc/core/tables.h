@@ -174,6 +174,8 @@ struct LoopInfo {
   int16_t late_sums;            // over all heads, taken after the loop
   int16_t widths;               // of the values of a fused loop; 0 for any other loop
   int16_t handed;               // values that stages of a step hand on, besides edges
+  int16_t relayed;              // operands that are sums of the phase before, with nothing in between
+  int16_t relayed_width;        // their width, among the `widths`
   const int16_t* width_dims;    // of the program's dims
   const int16_t* matrices;      // [products], of the program's matrices; -1: given by a rule, or none
   const int16_t* matrix_parts;  // which of the parts of the rows
