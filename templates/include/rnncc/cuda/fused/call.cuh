@@ -102,11 +102,16 @@ template <class Step, class = void>
 struct Relays {
   static constexpr int NARROW = 0, WRITES = 0;
   __host__ __device__ static constexpr bool has_phase(int) { return false; }
+  __host__ __device__ static constexpr int operand(int) { return 0; }
+  __host__ __device__ static constexpr int write(int) { return -1; }
 };
 template <class Step>
 struct Relays<Step, decltype(void(Step::NARROW))> {
   static constexpr int NARROW = Step::NARROW, WRITES = Step::RELAYED_WRITES;
   __host__ __device__ static constexpr bool has_phase(int phase) { return phase >= 0 && has(Step::RELAYS, phase); }
+  // `sum` is counted through all phases.
+  __host__ __device__ static constexpr int operand(int sum) { return Step::RELAYED_TO[sum]; }
+  __host__ __device__ static constexpr int write(int sum) { return Step::RELAYED_WRITE[sum]; }
 };
 
 // A phase of a step.

@@ -110,23 +110,17 @@ class GridProducts {
           constexpr int R = decltype(number)::value;
           using Run = typename Phase::template Run<R>;
           auto& matrix = held_.template of<P>().template of<R>();
-          const int run = Phase::HAS_ONE ? run_of<P>() : R, share = share_of<P>();
           matrix.fill(matrices_ + Run::MATRICES_BEGIN, warp_, [&](int c, int m, int i) {
-            const int term = (share * Run::CHUNKS + c) * 32, operand = term / Phase::DEPTH,
-                      k = term % Phase::DEPTH + q * 8, half = 2 * m + i;
-            int sum = Run::sum_at(half % Run::SUMS), unit = unit0 + half / Run::SUMS * 8 + row;
-            bool exists = half < Run::HALVES && operand < Run::OPERANDS;
-            if constexpr (Phase::RELAYS) {
-              const RelayedRows rows = relayed_rows<S, P>(rank_, half);
-              sum = rows.sum, unit = rows.unit + row;
-              exists &= rows.exist;
-            } else if constexpr (Phase::BY_WARPS) {
-              sum = sum_of_run<Step, P>(run, half % Run::SUMS);
-              exists &= run < runs_of<Step, P>();
+            if constexpr (Phase::HAS_ONE) {
+              return terms_of_own_run<P>(call, own, seat, c, 2 * m + i);
+            } else {
+              const int term = (warp_ * Run::CHUNKS + c) * 32, operand = term / Phase::DEPTH,
+                        k = term % Phase::DEPTH + q * 8;
+              const int half = 2 * m + i, sum = Run::sum_at(half % Run::SUMS), unit = unit0 + half / Run::SUMS * 8 + row;
+              return half < Run::HALVES && operand < Run::OPERANDS
+                         ? matrix8<Step, P, S::H>(call, own, sum, Run::FIRST_OPERAND + operand, seat.head, unit, k)
+                         : Terms<E>{};
             }
-            const int first_operand = Phase::HAS_ONE ? run * Run::OPERANDS : Run::FIRST_OPERAND;
-            return exists ? matrix8<Step, P, S::H>(call, own, sum, first_operand + operand, seat.head, unit, k)
-                          : Terms<E>{};
           });
         });
     });
@@ -261,17 +255,20 @@ class GridProducts {
   template <int P, int GIVES>
   RNNCC_DEVICE void sum(int u, int n, float (&sum)[2][GIVES]) const {
     using Phase = typename S::template Phase<P>;
-    for_numbers<Phase::SUMS>([&](auto number) {
-      constexpr int I = decltype(number)::value;
-      int half = u * Phase::SUMS + I;
+#pragma unroll
+    for (int i = 0; i < Phase::SUMS; ++i) {
+      int half = u * Phase::SUMS + i;
       if constexpr (Phase::BY_WARPS) {
         using Run = typename Phase::template Run<0>;
-        half = run_with_sum<Step, P>(I) * Run::HALVES + u * Run::SUMS + place_in_run<Step, P>(I);
+        half = run_with_sum<Step, P>(i) * Run::HALVES + u * Run::SUMS + place_in_run<Step, P>(i);
       }
-      const float2 p = half_sum<P>(half, n);
-      sum[0][I] = p.x;
-      sum[1][I] = p.y;
-    });
+#pragma unroll
+      for (int w = 0; w < Phase::SHARERS; ++w) {
+        const float2 p = parts_[((half * S::ENTRY_TILES + n) * Phase::SHARERS + w) * 32];
+        sum[0][i] += p.x;
+        sum[1][i] += p.y;
+      }
+    }
   }
 
   // What the warps have of a half-tile's sums together, for the lane's unit and its two entries of tile n.
@@ -302,6 +299,24 @@ class GridProducts {
   RNNCC_DEVICE int share_of() const {
     using Phase = typename S::template Phase<P>;
     return Phase::BY_WARPS ? warp_ % Phase::SHARERS : warp_;
+  }
+
+  // What the lane has of a half-tile in a chunk of the warp's run.
+  template <int P>
+  RNNCC_DEVICE Terms<E> terms_of_own_run(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Seat& seat,
+                                         int chunk, int half) const {
+    using Phase = typename S::template Phase<P>;
+    using Run = typename Phase::template Run<0>;
+    const int run = run_of<P>(), term = (share_of<P>() * Run::CHUNKS + chunk) * 32, operand = term / Phase::DEPTH;
+    if (half >= Run::HALVES || operand >= Run::OPERANDS || run >= runs_of<Step, P>()) return {};
+    RelayedRows rows;
+    if constexpr (Phase::RELAYS)
+      rows = relayed_rows<S, P>(rank_, half);
+    else
+      rows = {true, sum_of_run<Step, P>(run, half % Run::SUMS), seat.rank * S::UNITS + half / Run::SUMS * 8};
+    if (!rows.exist) return {};
+    return matrix8<Step, P, S::H>(call, own, rows.sum, run * Run::OPERANDS + operand, seat.head, rows.unit + lane_ / 4,
+                                  term % Phase::DEPTH + lane_ % 4 * 8);
   }
 
   // Calls f with the number of the run that has chunk c.

@@ -21,6 +21,7 @@ struct GridLayout {
   static_assert(TURNS == 1 || TURNS == 2);
   static constexpr int PHASES = Step::PHASES, LAST = PHASES - 1;
   static constexpr int DEPTH = ceil_div(H, 32) * 32;  // terms per operand, unless it was relayed
+  static constexpr int OPERAND_BYTES = DEPTH * int(sizeof(E)), OPERANDS = LastPhase<Step>::FIRST_OPERAND + LastPhase<Step>::OPERANDS;
   static constexpr int SOURCES = H / 8, SOURCE_PIECES = ceil_div(SOURCES, 4);
 
   template <int P, class = void>
@@ -185,21 +186,6 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
     send(Number<0>{}, o, t, operand);
   };
   [[maybe_unused]] const OwnRows of_lane_entry = Step::MASKED ? rows_of(lane) : OwnRows{};
-  // The lines of the exchange that will be polled come from memory into L2 before anyone polls. One warp does that, where
-  // it has no item.
-  const auto prefetch = [&](int t) {
-    const OwnRows polled = Step::MASKED ? of_lane_entry : rows_of(lane);
-    if (warp != S::K_WARPS - 1 || lane >= entries || t + S::AHEAD >= polled.steps) return;
-    char* const at = exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_entry + exchange_head);
-    for_numbers<S::PHASES>([&](auto phase) {
-      using Phase = typename S::template Phase<decltype(phase)::value>;
-      if constexpr (!Phase::TAKES_RELAYED)
-#pragma unroll
-        for (int p = 0; p < Phase::OPERANDS; ++p)
-          prefetch_l2(at + (Phase::OPERANDS_BEGIN + p * Phase::OPERAND_BYTES + unit0 * int(sizeof(E))),
-                      ::min(S::UNITS, S::H - unit0) * int(sizeof(E)));
-    });
-  };
   Relay<S> relay;
   relay.begin(call, own, seat, exchange_row, rows_of);
   if (steps > 0) traffic.wait(0);
@@ -249,7 +235,14 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
         }
         __syncthreads();
         if (P == S::LAST && t + 1 < steps) traffic.wait(t + 1);
-        if constexpr (Phase::RELAYS) relay.template send<P>(products, exchange_at(t), t);
+        if constexpr (Phase::RELAYS) {
+          relay.template send<P>(products, exchange_at(t), t);
+          relay.template prefetch<P>(exchange_at(t + S::AHEAD), t + S::AHEAD);
+          const OwnRows polled = Step::MASKED ? of_lane_entry : rows_of(lane);
+          if (Relay<S>::template prefetches<P>() && warp == S::K_WARPS - 1 && lane < entries && t + S::AHEAD < polled.steps)
+            relay.prefetch_operands(
+                exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_entry + exchange_head), unit0);
+        }
 #pragma unroll
         for (int o = 0; o < (Phase::RELAYS ? 0 : S::OWNED); ++o) {
           const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
@@ -282,8 +275,16 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
           }
           items[o].template put_down<P + 1>(own, t, made);
         }
-        if (S::ITEMS < S::K_WARPS && P == S::LAST && turn + 1 == S::TURNS) prefetch(t);
-        if (S::ITEMS >= S::K_WARPS && Phase::RELAYS && Relay<S>::template items<P>() < S::K_WARPS) prefetch(t);
+        if (P == S::LAST && turn + 1 == S::TURNS) {
+          // The lines of the exchange that will be polled come from memory into L2 before anyone polls.
+          const OwnRows polled = Step::MASKED ? of_lane_entry : rows_of(lane);
+          if (Relays<Step>::NARROW == 0 && S::ITEMS < S::K_WARPS && warp == S::K_WARPS - 1 && lane < entries && t + S::AHEAD < polled.steps)
+#pragma unroll
+            for (int p = 0; p < S::OPERANDS; ++p)
+              prefetch_l2(exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_entry + exchange_head +
+                                                       unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
+                          ::min(S::UNITS, S::H - unit0) * int(sizeof(E)));
+        }
         // Not all operands can arrive before this CTA has sent its own. A warp that polls before that would only slow the
         // others down. Between turns, the barrier in which warps wait for operands is enough where nothing is reduced.
         if (turn + 1 == S::TURNS || Phase::SUMS == 0 || Phase::REDUCTIONS > 0) __syncthreads();

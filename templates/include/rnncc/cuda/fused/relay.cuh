@@ -80,14 +80,14 @@ class Relay {
           int operand = 0, write = -1;
           for_numbers<PhaseOf<Step, P>::SUMS>([&](auto number) {
             constexpr int I = PhaseOf<Step, P>::FIRST_SUM + decltype(number)::value;
-            constexpr int TO = Step::RELAYED_TO[I], WRITE = Step::RELAYED_WRITE[I];
-            if (rows.sum == decltype(number)::value) operand = TO, write = WRITE;
+            constexpr int OPERAND = Relays<Step>::operand(I), WRITE = Relays<Step>::write(I);
+            if (rows.sum == decltype(number)::value) operand = OPERAND, write = WRITE;
           });
           const int tile = item / S::template Phase<P>::HALVES * 8, lane = threadIdx.x % 32, row = lane / 4, q = lane % 4;
           // As grid_loop.cuh has it: which entry and unit the lane stores.
           const int unit = rows.unit + (sizeof(E) == 4 ? row : 2 * q);
 #pragma unroll
-          for (int j = 0; j < (sizeof(E) == 4 ? 2 : 1); ++j) {
+          for (int j = 0; j < STORES; ++j) {
             const int entry = tile + (sizeof(E) == 4 ? 2 * q + j : row);
             place.to[j] = exchange_row(entry) + uint32_t(Next::OPERANDS_BEGIN + operand * Next::OPERAND_BYTES) +
                           unit * uint32_t(sizeof(E));
@@ -124,17 +124,47 @@ class Relay {
     }
   }
 
+  // Bring the lines of a step of the exchange that the CTA writes from memory into L2, before anyone polls: those of the
+  // sums of phase P, and those of operands that are not relayed. `at`: what a lane's entry has in the step. One warp does
+  // the latter in the first relayed phase, if it has no item there.
+  template <int P>
+  RNNCC_DEVICE void prefetch(const char* exchange, int t) const {
+#pragma unroll
+    for (int o = 0; o < OWNED<P>; ++o)
+#pragma unroll
+      for (int j = 0; j < STORES; ++j)
+        if (has_first_unit() && t < place_[P][o].steps[j])
+          prefetch_l2(exchange + place_[P][o].to[j], 8 * int(sizeof(E)));
+  }
+  template <int P>
+  RNNCC_DEVICE static constexpr bool prefetches() {
+    return P == first() && items<P>() < S::K_WARPS;
+  }
+  RNNCC_DEVICE static void prefetch_operands(const char* at, int unit0) {
+    for_numbers<S::PHASES>([&](auto phase) {
+      using Phase = typename S::template Phase<decltype(phase)::value>;
+      if constexpr (!Phase::TAKES_RELAYED)
+#pragma unroll
+        for (int p = 0; p < Phase::OPERANDS; ++p)
+          prefetch_l2(at + (Phase::OPERANDS_BEGIN + p * Phase::OPERAND_BYTES + unit0 * int(sizeof(E))),
+                      ::min(S::UNITS, S::H - unit0) * int(sizeof(E)));
+    });
+  }
+
  private:
   template <int P>
   static constexpr int OWNED = ceil_div(S::template Phase<P>::HALVES * S::ENTRY_TILES, S::K_WARPS);
 
-  // Where a lane stores the sums of an item: for each of its entries, in floats two, the offset in a step of the exchange,
+  // How many stores a lane makes for an item: it has the sums of one unit for two entries. Sums of 16 bits become those of
+  // two units for one entry.
+  static constexpr int STORES = sizeof(E) == 4 ? 2 : 1;
+  // Where a lane stores the sums of an item: for each store, the offset in a step of the exchange,
   // the steps that the entry has, and the place in a tensor at the loop's first step.
   struct Place {
     bool exists;
-    uint32_t to[2];
-    int steps[2];
-    char* write[2];
+    uint32_t to[STORES];
+    int steps[STORES];
+    char* write[STORES];
     int64_t step;
   };
   RNNCC_DEVICE static void put(const Place& place, int j, int t, char* exchange, uint32_t value) {
@@ -143,6 +173,18 @@ class Relay {
     if (place.write[j]) *reinterpret_cast<uint32_t*>(place.write[j] + t * place.step) = value;
   }
 
+  // The first relayed phase, or the number of phases.
+  template <int P = 0>
+  static constexpr int first() {
+    if constexpr (P < S::PHASES)
+      return S::template Phase<P>::RELAYS ? P : first<P + 1>();
+    else
+      return P;
+  }
+  // Whether the lane stores an item's first unit.
+  RNNCC_DEVICE static bool has_first_unit() {
+    return sizeof(E) == 4 ? threadIdx.x % 32 < 4 : threadIdx.x % 4 == 0;
+  }
   // How many places a phase has at most.
   template <int P = 0>
   static constexpr int most() {
