@@ -4,6 +4,7 @@ numbers."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -133,8 +134,10 @@ class Facts:
     def exchanged_terms(self, head_dim: int, narrow: int) -> int:
         """The terms of all operands of a head and batch entry as CTAs of a grid send them, with those that fill up
         chunks of 32. `narrow`: the head_dim of relayed sums, or 0."""
-        dims = (head_dim, *(narrow if narrow and phase.relays else head_dim for phase in self.phases))
-        return sum(phase.operands * 32 * ceil(dim, 32) for phase, dim in zip(self.phases, dims, strict=False))
+        return sum(
+            phase.operands * 32 * ceil(narrow if narrow and takes_relayed else head_dim, 32)
+            for phase, takes_relayed in self.after_relays
+        )
 
     @property
     def is_sparse(self) -> bool:
@@ -162,10 +165,21 @@ class Facts:
         """Recurrent matrices [head_dim, head_dim] per head."""
         return sum(phase.matrices for phase in self.phases)
 
-    def matrix_elements(self, rows: int, terms: int) -> int:
+    def matrix_elements(self, rows: int, terms: int, narrow: int = 0) -> int:
         """The elements of one head's matrices in so many rows of each sum and so many columns of each operand. All
-        costs of a matrix are made from this number."""
-        return self.matrices * rows * terms
+        costs of a matrix are made from this number. `narrow`: the head_dim of relayed sums, where it is known."""
+        if not narrow:
+            return self.matrices * rows * terms
+        return sum(
+            run.matrices * (min(rows, narrow) if phase.relays else rows) * (narrow if takes_relayed else terms)
+            for phase, takes_relayed in self.after_relays
+            for run in phase.runs
+        )
+
+    @property
+    def after_relays(self) -> Iterator[tuple[PhaseFacts, bool]]:
+        """Each phase, and whether it takes the sums of a relayed one."""
+        return zip(self.phases, (False, *(phase.relays for phase in self.phases)), strict=False)
 
     @property
     def read_pieces(self) -> int:

@@ -56,12 +56,10 @@ class PhaseParts:
 def phase_parts(facts: Facts, head_dim: int, narrow: int, ctas_of: Halves) -> Iterator[PhaseParts]:
     """The phases. `narrow`: the head_dim of relayed sums where they are dealt out, or 0. `ctas_of`: the CTAs of a head, by
     the blocks of 8 units that each has."""
-    relayed = False
-    for number, phase in enumerate(facts.phases):
-        before, relayed = relayed, bool(narrow and phase.relays)
-        if relayed:
+    for number, (phase, takes_relayed) in enumerate(facts.after_relays):
+        if narrow and phase.relays:
             yield _dealt_among_ctas(number, phase, head_dim, narrow, ctas_of)
-        elif before:
+        elif narrow and takes_relayed:
             yield _of_relayed(number, phase, narrow)
         else:
             yield _phase(phase, phase.operands, head_dim, K_WARPS)

@@ -255,19 +255,23 @@ class GridProducts {
   template <int P, int GIVES>
   RNNCC_DEVICE void sum(int u, int n, float (&sum)[2][GIVES]) const {
     using Phase = typename S::template Phase<P>;
+    if constexpr (Phase::BY_WARPS) {
+      using Run = typename Phase::template Run<0>;
+      for_numbers<Phase::SUMS>([&](auto number) {
+        constexpr int I = decltype(number)::value, RUN = run_with_sum<Step, P>(I), PLACE = place_in_run<Step, P>(I);
+        const float2 whole = half_sum<P>(RUN * Run::HALVES + u * Run::SUMS + PLACE, n);
+        sum[0][I] = whole.x;
+        sum[1][I] = whole.y;
+      });
+    } else {
 #pragma unroll
-    for (int i = 0; i < Phase::SUMS; ++i) {
-      int half = u * Phase::SUMS + i;
-      if constexpr (Phase::BY_WARPS) {
-        using Run = typename Phase::template Run<0>;
-        half = run_with_sum<Step, P>(i) * Run::HALVES + u * Run::SUMS + place_in_run<Step, P>(i);
-      }
+      for (int i = 0; i < Phase::SUMS; ++i)
 #pragma unroll
-      for (int w = 0; w < Phase::SHARERS; ++w) {
-        const float2 p = parts_[((half * S::ENTRY_TILES + n) * Phase::SHARERS + w) * 32];
-        sum[0][i] += p.x;
-        sum[1][i] += p.y;
-      }
+        for (int w = 0; w < S::K_WARPS; ++w) {
+          const float2 p = parts_[(((u * Phase::SUMS + i) * S::ENTRY_TILES + n) * S::K_WARPS + w) * 32];
+          sum[0][i] += p.x;
+          sum[1][i] += p.y;
+        }
     }
   }
 
