@@ -195,6 +195,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
             "register_pairs": summed(register_chunks),
             "shared_pairs": summed(shared_chunks),
             "spilled_registers": spilled,
+            **({"narrow": narrow} if narrow else {}),
         },
         ctas=ctas,
         threads=32 * K_WARPS,

@@ -127,5 +127,5 @@ def _step_type(program: str, scalar: str, schedule: FusedSchedule) -> str:
 def _symbol(program: str, fused: FusedKernels, schedule: FusedSchedule) -> str:
     """A name that tells a kernel from all others of its package."""
     narrow = (f"narrow{schedule.narrow}",) if schedule.narrow else ()
-    words = (program, fused.dtype, fused.head_dim, *narrow, schedule.family.name, *schedule.shape)
+    words = (program, fused.dtype, fused.head_dim, schedule.family.name, *schedule.shape, *narrow)
     return "_".join(str(word) for word in words)
