@@ -275,8 +275,8 @@ class FusedLoop:
     row_writes  values with one number per head that go to tensors [T, B, heads]
     late_sums   sums over all heads, which are taken after the loop
     waits       how many phases the program has as it is written. The alternating kernel runs those
-    relays      the phases whose sums do nothing but go into the next phase, if there are any. What takes their sums comes
-                last among the writes
+    relays      the phases whose sums do nothing but go into the next phase, if there are any. What takes their sums
+                comes last among the writes
     masked      whether the loop has the mask streams. ACTIVE is not among `rows`, since kernels know from the lengths
                 which batch entries a step is for
     """

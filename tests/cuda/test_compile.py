@@ -65,7 +65,9 @@ y = floor(v[t], grad=w -> 1/(1 + abs(w))**2)
 
 
 @needs_nvcc
-@pytest.mark.parametrize("case", [*kernels.SHARED, *CASES, *SPARSE_CASES, *LOW_RANK_CASES, MASKED_SCAN, FLOAT_NEWTON], ids=str)
+@pytest.mark.parametrize(
+    "case", [*kernels.SHARED, *CASES, *SPARSE_CASES, *LOW_RANK_CASES, MASKED_SCAN, FLOAT_NEWTON], ids=str
+)
 def test_every_family_dtype_and_architecture(case: kernels.Case, tmp_path: Path) -> None:
     assert kernels.check(case, tmp_path) == ()
 

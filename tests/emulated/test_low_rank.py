@@ -78,7 +78,7 @@ def made_of(
         ("lstm", 8, "f16", 72, 2, 11, {"unit_tile": 16}),
         ("lstm", 24, "f32", 64, 1, 9, {"unit_tile": 8, "batch_tile": 16}),
         ("lstm", 64, "bf16", 264, 1, 5, {"unit_tile": 64}),
-        ("lstm", 40, "f16", 104, 1, 19, {"unit_tile": 24, "batch_tile": 32}),
+        ("lstm", 40, "f16", 104, 1, 19, {"unit_tile": 24, "batch_tile": 16}),
         ("gru", 16, "bf16", 72, 1, 7, {"unit_tile": 16}),
         ("gru", 32, "f32", 40, 2, 3, {"unit_tile": 8}),
         ("states", 16, "bf16", 64, 1, 9, {"unit_tile": 16}),

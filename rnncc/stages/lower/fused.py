@@ -51,9 +51,7 @@ def fuse(
         return NoForm(str(reason))
 
 
-def _loop(
-    units: Units, operations: Sequence[Operation], given: Given, sizes: Mapping[int, Dim]
-) -> FusedLoop:
+def _loop(units: Units, operations: Sequence[Operation], given: Given, sizes: Mapping[int, Dim]) -> FusedLoop:
     waits = len(phased(operations).found)
     _require_phases(waits, MOST_WAITS)
     step = in_fewest_phases(units, operations, given)

@@ -1,5 +1,5 @@
-"""Relayed phases: products whose sums do nothing but go into the next product, as the first factor of a matrix of low rank
-gives them to the second."""
+"""Relayed phases: products whose sums do nothing but go into the next product, as the first factor of a matrix of low
+rank gives them to the second."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def relays_of(
     elsewhere: frozenset[str],
     sizes: Mapping[int, Dim],
 ) -> Relays | None:
-    """The relayed phases of a step, if it has any. `elsewhere`: what outlives its stage, or goes to a row write. `sizes`:
-    the widths that the hidden size and the number of heads determine, by number."""
+    """The relayed phases of a step, if it has any. `elsewhere`: what outlives its stage, or goes to a row write.
+    `sizes`: the widths that the hidden size and the number of heads determine, by number."""
     found: list[tuple[Relay, ...]] = []
     width = None
     for number, phase in enumerate(phases):

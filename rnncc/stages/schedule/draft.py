@@ -42,7 +42,7 @@ class Draft:
     total       the time of a step of the whole batch: the passes that it takes, times `step`
     busy        the part of `step` in which a CTA has its SM to itself; other CTAs of the SM wait
     needed      registers per thread, as counted; nvcc takes about `overcount` fewer
-    shape, tiles, ctas, threads, shared_bytes, registers, group_batch, launch_batch, multiple, slots, narrow
+    shape, tiles, ctas, threads, shared_bytes, registers, group_batch, launch_batch, multiple, slots, relayed
                 the fields of the same names of a FusedSchedule
     """
 
@@ -64,7 +64,7 @@ class Draft:
     launch_batch: Operand | None
     multiple: int = 1
     slots: int | None = None
-    narrow: int = 0
+    relayed: tuple[Operand, ...] = ()
 
     def expected_us(
         self, solution: Solution, problem: Problem, target: Target, shared_bytes: int | None = None
@@ -84,7 +84,8 @@ class Draft:
         """All CTAs run at once. The memory through which they send each other operands and parts of reductions is
         cleared before. Where it holds all steps, that takes time per step (make_exchange in fused/run.h has the same
         size)."""
-        operands = self.facts.exchanged_terms(problem.head_dim, self.narrow) * problem.element_bytes
+        narrow = self.facts.narrow(problem) if self.relayed else 0
+        operands = self.facts.exchanged_terms(problem.head_dim, narrow) * problem.element_bytes
         reductions = self.facts.reductions * round_up(problem.head_dim // 8, 4) * 4
         exchanged = problem.batch * problem.heads * (operands + reductions) if self.slots is None else 0
         step_us = solution.value(self.step) / TENTHS_OF_NS
@@ -130,7 +131,7 @@ class Draft:
             group_batch=value(self.group_batch),
             multiple=self.multiple,
             slots=self.slots,
-            narrow=self.narrow,
+            relayed=tuple(map(value, self.relayed)),
             launch_batch=None if self.launch_batch is None else value(self.launch_batch),
             heads=problem.heads,
             places=target.sms // ctas if is_grid else dict(target.clusters)[ctas],
@@ -175,9 +176,7 @@ def of_kinds(kinds: Sequence[Hashable], parts: Sequence[Part]) -> list[Part]:
     return list(found.values())
 
 
-def of_phases(
-    kinds: Sequence[Hashable], pairs: Sequence[Operand], held: Sequence[Operand]
-) -> tuple[Operand, ...]:
+def of_phases(kinds: Sequence[Hashable], pairs: Sequence[Operand], held: Sequence[Operand]) -> tuple[Operand, ...]:
     """The register tiles of each phase, from its kind, or None where it has no product; the pairs of each product; and
     those that each kind holds in registers: the first products of a kind hold all of theirs."""
     known = dict.fromkeys(kind for kind in kinds if kind is not None)

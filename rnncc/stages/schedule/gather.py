@@ -126,6 +126,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         + multiplied
         + rate.spill * spilled
     )
+    register_tiles = of_phases([*map(kind_of, facts.phases)], own_pairs, register_pairs)
     return Draft(
         family=GATHER,
         facts=facts,
@@ -135,7 +136,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         busy=ceil_div(warps * (rate.issue + posts + item * owned), 4) + joined + multiplied,
         needed=needed,
         overcount=_OVERCOUNT,
-        shape=(ctas, unit_warps, k_warps, unit_blocks, 1, *of_phases(list(map(kind_of, facts.phases)), own_pairs, register_pairs)),
+        shape=(ctas, unit_warps, k_warps, unit_blocks, 1, *register_tiles),
         tiles={
             "ctas": ctas,
             "unit_warps": unit_warps,

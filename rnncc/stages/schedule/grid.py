@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rnncc.constrint import Expression, Model, ceil_div, minimum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import GRID
@@ -33,6 +35,7 @@ _UNIT_BLOCKS = (1, 2, 3, 4)
 _MORE_UNIT_BLOCKS = (1, 2, 3, 4, 5, 6, 7, 8)  # where relayed sums are dealt out: then units hold less of the matrices
 _TILES = (1, 2, 4)
 _POLLED = 8  # pieces of 16 bytes that a lane asks for at a time
+_MORE_POLLED, _POLLED_REGISTERS = (8, 16), 4  # where relayed sums are dealt out; registers for a piece more
 # Registers per thread beside its part of the matrix: for what it always has and the words it polls; per tile of the
 # batch; per sums of 16 rows; per operand of an item, and more where an index is divided by 3. Half of an item's
 # registers live while products run. These numbers are fitted to 386 kernels of 16-bit numbers that nvcc 13 made (LSTM,
@@ -58,6 +61,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     choices = _MORE_UNIT_BLOCKS if narrow else _UNIT_BLOCKS
     unit_blocks = model.choice("unit_blocks", choices)  # blocks of 8 units per CTA
     tiles = model.choice("tiles", _TILES)  # tiles of 8 batch entries per group
+    polled = model.choice("polled", _MORE_POLLED) if narrow else _POLLED  # pieces that a lane asks for at a time
     phases = len(facts.phases)
 
     def ctas_of(unit_block_count: int) -> int:
@@ -73,9 +77,9 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     def seats(unit_block_count: int) -> int:
         return target.sms // (problem.heads * ctas_of(unit_block_count))
 
-    def chunks_at_a_time(tile_count: int, product_chunks: int) -> int:
+    def chunks_at_a_time(tile_count: int, product_chunks: int, most: int = _POLLED) -> int:
         polls = tile_count * element.size // 2
-        return product_chunks if product_chunks * polls <= _POLLED else max(1, _POLLED // polls)
+        return product_chunks if product_chunks * polls <= most else max(1, most // polls)
 
     reducing = [phase for phase in facts.phases if phase.reductions]
     pieces = ceil(problem.head_dim, 32)  # of each reduction: what four blocks of units give, in a piece of 16 bytes
@@ -85,8 +89,16 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         own = tile_count * ceil(pieces, 4 * K_WARPS)  # pieces that a lane receives for each number of a reduction
         return sum(ceil(own, max(1, _POLLED // phase.reductions)) for phase in reducing)
 
-    def polls_of_products(tile_count: int) -> int:
-        return sum(ceil(each, chunks_at_a_time(tile_count, each)) for each in phase_chunks)
+    def polls_of_products(tile_count: int, most: int) -> int:
+        return sum(ceil(each, chunks_at_a_time(tile_count, each, most)) for each in phase_chunks)
+
+    def by_polls(function: Callable[[int, int], int]) -> Expression:
+        """A function of the tiles, and of how many pieces a lane asks for at a time."""
+        if not narrow:
+            return by(tiles, _TILES, lambda n: function(n, _POLLED))
+        # One table for the two choices: its key is 8 * polled + tiles. It has entries that no choice needs.
+        keys = range(8 * max(_MORE_POLLED) + 8)
+        return by(8 * polled + tiles, keys, lambda key: function(max(1, key % 8), max(_POLLED, key // 8)))
 
     def fragments_of(part: Part) -> Expression:
         return by(unit_blocks, choices, lambda u: element.fragments(part.halves(u)))
@@ -123,7 +135,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
             + piece_registers(facts, items, K_WARPS)
             + _FLOAT_SUM_REGISTERS * most_fragments * tiles
             + _FLOAT_REGISTERS
-            + by(tiles, _TILES, lambda n: 2 * element.size * n * chunks_at_a_time(n, most_chunks))
+            + by_polls(lambda n, most: 2 * element.size * n * chunks_at_a_time(n, most_chunks, most))
             + (_FLOAT_OPERAND_REGISTERS + _ADDRESS_REGISTERS * most_chunks * tiles if several else 0)
             + _FAR_REGISTERS * max(0, most_chunks - _NEAR_CHUNKS)
             + PAIR_REGISTERS * most_fragments
@@ -139,6 +151,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
             + _TILE_REGISTERS * tiles
             + _SUM_REGISTERS * most_fragments * tiles
             + _PHASE_REGISTERS * (phases - 1)
+            + by_polls(lambda n, most: _POLLED_REGISTERS * max(0, n * chunks_at_a_time(n, most_chunks, most) - _POLLED))
             + received_registers
             + matrix_registers
         )
@@ -160,7 +173,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     readers = problem.heads * ctas * ceil_div(problem.batch, group)
     item = rate.grid_piece * facts.pieces + rate.operation * facts.operations
     step = (
-        rate.poll * by(tiles, _TILES, lambda n: polls_of_products(n) + received_polls(n))
+        rate.poll * by_polls(lambda n, most: polls_of_products(n, most) + received_polls(n))
         # Reads of L2 hide each other in part.
         + ceil_div(6 * element.size * sum(phase.terms for phase in parted) * group * readers, target.l2_gb_s)
         + rate.grid
@@ -195,7 +208,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
             "register_pairs": summed(register_chunks),
             "shared_pairs": summed(shared_chunks),
             "spilled_registers": spilled,
-            **({"narrow": narrow} if narrow else {}),
+            **({"narrow": narrow, "polled": polled} if narrow else {}),
         },
         ctas=ctas,
         threads=32 * K_WARPS,
@@ -203,5 +216,5 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         registers=registers_of(K_WARPS),
         group_batch=TILE_BATCH * tiles,
         launch_batch=launch_batch,
-        narrow=narrow,
+        relayed=(narrow, polled) if narrow else (),
     )

@@ -1,4 +1,4 @@
-"""What a CTA of the grid family holds and multiplies in each phase of a step (OfPhase in grid_loop.cuh, and runs.cuh)."""
+"""What a CTA of the grid family holds and multiplies in each phase of a step: OfPhase in grid_loop.cuh, runs.cuh."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class PhaseParts:
 
 
 def phase_parts(facts: Facts, head_dim: int, narrow: int, ctas_of: Halves) -> Iterator[PhaseParts]:
-    """The phases. `narrow`: the head_dim of relayed sums where they are dealt out, or 0. `ctas_of`: the CTAs of a head, by
-    the blocks of 8 units that each has."""
+    """The phases. `narrow`: the head_dim of relayed sums where they are dealt out, or 0. `ctas_of`: the CTAs of a head,
+    by the blocks of 8 units that each has."""
     for number, (phase, takes_relayed) in enumerate(facts.after_relays):
         if narrow and phase.relays:
             yield _dealt_among_ctas(number, phase, head_dim, narrow, ctas_of)

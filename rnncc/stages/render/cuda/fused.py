@@ -94,7 +94,7 @@ def kernel_texts(fused: FusedKernels, scalar: str) -> Iterator[FusedKernel]:
         yield FusedKernel(
             _symbol(program, fused, schedule),
             schedule.family,
-            ", ".join((_step_type(program, scalar, schedule), str(fused.head_dim), *(str(number) for number in schedule.shape))),
+            ", ".join((_step_type(program, scalar, schedule), str(fused.head_dim), *map(str, schedule.shape))),
             schedule.threads,
             schedule.shared_bytes,
             "<=" if program.endswith("_inference") else "==",
@@ -121,11 +121,11 @@ def index_lines(fused: FusedKernels) -> Iterator[str]:
 def _step_type(program: str, scalar: str, schedule: FusedSchedule) -> str:
     """The step in C++."""
     step = f"{program}_step<{scalar}>"
-    return f"Relayed<{step}, {schedule.narrow}>" if schedule.narrow else step
+    return f"Relayed<{', '.join((step, *map(str, schedule.relayed)))}>" if schedule.relayed else step
 
 
 def _symbol(program: str, fused: FusedKernels, schedule: FusedSchedule) -> str:
     """A name that tells a kernel from all others of its package."""
-    narrow = (f"narrow{schedule.narrow}",) if schedule.narrow else ()
-    words = (program, fused.dtype, fused.head_dim, schedule.family.name, *schedule.shape, *narrow)
+    relayed = ("relayed", *schedule.relayed) if schedule.relayed else ()
+    words = (program, fused.dtype, fused.head_dim, schedule.family.name, *schedule.shape, *relayed)
     return "_".join(str(word) for word in words)

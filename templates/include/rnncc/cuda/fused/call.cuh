@@ -93,21 +93,22 @@ struct Means<Step, decltype(void(Step::MEANS))> {
   __host__ __device__ static constexpr int of(int reduction) { return Step::MEANS[reduction]; }
 };
 
-// A step whose relayed sums are narrow: they have a head_dim of NARROW_. A kernel deals them out among its CTAs.
-template <class Step, int NARROW_>
+// A step whose relayed sums are narrow: they have a head_dim of NARROW_. A kernel deals them out among its CTAs. POLLS_:
+// how many pieces of 16 bytes a lane asks for at a time.
+template <class Step, int NARROW_, int POLLS_>
 struct Relayed : Step {
-  static constexpr int NARROW = NARROW_;
+  static constexpr int NARROW = NARROW_, POLLS = POLLS_;
 };
 template <class Step, class = void>
 struct Relays {
-  static constexpr int NARROW = 0, WRITES = 0;
+  static constexpr int NARROW = 0, POLLS = 8, WRITES = 0;
   __host__ __device__ static constexpr bool has_phase(int) { return false; }
   __host__ __device__ static constexpr int operand(int) { return 0; }
   __host__ __device__ static constexpr int write(int) { return -1; }
 };
 template <class Step>
 struct Relays<Step, decltype(void(Step::NARROW))> {
-  static constexpr int NARROW = Step::NARROW, WRITES = Step::RELAYED_WRITES;
+  static constexpr int NARROW = Step::NARROW, POLLS = Step::POLLS, WRITES = Step::RELAYED_WRITES;
   __host__ __device__ static constexpr bool has_phase(int phase) { return phase >= 0 && has(Step::RELAYS, phase); }
   // `sum` is counted through all phases.
   __host__ __device__ static constexpr int operand(int sum) { return Step::RELAYED_TO[sum]; }

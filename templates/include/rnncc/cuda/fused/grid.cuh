@@ -20,6 +20,7 @@ struct GridShape : GridLayout<Step_, H_, UNIT_BLOCKS_, K_WARPS_, ENTRY_TILES_> {
   using typename Layout::Step;
   static constexpr int REGISTER_TILES[] = {REGISTER_TILES_...};
   static constexpr int POLLS = ENTRY_TILES * Message<E>::PARTS;
+  static constexpr int MOST_POLLS = Relays<Step>::POLLS;  // pieces of 16 bytes that a lane asks for at a time
 
   template <int P, class = void>
   struct Phase : Layout::template OfPhase<P> {
@@ -43,7 +44,7 @@ struct GridShape : GridLayout<Step_, H_, UNIT_BLOCKS_, K_WARPS_, ENTRY_TILES_> {
       // The chunks of all runs follow each other.
       static constexpr int FIRST_CHUNK = Run<R - 1>::END_CHUNK, END_CHUNK = FIRST_CHUNK + CHUNKS;
       // Whether some terms of chunks belong to no operand. Their places are never written.
-      static constexpr bool PADDED = DEPTH > WIDTH || CHUNKS * Of::SHARERS * 32 > OPERANDS* DEPTH;
+      static constexpr bool PADDED = DEPTH > WIDTH || CHUNKS* Of::SHARERS * 32 > OPERANDS* DEPTH;
       using Matrix = typename MatrixIf<
           (SUMS > 0), Resident<E, at_least_one(CHUNKS), at_least_one(HALVES), REGISTER_TILES[FIRST_RUN + R] / 2>>::type;
       // The run's part of the matrices in shared memory.
@@ -58,7 +59,7 @@ struct GridShape : GridLayout<Step_, H_, UNIT_BLOCKS_, K_WARPS_, ENTRY_TILES_> {
     using Matrix = typename MatrixIf<(Of::SUMS > 0), PerRun<Phase, MatrixOfRun>>::type;
     static constexpr int CHUNKS = Run<RUNS - 1>::END_CHUNK, MATRICES_END = Run<RUNS - 1>::MATRICES_END;
     static constexpr int BATCH =
-        CHUNKS * POLLS <= 8 ? at_least_one(CHUNKS) : at_least_one(8 / POLLS);  // chunks polled at a time
+        CHUNKS * POLLS <= MOST_POLLS ? at_least_one(CHUNKS) : at_least_one(MOST_POLLS / POLLS);  // polled at a time
   };
   template <class V>
   struct Phase<-1, V> {
@@ -116,7 +117,8 @@ class GridProducts {
             } else {
               const int term = (warp_ * Run::CHUNKS + c) * 32, operand = term / Phase::DEPTH,
                         k = term % Phase::DEPTH + q * 8;
-              const int half = 2 * m + i, sum = Run::sum_at(half % Run::SUMS), unit = unit0 + half / Run::SUMS * 8 + row;
+              const int half = 2 * m + i, sum = Run::sum_at(half % Run::SUMS),
+                        unit = unit0 + half / Run::SUMS * 8 + row;
               return half < Run::HALVES && operand < Run::OPERANDS
                          ? matrix8<Step, P, S::H>(call, own, sum, Run::FIRST_OPERAND + operand, seat.head, unit, k)
                          : Terms<E>{};
@@ -140,8 +142,7 @@ class GridProducts {
     });
     // Where the warp has one run, its operands begin further on.
     const int own_run = Phase::HAS_ONE ? run_of<P>() : 0;
-    if constexpr (Phase::HAS_ONE)
-      from += uint32_t(own_run * Phase::template Run<0>::OPERANDS * Phase::OPERAND_BYTES);
+    if constexpr (Phase::HAS_ONE) from += uint32_t(own_run * Phase::template Run<0>::OPERANDS * Phase::OPERAND_BYTES);
     const bool has_rows = !Phase::HAS_ONE || own_run < runs_of<Step, P>();
     const auto is_wanted = [&](int c) {
       bool wanted = true;

@@ -21,13 +21,15 @@ struct GridLayout {
   static_assert(TURNS == 1 || TURNS == 2);
   static constexpr int PHASES = Step::PHASES, LAST = PHASES - 1;
   static constexpr int DEPTH = ceil_div(H, 32) * 32;  // terms per operand, unless it was relayed
-  static constexpr int OPERAND_BYTES = DEPTH * int(sizeof(E)), OPERANDS = LastPhase<Step>::FIRST_OPERAND + LastPhase<Step>::OPERANDS;
+  static constexpr int OPERAND_BYTES = DEPTH * int(sizeof(E)),
+                       OPERANDS = LastPhase<Step>::FIRST_OPERAND + LastPhase<Step>::OPERANDS;
   static constexpr int SOURCES = H / 8, SOURCE_PIECES = ceil_div(SOURCES, 4);
 
   template <int P, class = void>
   struct OfPhase : PhaseOf<Step, P> {
     using PhaseOf<Step, P>::SUMS, PhaseOf<Step, P>::OPERANDS;
-    static constexpr bool RELAYS = rnncc::Relays<Step>::has_phase(P), TAKES_RELAYED = rnncc::Relays<Step>::has_phase(P - 1);
+    static constexpr bool RELAYS = rnncc::Relays<Step>::has_phase(P),
+                          TAKES_RELAYED = rnncc::Relays<Step>::has_phase(P - 1);
     // The exchange is [step][entry][head][operand][DEPTH], so that the terms that a warp reads follow each other. It has
     // the operands of all phases.
     static constexpr int WIDTH = TAKES_RELAYED ? rnncc::Relays<Step>::NARROW : H, DEPTH = ceil_div(WIDTH, 32) * 32,
@@ -239,7 +241,8 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
           relay.template send<P>(products, exchange_at(t), t);
           relay.template prefetch<P>(exchange_at(t + S::AHEAD), t + S::AHEAD);
           const OwnRows polled = Step::MASKED ? of_lane_entry : rows_of(lane);
-          if (Relay<S>::template prefetches<P>() && warp == S::K_WARPS - 1 && lane < entries && t + S::AHEAD < polled.steps)
+          if (Relay<S>::template prefetches<P>() && warp == S::K_WARPS - 1 && lane < entries &&
+              t + S::AHEAD < polled.steps)
             relay.prefetch_operands(
                 exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_entry + exchange_head), unit0);
         }
@@ -278,7 +281,8 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
         if (P == S::LAST && turn + 1 == S::TURNS) {
           // The lines of the exchange that will be polled come from memory into L2 before anyone polls.
           const OwnRows polled = Step::MASKED ? of_lane_entry : rows_of(lane);
-          if (Relays<Step>::NARROW == 0 && S::ITEMS < S::K_WARPS && warp == S::K_WARPS - 1 && lane < entries && t + S::AHEAD < polled.steps)
+          if (Relays<Step>::NARROW == 0 && S::ITEMS < S::K_WARPS && warp == S::K_WARPS - 1 && lane < entries &&
+              t + S::AHEAD < polled.steps)
 #pragma unroll
             for (int p = 0; p < S::OPERANDS; ++p)
               prefetch_l2(exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_entry + exchange_head +

@@ -51,8 +51,7 @@ struct FusedKernel {
   std::string folder, program, dtype, family, name;
   FusedScope scope = FusedScope::cluster;
   int64_t head_dim = 0, heads = 0;
-  int ctas = 0, threads = 0, shared_bytes = 0, group_batch = 0, multiple = 1, slots = 0, narrow = 0,
-      smallest_batch = 1;
+  int ctas = 0, threads = 0, shared_bytes = 0, group_batch = 0, multiple = 1, slots = 0, narrow = 0, smallest_batch = 1;
   int64_t pass_ns = 0, launch_ns = 0;
 };
 

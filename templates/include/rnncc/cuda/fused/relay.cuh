@@ -83,7 +83,8 @@ class Relay {
             constexpr int OPERAND = Relays<Step>::operand(I), WRITE = Relays<Step>::write(I);
             if (rows.sum == decltype(number)::value) operand = OPERAND, write = WRITE;
           });
-          const int tile = item / S::template Phase<P>::HALVES * 8, lane = threadIdx.x % 32, row = lane / 4, q = lane % 4;
+          const int tile = item / S::template Phase<P>::HALVES * 8, lane = threadIdx.x % 32, row = lane / 4,
+                    q = lane % 4;
           // As grid_loop.cuh has it: which entry and unit the lane stores.
           const int unit = rows.unit + (sizeof(E) == 4 ? row : 2 * q);
 #pragma unroll
@@ -113,8 +114,8 @@ class Relay {
       const int item = threadIdx.x / 32 + o * S::K_WARPS;
       const Place& place = place_[P][o];
       if (!place.exists) continue;
-      const float2 sum = products.template half_sum<P>(item % S::template Phase<P>::HALVES,
-                                                       item / S::template Phase<P>::HALVES);
+      const float2 sum =
+          products.template half_sum<P>(item % S::template Phase<P>::HALVES, item / S::template Phase<P>::HALVES);
       if constexpr (sizeof(E) == 4) {
         put(place, 0, t, exchange, message(sum.x));
         put(place, 1, t, exchange, message(sum.y));
@@ -182,9 +183,7 @@ class Relay {
       return P;
   }
   // Whether the lane stores an item's first unit.
-  RNNCC_DEVICE static bool has_first_unit() {
-    return sizeof(E) == 4 ? threadIdx.x % 32 < 4 : threadIdx.x % 4 == 0;
-  }
+  RNNCC_DEVICE static bool has_first_unit() { return sizeof(E) == 4 ? threadIdx.x % 32 < 4 : threadIdx.x % 4 == 0; }
   // How many places a phase has at most.
   template <int P = 0>
   static constexpr int most() {
