@@ -224,6 +224,41 @@ class FusedPhase:
 
 
 @dataclass(frozen=True, slots=True)
+class Relay:
+    """A sum that does nothing but go into the next phase.
+
+    operand  which operand of that phase it is
+    written  the name by which a tensor takes it, or ""
+    """
+
+    operand: int
+    written: str
+
+
+@dataclass(frozen=True, slots=True)
+class Relays:
+    """The phases whose sums are all relayed: nothing else is in the stage between such a phase and the next one.
+
+    width   which of the loop's widths all these sums have
+    size    that width, from the hidden size and the number of heads alone
+    phases  for each phase of the loop, the relays of its sums; () where a phase is not relayed
+    """
+
+    width: int
+    size: Dim
+    phases: tuple[tuple[Relay, ...], ...]
+
+    def takes(self, write: FusedWrite) -> bool:
+        """Whether a write takes a relayed sum. A stage behind a relayed phase has no others."""
+        return write.stage > 0 and bool(self.phases[write.stage - 1])
+
+    @property
+    def count(self) -> int:
+        """The relayed sums, which are as many operands."""
+        return sum(map(len, self.phases))
+
+
+@dataclass(frozen=True, slots=True)
 class FusedLoop:
     """One direction of a loop.
 
@@ -241,6 +276,8 @@ class FusedLoop:
     row_writes  values with one number per head that go to tensors [T, B, heads]
     late_sums   sums over all heads, which are taken after the loop
     waits       how many phases the program has as it is written. The alternating kernel runs those
+    relays      the phases whose sums do nothing but go into the next phase, if there are any. What takes their sums
+                comes last among the writes
     masked      whether the loop has the mask streams. ACTIVE is not among `rows`, since kernels know from the lengths
                 which batch entries a step is for
     """
@@ -259,6 +296,7 @@ class FusedLoop:
     row_writes: tuple[FusedWrite, ...] = ()
     late_sums: tuple[FusedLateSum, ...] = ()
     waits: int = 1
+    relays: Relays | None = None
 
     @property
     def head_dims(self) -> tuple[str, ...]:

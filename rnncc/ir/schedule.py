@@ -29,6 +29,8 @@ class FusedSchedule:
     group_batch     the largest batch of a group; None: the whole batch is one group
     multiple        groups have a multiple of so many batch entries, but for the last one
     slots           the steps whose operands the exchange of a grid holds; None: all steps
+    relayed         where the kernel deals relayed sums out among its CTAs, their head_dim, and how many pieces of 16
+                    bytes a lane asks for at a time
     smallest_batch  the smallest batch that the kernel runs
     launch_batch    the largest batch of a launch; None: a launch takes any batch, group after group
     heads           the number of heads that the kernel is laid out for
@@ -50,6 +52,7 @@ class FusedSchedule:
     group_batch: int | None
     multiple: int = 1
     slots: int | None = None
+    relayed: tuple[int, ...] = ()
     smallest_batch: int = 1
     launch_batch: int | None
     heads: int
@@ -58,6 +61,11 @@ class FusedSchedule:
     step_us: float
     solution: tuple[int, ...] = ()
     launch_us: float | None = None
+
+    @property
+    def narrow(self) -> int:
+        """The head_dim of the relayed sums that the kernel deals out; 0 where it does not."""
+        return next(iter(self.relayed), 0)
 
     @property
     def scope(self) -> str:

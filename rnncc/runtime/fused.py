@@ -271,10 +271,10 @@ def read_index(path: Path, capability: tuple[int, int] | None) -> list[_Line]:
     for text in path.read_text(encoding="utf-8").splitlines(keepends=True):
         program, dtype, head_dim, heads, family, scope, *numbers, name = text.split()
         ctas, threads, shared_bytes, group_batch, *more = map(int, numbers)
-        multiple, slots, smallest_batch, for_zeros, pass_ns, launch_ns = more
+        multiple, slots, narrow, smallest_batch, for_zeros, pass_ns, launch_ns = more
         positive = (int(head_dim), int(heads), ctas, threads, multiple, smallest_batch, pass_ns)
         is_whole = scope in _SCOPES and for_zeros in (0, 1) and text.endswith("\n")
-        if min(positive) < 1 or min(shared_bytes, group_batch, slots, launch_ns) < 0 or not is_whole:
+        if min(positive) < 1 or min(shared_bytes, group_batch, slots, narrow, launch_ns) < 0 or not is_whole:
             raise ValueError(f"{path}: {text}")
         lines.append(_Line(program, dtype, int(head_dim), int(heads), family, smallest_batch, name, capability))
     return lines

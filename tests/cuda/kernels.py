@@ -51,6 +51,8 @@ _OF_PROBLEM = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
 CORE, HEAD_NORM = Family("core", Scope.THREAD), Family("head_norm", Scope.THREAD)
 # A cell with sparse matrices: no shipped cell has any.
 SPARSE_LSTM = str(Path(__file__).resolve().parents[1] / "fixtures" / "sparselstm.rnn")
+# A cell with matrices of low rank: neither has any.
+LOW_RANK_LSTM = str(Path(__file__).resolve().parents[1] / "fixtures" / "lowranklstm.rnn")
 _FAMILIES = (ALTERNATING, SCAN, *FUSED)  # SCAN stands for all kernels of loops without products
 # The head_dim of fused kernels: large enough for clusters of several CTAs, too large for a cluster.
 HEAD_DIM = {Scope.CLUSTER: 256, Scope.GRID: 768, Scope.STEP: 2304}

@@ -35,6 +35,10 @@ CASES = [
     # Where the headers of architectures differ, they do for every cell.
     if case.cell == MAIN[0] or case.architecture == NEWEST
 ]
+# Sums that all CTAs of a grid share.
+LOW_RANK_CASES = [
+    kernels.Case(kernels.LOW_RANK_LSTM, GRID, dtype, NEWEST, masked=dtype == "bf16") for dtype in ("bf16", "f16")
+]
 # A scan, with lengths and resets too, whose registers are the limit.
 MASKED_SCAN = kernels.Case("mingru", SCAN, "bf16", NEWEST)
 # Elements that are not zero, in each type of words.
@@ -61,7 +65,9 @@ y = floor(v[t], grad=w -> 1/(1 + abs(w))**2)
 
 
 @needs_nvcc
-@pytest.mark.parametrize("case", [*kernels.SHARED, *CASES, *SPARSE_CASES, MASKED_SCAN, FLOAT_NEWTON], ids=str)
+@pytest.mark.parametrize(
+    "case", [*kernels.SHARED, *CASES, *SPARSE_CASES, *LOW_RANK_CASES, MASKED_SCAN, FLOAT_NEWTON], ids=str
+)
 def test_every_family_dtype_and_architecture(case: kernels.Case, tmp_path: Path) -> None:
     assert kernels.check(case, tmp_path) == ()
 

@@ -15,7 +15,7 @@ from rnncc.ir.family import ALTERNATING, FUSED, GATHER, GRID, SCAN, SCATTER, SPA
 from rnncc.language.source import Source
 from tests.compiling import lowered
 from tests.cuda import kernels, nvrtc
-from tests.cuda.kernels import CORE, HEAD_NORM, SPARSE_LSTM, Case
+from tests.cuda.kernels import CORE, HEAD_NORM, LOW_RANK_LSTM, SPARSE_LSTM, Case
 from tests.cuda.sources import write_files
 
 OLDEST, NEWEST = kernels.ARCHITECTURES
@@ -28,6 +28,8 @@ CASES = [
     (Case("gruv3", WIDE, "f16", NEWEST, masked=False), None),
     (Case(SPARSE_LSTM, SPARSE, "bf16", NEWEST, masked=False), None),
     (Case(SPARSE_LSTM, SPARSE, "f16", OLDEST, masked=False), None),
+    (Case(LOW_RANK_LSTM, GRID, "bf16", NEWEST, masked=False), None),
+    (Case(LOW_RANK_LSTM, GRID, "f32", OLDEST, masked=False), None),
     (Case("elman", ALTERNATING, "bf16", NEWEST, masked=False), None),
     (Case("paralstm", SCAN, "f32", NEWEST, masked=False), None),
     (Case("lstm", CORE, "bf16", OLDEST, masked=False), None),

@@ -12,6 +12,7 @@ from torch import Tensor
 from rnncc.ir.family import Scope
 from rnncc.ir.fused import FusedVector, FusedWrite, MatrixPart
 from rnncc.ir.kernel import EdgeSlot, Place, ReadSlot, StoredSlot, Table
+from rnncc.stages.schedule.facts import facts_of
 from tests.emulated.compiled import Kernel
 from tests.numeric.compare import Case, Problem, lies_once
 from tests.numeric.loops import Loop, Tensors
@@ -183,10 +184,10 @@ class _Call:
             operands = loop.operands * self.kernel.head_dim * self.dtype.itemsize
             self.exchange = torch.full((schedule.slots, places, operands), 0xFF, dtype=torch.uint8)
         elif schedule.family.scope is Scope.GRID:
-            depth = -(-self.kernel.head_dim // 32) * 32
+            terms = facts_of(loop, "bf16").exchanged_terms(self.kernel.head_dim, schedule.narrow)
             sources = -(-self.kernel.head_dim // 32) * 16
             reductions = sum(len(phase.reduced) for phase in loop.phases)
-            head = loop.operands * depth * self.dtype.itemsize + reductions * sources
+            head = terms * self.dtype.itemsize + reductions * sources
             self.exchange = torch.full((problem.steps, problem.batch, problem.heads * head), 0xFF, dtype=torch.uint8)
         step, entry = (*self.exchange.stride(), 0, 0)[:2]
         yield [struct.pack("<qqq", self.exchange.data_ptr(), step, entry)], b""

@@ -40,12 +40,14 @@ def lower(cell: Cell, adjoints: Sequence[Adjoint], masked: Cell, masked_adjoints
 
 
 def _loops(cell: Cell, adjoints: Sequence[Adjoint], *, masked: bool) -> Iterator[LoopPlan]:
+    solved = {size.name: size.solved for size in cell.sizes if size.solved is not None}
     for index, adjoint in enumerate(adjoints):
         values = unified(cell, value_table(cell) | {value.name: value for value in adjoint.values})
         forward, backward = (make(cell, values, adjoint, masked=masked) for make in (forward_program, backward_program))
         scan_backward = scan(backward)
         scan_forward = with_tangent(scan(forward), scan_backward)
         one_head = bool(cell.single_head_because)
-        fused = fuse(forward, one_head=one_head)
-        fused_backward = fuse(backward, forward if isinstance(fused, FusedLoop) else None, one_head=one_head)
+        fused = fuse(forward, one_head=one_head, solved=solved)
+        ahead = forward if isinstance(fused, FusedLoop) else None
+        fused_backward = fuse(backward, ahead, one_head=one_head, solved=solved)
         yield LoopPlan(index, masked, forward, backward, fused, fused_backward, scan_forward, scan_backward)

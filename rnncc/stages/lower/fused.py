@@ -14,8 +14,9 @@ A program becomes a fused step in this order. Each part has a module of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from rnncc.ir.dim import Dim
 from rnncc.ir.expr import references
 from rnncc.ir.fused import FusedLoop, FusedPhase, FusedStatement
 from rnncc.ir.kernel import Program
@@ -23,6 +24,7 @@ from rnncc.ir.plan import NoForm
 from rnncc.stages.lower.operations import Operation, made_by
 from rnncc.stages.lower.phases import Phased, in_fewest_phases, phase_of, phased
 from rnncc.stages.lower.reading import Unfit
+from rnncc.stages.lower.relays import known_sizes, relays_of
 from rnncc.stages.lower.shorten import Given, centred
 from rnncc.stages.lower.tensors import edges_of, late_sums_of, reads_of, writes_of
 from rnncc.stages.lower.units import MOST_TENSORS, Units
@@ -35,19 +37,21 @@ MOST_WAITS = 4 * MOST_PHASES
 MOST_BYTES = 30_000
 
 
-def fuse(program: Program, forward: Program | None = None, *, one_head: bool = False) -> FusedLoop | NoForm:
+def fuse(
+    program: Program, forward: Program | None = None, *, one_head: bool = False, solved: Mapping[str, Dim] | None = None
+) -> FusedLoop | NoForm:
     """The fused form, or why there is none. `forward`: the program that a backward one belongs to. `one_head`: the cell
-    has one head only."""
+    has one head only. `solved`: the cell's sizes that follow from others, by name."""
     try:
         units = Units(program, one_head=one_head)
         operations = [*units.operations()]
         zero_sums = frozenset() if forward is None else centred([*Units(forward, one_head=one_head).operations()])
-        return _loop(units, operations, Given(units.scalars(), zero_sums))
+        return _loop(units, operations, Given(units.scalars(), zero_sums), known_sizes(units.widths, solved or {}))
     except Unfit as reason:
         return NoForm(str(reason))
 
 
-def _loop(units: Units, operations: Sequence[Operation], given: Given) -> FusedLoop:
+def _loop(units: Units, operations: Sequence[Operation], given: Given, sizes: Mapping[int, Dim]) -> FusedLoop:
     waits = len(phased(operations).found)
     _require_phases(waits, MOST_WAITS)
     step = in_fewest_phases(units, operations, given)
@@ -66,6 +70,10 @@ def _loop(units: Units, operations: Sequence[Operation], given: Given) -> FusedL
     kept = tuple(name for name in _in_order(chain, phases) if last_use.get(name, 0) > made[name])
     reads, rows, vectors = reads_of(units, set().union(*uses))
     writes, row_writes = writes_of(units, made)
+    elsewhere = {*kept, *(edge.link for edge in edges), *(write.value for write in row_writes)}
+    relays = relays_of(phases, chain, writes, frozenset(elsewhere), sizes)
+    if relays:
+        writes = tuple(sorted(writes, key=relays.takes))
     reductions = max(len(phase.reduced) for phase in phases)
     if max(len(reads), len(rows), len(writes) + len(row_writes), reductions) > MOST_TENSORS:
         raise Unfit(f"a step reads or writes more than {MOST_TENSORS} tensors, or has as many sums and norms at once")
@@ -90,6 +98,7 @@ def _loop(units: Units, operations: Sequence[Operation], given: Given) -> FusedL
         row_writes,
         late_sums_of(units),
         waits,
+        relays,
     )
 
 

@@ -189,7 +189,7 @@ def _by_steps(kernels: tuple[FusedSchedule, ...], search: _Search) -> Iterator[F
 
 def _too_large(known: Facts, problem: Problem, target: Target) -> tuple[Limit, ...]:
     """What every kernel asks of the GPU's memory, where there is less."""
-    elements = problem.heads * known.matrix_elements(problem.head_dim, problem.head_dim)
+    elements = problem.heads * known.matrix_elements(problem.head_dim, problem.head_dim, known.narrow(problem))
     gigabytes = elements * problem.element_bytes / 1e9
     if gigabytes <= target.memory_gb:
         return ()

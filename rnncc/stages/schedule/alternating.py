@@ -58,10 +58,14 @@ def alternating_us(facts: Facts, problem: Problem, target: Target) -> float:
     rate, own = rates(target), _division(problem, target)
     rows, padded = own.unit_blocks * _UNIT_BLOCK, round_up(problem.head_dim, _CHUNK)
     held = (_HELD_32 if problem.is_float else _HELD_16) // own.batch_blocks
-    read = sum(ceil(phase.sums * own.unit_blocks, held) * phase.operands for phase in facts.phases)
-    operand_bytes = read * own.batch_blocks * _BATCH_BLOCK * padded * problem.element_bytes
+    narrow = facts.narrow(problem)
+    read = sum(
+        ceil(phase.sums * own.unit_blocks, held) * phase.operands * (narrow if narrow and takes_relayed else padded)
+        for phase, takes_relayed in facts.after_relays
+    )
+    operand_bytes = read * own.batch_blocks * _BATCH_BLOCK * problem.element_bytes
 
-    weights = facts.matrix_elements(rows, padded)  # of a tile
+    weights = facts.matrix_elements(rows, padded, narrow)  # of a tile
     weight_bytes = weights * problem.element_bytes
     resident = min(1.0, (target.shared_bytes - _OTHER_BYTES) / max(1, own.tiles * weight_bytes))
     streamed_bytes = (1 - resident) * weight_bytes

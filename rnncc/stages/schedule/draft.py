@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedSchedule, ceil
 from rnncc.ir.target import REGISTERS, Target
 from rnncc.language.diagnostics import InternalError
-from rnncc.stages.schedule.facts import Facts, beside_memory_us, reached_gb_s
+from rnncc.stages.schedule.facts import Facts, PhaseFacts, beside_memory_us, reached_gb_s
 from rnncc.stages.schedule.rates import Rates
 
 MOST_WARPS = 16
@@ -42,7 +42,7 @@ class Draft:
     total       the time of a step of the whole batch: the passes that it takes, times `step`
     busy        the part of `step` in which a CTA has its SM to itself; other CTAs of the SM wait
     needed      registers per thread, as counted; nvcc takes about `overcount` fewer
-    shape, tiles, ctas, threads, shared_bytes, registers, group_batch, launch_batch, multiple, slots
+    shape, tiles, ctas, threads, shared_bytes, registers, group_batch, launch_batch, multiple, slots, relayed
                 the fields of the same names of a FusedSchedule
     """
 
@@ -64,6 +64,7 @@ class Draft:
     launch_batch: Operand | None
     multiple: int = 1
     slots: int | None = None
+    relayed: tuple[Operand, ...] = ()
 
     def expected_us(
         self, solution: Solution, problem: Problem, target: Target, shared_bytes: int | None = None
@@ -83,7 +84,8 @@ class Draft:
         """All CTAs run at once. The memory through which they send each other operands and parts of reductions is
         cleared before. Where it holds all steps, that takes time per step (make_exchange in fused/run.h has the same
         size)."""
-        operands = self.facts.operands * round_up(problem.head_dim, 32) * problem.element_bytes
+        narrow = self.facts.narrow(problem) if self.relayed else 0
+        operands = self.facts.exchanged_terms(problem.head_dim, narrow) * problem.element_bytes
         reductions = self.facts.reductions * round_up(problem.head_dim // 8, 4) * 4
         exchanged = problem.batch * problem.heads * (operands + reductions) if self.slots is None else 0
         step_us = solution.value(self.step) / TENTHS_OF_NS
@@ -129,6 +131,7 @@ class Draft:
             group_batch=value(self.group_batch),
             multiple=self.multiple,
             slots=self.slots,
+            relayed=tuple(map(value, self.relayed)),
             launch_batch=None if self.launch_batch is None else value(self.launch_batch),
             heads=problem.heads,
             places=target.sms // ctas if is_grid else dict(target.clusters)[ctas],
@@ -157,32 +160,39 @@ def by(key: Expression, domain: range | tuple[int, ...], function: Callable[[int
     return lookup(key, {value: function(value) for value in domain})
 
 
-def held_variables(model: Model, name: str, facts: Facts, most: Sequence[int]) -> list[Variable]:
+def held_variables(model: Model, name: str, most: Sequence[int]) -> list[Variable]:
     """How many pairs of their matrices the products of each kind hold in registers: a variable per kind. A variable per
-    product would make the search look at every way of sharing the same number."""
-    names = [name] if len(facts.kinds) == 1 else [f"{name}_{number}" for number in range(len(facts.kinds))]
+    product would make the search look at every way of sharing the same number. `most`: how many those of each kind
+    have."""
+    names = [name] if len(most) == 1 else [f"{name}_{number}" for number in range(len(most))]
     return [model.integer(each, 0, limit) for each, limit in zip(names, most, strict=True)]
 
 
-def of_kinds(facts: Facts, parts: Sequence[Part]) -> list[Part]:
-    """What the products of each kind have together, from what each product has."""
-    found: dict[int, Part] = {}
-    for product, part in zip(facts.products, parts, strict=True):
-        found[product.sums] = found[product.sums] + part if product.sums in found else part
+def of_kinds(kinds: Sequence[Hashable], parts: Sequence[Part]) -> list[Part]:
+    """What the products of each kind have together, from the kind of each product, and what it has."""
+    found: dict[Hashable, Part] = {}
+    for kind, part in zip(kinds, parts, strict=True):
+        found[kind] = found[kind] + part if kind in found else part
     return list(found.values())
 
 
-def of_phases(facts: Facts, pairs: Sequence[Operand], held: Sequence[Operand]) -> tuple[Operand, ...]:
-    """The register tiles of each phase, from the pairs of each product and those that each kind holds in registers: the
-    first products of a kind hold all of theirs."""
-    left, own, tiles = dict(zip(facts.kinds, held, strict=True)), iter(pairs), []
-    for phase in facts.phases:
+def of_phases(kinds: Sequence[Hashable], pairs: Sequence[Operand], held: Sequence[Operand]) -> tuple[Operand, ...]:
+    """The register tiles of each phase, from its kind, or None where it has no product; the pairs of each product; and
+    those that each kind holds in registers: the first products of a kind hold all of theirs."""
+    known = dict.fromkeys(kind for kind in kinds if kind is not None)
+    left, own, tiles = dict(zip(known, held, strict=True)), iter(pairs), []
+    for kind in kinds:
         taken: Operand = 0
-        if phase.operands:
-            taken = minimum(next(own), left[phase.sums])
-            left[phase.sums] = left[phase.sums] - taken
+        if kind is not None:
+            taken = minimum(next(own), left[kind])
+            left[kind] = left[kind] - taken
         tiles.append(2 * taken)
     return tuple(tiles)
+
+
+def kind_of(phase: PhaseFacts) -> int | None:
+    """The kind of a phase's product: products with as many sums are alike to a model."""
+    return phase.sums if phase.operands else None
 
 
 def summed(parts: Iterable[Operand]) -> Operand:

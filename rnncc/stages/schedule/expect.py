@@ -54,7 +54,7 @@ def expected(loop: FusedLoop, schedule: Schedule, problem: Problem, target: Targ
         return Expected(_LAUNCH_US, alternating_us(known, problem, target))
     if kernel.family.scope is Scope.STEP:
         return Expected(_LAUNCH_US, stepwise_us(known, problem, target))
-    elements = known.matrix_elements(problem.head_dim, problem.head_dim)
+    elements = known.matrix_elements(problem.head_dim, problem.head_dim, known.narrow(problem))
     matrix_kb = elements * problem.element_bytes / (1024 * kernel.ctas)
     fill = _TRANSPOSED_FILL_US if loop.phases[0].transposed else _FILL_US
     launches = kernel.launches(problem.batch)
@@ -81,7 +81,7 @@ def after_us(loop: FusedLoop, problem: Problem, steps: int, target: Target) -> f
     known, rows = facts_of(loop, problem.dtype), steps * problem.batch
     if not known.matrices:
         return 0.0
-    elements = known.matrix_elements(problem.head_dim, problem.head_dim)
+    elements = known.matrix_elements(problem.head_dim, problem.head_dim, known.narrow(problem))
     products_us = rows * problem.heads * elements / product_rate(target, problem.dtype)
     count, product_us = known.matrices, products_us / known.matrices
     # To read the cotangents of a gate, or the states, and write them; or to read both.

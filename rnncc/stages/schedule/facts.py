@@ -4,13 +4,16 @@ numbers."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from rnncc.ir.dim import Dim, evaluate
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
 from rnncc.ir.fused import FusedLoop, FusedPhase
 from rnncc.ir.kernel import Place, Table
 from rnncc.ir.problem import Problem
+from rnncc.ir.schedule import ceil
 from rnncc.ir.structure import Sparsity
 from rnncc.ir.target import Target
 from rnncc.language.operators import OPERATORS
@@ -34,6 +37,7 @@ class PhaseFacts:
 
     sparsity what its matrices have of the density of the densest and of blocks, where all are sparse
     parts    where some sum does not take some operand: a product for each run of operands that the same sums take
+    relays   whether its sums do nothing but go into the next phase
     """
 
     sums: int
@@ -41,11 +45,12 @@ class PhaseFacts:
     reductions: int = 0
     sparsity: Sparsity | None = None
     parts: tuple[PhaseFacts, ...] = ()
+    relays: bool = False
 
     @property
     def runs(self) -> tuple[PhaseFacts, ...]:
         """The phase's product as one or several, in which each sum takes each operand."""
-        return self.parts or (replace(self, reductions=0),)
+        return self.parts or (replace(self, reductions=0, relays=False),)
 
     @property
     def matrices(self) -> int:
@@ -71,6 +76,8 @@ class Facts:
     widths               the number of widths that values have
     masked               whether batch entries have lengths and resets
     waits                how often the CTAs of the alternating kernel wait for each other in a step
+    relayed              the width of relayed sums, if there are any
+    relayed_writes       the tensors that take them
     """
 
     phases: tuple[PhaseFacts, ...]
@@ -88,6 +95,8 @@ class Facts:
     widths: int
     masked: bool
     waits: int
+    relayed: Dim | None = None
+    relayed_writes: int = 0
 
     @property
     def sums(self) -> int:
@@ -103,6 +112,33 @@ class Facts:
     def split(self) -> Facts:
         """The facts with each run as a phase. Models ask them what products hold, and nothing else."""
         return replace(self, phases=tuple(run for phase in self.phases for run in phase.runs))
+
+    def narrow(self, problem: Problem) -> int:
+        """The head_dim of relayed sums, where kernels of the grid family deal them out; 0 where they do not."""
+        if self.relayed is None:
+            return 0
+        width = evaluate(self.relayed, {"H": problem.hidden, "num_heads": problem.heads})
+        head_dim = width // problem.heads
+        return head_dim if 0 < head_dim < problem.head_dim and width % (8 * problem.heads) == 0 else 0
+
+    def dealt(self, problem: Problem) -> Facts:
+        """The facts as a kernel has them that deals relayed sums out: items do not write them."""
+        floats = self.relayed_writes if problem.is_float else 0
+        return replace(
+            self,
+            writes=self.writes - self.relayed_writes + floats,
+            float_writes=self.float_writes - floats,
+            item_registers=self.item_registers - self.relayed_writes,
+            unit_bytes=self.unit_bytes - 2 * (self.relayed_writes + floats),
+        )
+
+    def exchanged_terms(self, head_dim: int, narrow: int) -> int:
+        """The terms of all operands of a head and batch entry as CTAs of a grid send them, with those that fill up
+        chunks of 32. `narrow`: the head_dim of relayed sums, or 0."""
+        return sum(
+            phase.operands * 32 * ceil(narrow if narrow and takes_relayed else head_dim, 32)
+            for phase, takes_relayed in self.after_relays
+        )
 
     @property
     def is_sparse(self) -> bool:
@@ -134,10 +170,21 @@ class Facts:
         """Recurrent matrices [head_dim, head_dim] per head."""
         return sum(phase.matrices for phase in self.phases)
 
-    def matrix_elements(self, rows: int, terms: int) -> int:
+    def matrix_elements(self, rows: int, terms: int, narrow: int = 0) -> int:
         """The elements of one head's matrices in so many rows of each sum and so many columns of each operand. All
-        costs of a matrix are made from this number."""
-        return self.matrices * rows * terms
+        costs of a matrix are made from this number. `narrow`: the head_dim of relayed sums, where it is known."""
+        if not narrow:
+            return self.matrices * rows * terms
+        return sum(
+            run.matrices * (min(rows, narrow) if phase.relays else rows) * (narrow if takes_relayed else terms)
+            for phase, takes_relayed in self.after_relays
+            for run in phase.runs
+        )
+
+    @property
+    def after_relays(self) -> Iterator[tuple[PhaseFacts, bool]]:
+        """Each phase, and whether it takes the sums of a relayed one."""
+        return zip(self.phases, (False, *(phase.relays for phase in self.phases)), strict=False)
 
     @property
     def read_pieces(self) -> int:
@@ -177,8 +224,10 @@ def facts_of(loop: FusedLoop, dtype: str) -> Facts:
     float_writes = sum(is_float(write.place) for write in loop.writes)
     carries = len(loop.edges) + len(loop.kept)
     pieces = len(loop.reads) + float_reads
+    relays = loop.relays
+    relayed = (False,) * len(loop.phases) if relays is None else map(bool, relays.phases)
     return Facts(
-        phases=tuple(map(_phase_facts, loop.phases)),
+        phases=tuple(map(_phase_facts, loop.phases, relayed)),
         carries=carries,
         reads=len(loop.reads) - float_reads,
         float_reads=float_reads,
@@ -195,10 +244,12 @@ def facts_of(loop: FusedLoop, dtype: str) -> Facts:
         widths=len(loop.widths),
         masked=loop.masked,
         waits=loop.waits,
+        relayed=None if relays is None else relays.size,
+        relayed_writes=0 if relays is None else sum(map(relays.takes, loop.writes)),
     )
 
 
-def _phase_facts(phase: FusedPhase) -> PhaseFacts:
+def _phase_facts(phase: FusedPhase, relays: bool) -> PhaseFacts:
     parts = [PhaseFacts(sum(taken), count, 0, phase.sparsity) for taken, count in Counter(phase.taken_by).items()]
     return PhaseFacts(
         len(phase.sums),
@@ -206,6 +257,7 @@ def _phase_facts(phase: FusedPhase) -> PhaseFacts:
         len(phase.reduced),
         phase.sparsity,
         tuple(parts) if phase.has_holes else (),
+        relays,
     )
 
 

@@ -19,6 +19,7 @@ from rnncc.stages.schedule.draft import (
     elements,
     fragments_of,
     held_variables,
+    kind_of,
     of_kinds,
     of_phases,
     piece_registers,
@@ -54,9 +55,10 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     most = ceil(problem.head_dim, 32) + 64
     range_length = model.integer("range_length", 1, most)  # chunks of 32 terms per K warp and operand
     own_pairs = [phase.operands * range_length for phase in facts.products]
-    pairs = of_kinds(facts, own_pairs)
-    most_pairs = of_kinds(facts, [phase.operands * most for phase in facts.products])
-    register_pairs = held_variables(model, "register_pairs", facts, most_pairs)
+    kinds = [phase.sums for phase in facts.products]
+    pairs = of_kinds(kinds, own_pairs)
+    most_pairs = of_kinds(kinds, [phase.operands * most for phase in facts.products])
+    register_pairs = held_variables(model, "register_pairs", most_pairs)
 
     items = model.integer("items", 1, _MOST_ITEMS)  # per CTA, of 8 units each
     dim = ctas * items  # in blocks of 8 units
@@ -124,6 +126,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         + multiplied
         + rate.spill * spilled
     )
+    register_tiles = of_phases([*map(kind_of, facts.phases)], own_pairs, register_pairs)
     return Draft(
         family=GATHER,
         facts=facts,
@@ -133,7 +136,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         busy=ceil_div(warps * (rate.issue + posts + item * owned), 4) + joined + multiplied,
         needed=needed,
         overcount=_OVERCOUNT,
-        shape=(ctas, unit_warps, k_warps, unit_blocks, 1, *of_phases(facts, own_pairs, register_pairs)),
+        shape=(ctas, unit_warps, k_warps, unit_blocks, 1, *register_tiles),
         tiles={
             "ctas": ctas,
             "unit_warps": unit_warps,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rnncc.constrint import Model, ceil_div, minimum
+from collections.abc import Callable
+
+from rnncc.constrint import Expression, Model, ceil_div, minimum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import GRID
 from rnncc.ir.problem import Problem
@@ -15,7 +17,6 @@ from rnncc.stages.schedule.draft import (
     Draft,
     by,
     elements,
-    fragments_of,
     held_variables,
     of_kinds,
     of_phases,
@@ -26,13 +27,15 @@ from rnncc.stages.schedule.draft import (
     share,
     summed,
 )
-from rnncc.stages.schedule.facts import Facts, PhaseFacts
+from rnncc.stages.schedule.facts import Facts
+from rnncc.stages.schedule.parts import K_WARPS, Part, phase_parts
 from rnncc.stages.schedule.rates import rates
 
-_K_WARPS = 8  # such a CTA may use all registers of its SM, and each thread 255, the most there are
 _UNIT_BLOCKS = (1, 2, 3, 4)
+_MORE_UNIT_BLOCKS = (1, 2, 3, 4, 5, 6, 7, 8)  # where relayed sums are dealt out: then units hold less of the matrices
 _TILES = (1, 2, 4)
 _POLLED = 8  # pieces of 16 bytes that a lane asks for at a time
+_MORE_POLLED, _POLLED_REGISTERS = (8, 16), 4  # where relayed sums are dealt out; registers for a piece more
 # Registers per thread beside its part of the matrix: for what it always has and the words it polls; per tile of the
 # batch; per sums of 16 rows; per operand of an item, and more where an index is divided by 3. Half of an item's
 # registers live while products run. These numbers are fitted to 386 kernels of 16-bit numbers that nvcc 13 made (LSTM,
@@ -52,59 +55,76 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     """Make the model for one loop, problem and GPU."""
     rate, element = rates(target), elements(problem)
     model = Model()
-    unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # blocks of 8 units per CTA
+    narrow = facts.narrow(problem)
+    if narrow:
+        facts = facts.dealt(problem)
+    choices = _MORE_UNIT_BLOCKS if narrow else _UNIT_BLOCKS
+    unit_blocks = model.choice("unit_blocks", choices)  # blocks of 8 units per CTA
     tiles = model.choice("tiles", _TILES)  # tiles of 8 batch entries per group
+    polled = model.choice("polled", _MORE_POLLED) if narrow else _POLLED  # pieces that a lane asks for at a time
     phases = len(facts.phases)
-    split = facts.split  # a kernel holds nothing where a sum does not take an operand
-
-    def chunks_of(run: PhaseFacts) -> int:
-        """Chunks of 32 terms per warp."""
-        return ceil(run.operands * ceil(problem.head_dim, 32), _K_WARPS)
-
-    own_chunks = [chunks_of(run) for run in split.products]
-    phase_chunks = [sum(map(chunks_of, phase.runs)) for phase in facts.products]
-    chunks = of_kinds(split, own_chunks)
-    register_chunks = held_variables(model, "register_chunks", split, chunks)
 
     def ctas_of(unit_block_count: int) -> int:
         return ceil(problem.head_dim, 8 * unit_block_count)
 
+    parted = [*phase_parts(facts, problem.head_dim, narrow, ctas_of)]
+    products = [part for phase in parted for part in phase.parts]  # what warps hold and multiply
+    kinds = {part.kind: part for part in products}
+    own_chunks = [part.chunks for part in products]
+    chunks = of_kinds([part.kind for part in products], own_chunks)
+    register_chunks = held_variables(model, "register_chunks", chunks)
+
     def seats(unit_block_count: int) -> int:
         return target.sms // (problem.heads * ctas_of(unit_block_count))
 
-    def chunks_at_a_time(tile_count: int, product_chunks: int) -> int:
+    def chunks_at_a_time(tile_count: int, product_chunks: int, most: int = _POLLED) -> int:
         polls = tile_count * element.size // 2
-        return product_chunks if product_chunks * polls <= _POLLED else max(1, _POLLED // polls)
+        return product_chunks if product_chunks * polls <= most else max(1, most // polls)
 
     reducing = [phase for phase in facts.phases if phase.reductions]
-    parts = ceil(problem.head_dim, 32)  # of each reduction: what four blocks of units give, in a piece of 16 bytes
+    pieces = ceil(problem.head_dim, 32)  # of each reduction: what four blocks of units give, in a piece of 16 bytes
+    phase_chunks = [phase.chunks for phase in parted if phase.parts]
 
     def received_polls(tile_count: int) -> int:
-        own = tile_count * ceil(parts, 4 * _K_WARPS)  # pieces that a lane receives for each number of a reduction
+        own = tile_count * ceil(pieces, 4 * K_WARPS)  # pieces that a lane receives for each number of a reduction
         return sum(ceil(own, max(1, _POLLED // phase.reductions)) for phase in reducing)
 
-    def polls_of_products(tile_count: int) -> int:
-        return sum(ceil(each, chunks_at_a_time(tile_count, each)) for each in phase_chunks)
+    def polls_of_products(tile_count: int, most: int) -> int:
+        return sum(ceil(each, chunks_at_a_time(tile_count, each, most)) for each in phase_chunks)
 
-    ctas = by(unit_blocks, _UNIT_BLOCKS, ctas_of)
+    def by_polls(function: Callable[[int, int], int]) -> Expression:
+        """A function of the tiles, and of how many pieces a lane asks for at a time."""
+        if not narrow:
+            return by(tiles, _TILES, lambda n: function(n, _POLLED))
+        # One table for the two choices: its key is 8 * polled + tiles. It has entries that no choice needs.
+        keys = range(8 * max(_MORE_POLLED) + 8)
+        return by(8 * polled + tiles, keys, lambda key: function(max(1, key % 8), max(_POLLED, key // 8)))
+
+    def fragments_of(part: Part) -> Expression:
+        return by(unit_blocks, choices, lambda u: element.fragments(part.halves(u)))
+
+    ctas = by(unit_blocks, choices, ctas_of)
     model.require(
         problem.heads * ctas <= target.sms, because="residency: the CTAs of all heads run at once, one per SM"
     )
-    launch_batch = TILE_BATCH * tiles * by(unit_blocks, _UNIT_BLOCKS, seats)
+    launch_batch = TILE_BATCH * tiles * by(unit_blocks, choices, seats)
     model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
+    if (runs := max(phase.runs for phase in parted)) > 1:
+        model.require(ctas >= runs, because="runs: each CTA has relayed sums that take the same operands")
 
-    fragments = [by(unit_blocks, _UNIT_BLOCKS, fragments_of(element, sums)) for sums in split.kinds]
+    fragments = [*map(fragments_of, kinds.values())]
     most_fragments = by(
         unit_blocks,
-        _UNIT_BLOCKS,
-        lambda u: max(sum(element.fragments(run.sums * u) for run in phase.runs) for phase in facts.phases),
+        choices,
+        lambda u: max(sum(element.fragments(part.halves(u)) for part in phase.parts) for phase in parted),
     )
-    most_chunks, most_operands = max(phase_chunks, default=0), max(phase.operands for phase in facts.phases)
+    most_chunks = max(phase_chunks, default=0)
+    most_operands = max(phase.made for phase in parted)
     items = unit_blocks * tiles
-    owned = ceil_div(items, _K_WARPS)
+    owned = ceil_div(items, K_WARPS)
     received_registers = _RECEIVED_REGISTERS * any(phase.reductions > 1 for phase in reducing)
-    received_bytes = max((128 * ceil(phase.reductions * parts, 4) for phase in reducing), default=0)  # per tile
-    halves = [sums * unit_blocks for sums in split.kinds]
+    received_bytes = max((128 * ceil(phase.reductions * pieces, 4) for phase in reducing), default=0)  # per tile
+    halves = [by(unit_blocks, choices, part.halves) for part in kinds.values()]
     matrix_registers = PAIR_REGISTERS * summed(f * held for f, held in zip(fragments, register_chunks, strict=True))
     spilled: Operand = 0
     if element.is_float:
@@ -112,61 +132,64 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         needed = (
             BASE_REGISTERS
             + facts.item_registers * owned
-            + piece_registers(facts, items, _K_WARPS)
+            + piece_registers(facts, items, K_WARPS)
             + _FLOAT_SUM_REGISTERS * most_fragments * tiles
             + _FLOAT_REGISTERS
-            + by(tiles, _TILES, lambda n: 2 * element.size * n * chunks_at_a_time(n, most_chunks))
+            + by_polls(lambda n, most: 2 * element.size * n * chunks_at_a_time(n, most_chunks, most))
             + (_FLOAT_OPERAND_REGISTERS + _ADDRESS_REGISTERS * most_chunks * tiles if several else 0)
             + _FAR_REGISTERS * max(0, most_chunks - _NEAR_CHUNKS)
             + PAIR_REGISTERS * most_fragments
             + received_registers
             + matrix_registers
         )
-        spilled = require_registers(model, needed, registers_of(_K_WARPS))
+        spilled = require_registers(model, needed, registers_of(K_WARPS))
     else:
         needed = (
             _BASE_REGISTERS
             + (ceil(facts.item_registers, 2) + _OPERAND_REGISTERS * most_operands) * owned
-            + by(unit_blocks, _UNIT_BLOCKS, lambda u: _ODD_REGISTERS * most_operands if u == 3 else 0)
+            + by(unit_blocks, choices, lambda u: _ODD_REGISTERS * most_operands if u & (u - 1) else 0)
             + _TILE_REGISTERS * tiles
             + _SUM_REGISTERS * most_fragments * tiles
             + _PHASE_REGISTERS * (phases - 1)
+            + by_polls(lambda n, most: _POLLED_REGISTERS * max(0, n * chunks_at_a_time(n, most_chunks, most) - _POLLED))
             + received_registers
             + matrix_registers
         )
         model.require(
-            needed <= registers_of(_K_WARPS),
+            needed <= registers_of(K_WARPS),
             because="registers: a thread holds its part of the matrix, sums, operands and items",
         )
     shared_chunks = [most - held for most, held in zip(chunks, register_chunks, strict=True)]
-    matrix_bytes = element.half_bytes * _K_WARPS * summed(h * own for h, own in zip(halves, shared_chunks, strict=True))
-    staged = _K_WARPS * element.operand_bytes * tiles if element.is_float else 0
+    matrix_bytes = element.half_bytes * K_WARPS * summed(h * own for h, own in zip(halves, shared_chunks, strict=True))
+    staged = K_WARPS * element.operand_bytes * tiles if element.is_float else 0
     # One table for the two choices: its key is 8 * unit_blocks + tiles.
-    both = range(8 * max(_UNIT_BLOCKS) + 8)
+    both = range(8 * max(choices) + 8)
     traffic_bytes = by(8 * unit_blocks + tiles, both, lambda key: facts.traffic_bytes(key // 8, TILE_BATCH * (key % 8)))
-    shared_bytes = 256 * _K_WARPS * facts.sums * items + received_bytes * tiles + matrix_bytes + staged + traffic_bytes
+    most_parts = by(unit_blocks, choices, lambda u: max(phase.halves(u) * phase.sharers for phase in parted))
+    shared_bytes = 256 * most_parts * tiles + received_bytes * tiles + matrix_bytes + staged + traffic_bytes
     require_shared(model, shared_bytes, target)
 
-    group = minimum(TILE_BATCH * tiles, by(unit_blocks, _UNIT_BLOCKS, lambda u: share(problem.batch, seats(u))))
+    group = minimum(TILE_BATCH * tiles, by(unit_blocks, choices, lambda u: share(problem.batch, seats(u))))
     readers = problem.heads * ctas * ceil_div(problem.batch, group)
     item = rate.grid_piece * facts.pieces + rate.operation * facts.operations
     step = (
-        rate.poll * by(tiles, _TILES, lambda n: polls_of_products(n) + received_polls(n))
+        rate.poll * by_polls(lambda n, most: polls_of_products(n, most) + received_polls(n))
         # Reads of L2 hide each other in part.
-        + ceil_div(6 * element.size * facts.operands * problem.head_dim * group * readers, target.l2_gb_s)
+        + ceil_div(6 * element.size * sum(phase.terms for phase in parted) * group * readers, target.l2_gb_s)
         + rate.grid
         + phases * rate.grid_entry * group
         + rate.join * len(reducing)
-        + rate.part * facts.reductions * parts
-        + rate.half * sum(phase.sums for phase in facts.phases) * items
+        + rate.part * facts.reductions * pieces
+        + rate.half * by(unit_blocks, choices, lambda u: sum(phase.halves(u) for phase in parted)) * tiles
         + element.product(rate)
-        * ceil(_K_WARPS, 4)
+        * ceil(K_WARPS, 4)
         * summed(f * n for f, n in zip(fragments, chunks, strict=True))
         * tiles
         + ceil_div(rate.matrix * matrix_bytes, 1024)
         + rate.spill * spilled
         + item * owned
     )
+    held_kinds = [kind for phase in parted for kind in ([part.kind for part in phase.parts] or [None])]
     return Draft(
         family=GRID,
         facts=facts,
@@ -176,20 +199,22 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         busy=step,
         needed=needed,
         overcount=0,
-        shape=(unit_blocks, _K_WARPS, tiles, *of_phases(split, own_chunks, register_chunks)),
+        shape=(unit_blocks, K_WARPS, tiles, *of_phases(held_kinds, own_chunks, register_chunks)),
         tiles={
             "ctas": ctas,
             "unit_tile": 8 * unit_blocks,
-            "k_warps": _K_WARPS,
+            "k_warps": K_WARPS,
             "batch_tile": TILE_BATCH * tiles,
             "register_pairs": summed(register_chunks),
             "shared_pairs": summed(shared_chunks),
             "spilled_registers": spilled,
+            **({"narrow": narrow, "polled": polled} if narrow else {}),
         },
         ctas=ctas,
-        threads=32 * _K_WARPS,
+        threads=32 * K_WARPS,
         shared_bytes=shared_bytes,
-        registers=registers_of(_K_WARPS),
+        registers=registers_of(K_WARPS),
         group_batch=TILE_BATCH * tiles,
         launch_batch=launch_batch,
+        relayed=(narrow, polled) if narrow else (),
     )

@@ -66,6 +66,8 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program, dim: Callable
         "totals": len(totals),
         "widths": len(fused.widths) if fused else 0,
         "handed": len(form.kept),
+        "relayed": fused.relays.count if fused and fused.relays else 0,
+        "relayed_width": fused.relays.width if fused and fused.relays else 0,
     }
     yield from (numbers(f"info_{name}", entries) for name, entries in lists.items() if entries)
     yield struct(

@@ -94,7 +94,7 @@ def kernel_texts(fused: FusedKernels, scalar: str) -> Iterator[FusedKernel]:
         yield FusedKernel(
             _symbol(program, fused, schedule),
             schedule.family,
-            ", ".join((f"{program}_step<{scalar}>", str(fused.head_dim), *(str(number) for number in schedule.shape))),
+            ", ".join((_step_type(program, scalar, schedule), str(fused.head_dim), *map(str, schedule.shape))),
             schedule.threads,
             schedule.shared_bytes,
             "<=" if program.endswith("_inference") else "==",
@@ -111,14 +111,21 @@ def index_lines(fused: FusedKernels) -> Iterator[str]:
         words = (
             program, fused.dtype, fused.head_dim, fused.heads, schedule.family.name, schedule.family.scope.value,
             schedule.ctas, schedule.threads, schedule.shared_bytes, schedule.group_batch or 0, schedule.multiple,
-            schedule.slots or 0, schedule.smallest_batch, int(schedule.family.for_zeros),
+            schedule.slots or 0, schedule.narrow, schedule.smallest_batch, int(schedule.family.for_zeros),
             round(1000 * schedule.pass_us), round(1000 * (schedule.launch_us or 0)),
             _symbol(program, fused, schedule),
         )  # fmt: skip
         yield " ".join(str(word) for word in words)
 
 
+def _step_type(program: str, scalar: str, schedule: FusedSchedule) -> str:
+    """The step in C++."""
+    step = f"{program}_step<{scalar}>"
+    return f"Relayed<{', '.join((step, *map(str, schedule.relayed)))}>" if schedule.relayed else step
+
+
 def _symbol(program: str, fused: FusedKernels, schedule: FusedSchedule) -> str:
     """A name that tells a kernel from all others of its package."""
-    words = (program, fused.dtype, fused.head_dim, schedule.family.name, *schedule.shape)
+    relayed = ("relayed", *schedule.relayed) if schedule.relayed else ()
+    words = (program, fused.dtype, fused.head_dim, schedule.family.name, *schedule.shape, *relayed)
     return "_".join(str(word) for word in words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rnncc.ir.fused import FusedLoop, FusedWrite, ReductionKind
+from rnncc.ir.fused import FusedLoop, FusedWrite, ReductionKind, Relay
 from rnncc.ir.kernel import Table
 from rnncc.ir.scan import ScanLoop, row_values
 
@@ -65,6 +65,7 @@ def fused_constants(loop: FusedLoop) -> Iterator[StepConstant]:
     if any(phase.has_holes for phase in loop.phases):
         yield _list("uint64_t", "TAKEN_BY", [bits(taken) for phase in loop.phases for taken in phase.taken_by])
     yield from _rules(loop)
+    yield from _relays(loop)
     yield _list("uint64_t", "WRITES_OF_STAGE", [bits(own) for own in by_stage])
     yield _members("ROW_FLOAT", [(row.name, row.place.table is Table.SAVED) for row in loop.rows])
     yield _members("ROW_PER_HEAD", [(row.name, row.per_head) for row in loop.rows])
@@ -105,6 +106,23 @@ def _rules(loop: FusedLoop) -> Iterator[StepConstant]:
             for rule in rules
         )
         yield StepConstant("MatrixRule", "RULES[]", f"{{{', '.join(texts)}}}")
+
+
+def _relays(loop: FusedLoop) -> Iterator[StepConstant]:
+    """What is said of relayed phases, where there are some."""
+    relays = loop.relays
+    if relays is None:
+        return
+    numbers_of = {write.value: number for number, write in enumerate(loop.writes) if relays.takes(write)}
+    yield StepConstant("uint64_t", "RELAYS", bits(map(bool, relays.phases)))
+    yield from numbers({"RELAYED_WRITES": len(numbers_of)})
+    of_sums = [
+        (relay.operand, numbers_of.get(relay.written, -1))
+        for phase, own in zip(loop.phases, relays.phases, strict=True)
+        for relay in own or (Relay(0, ""),) * len(phase.sums)
+    ]
+    yield _list("int", "RELAYED_TO", [str(operand) for operand, _ in of_sums])
+    yield _list("int", "RELAYED_WRITE", [str(write) for _, write in of_sums])
 
 
 def _means(loop: FusedLoop) -> Iterator[StepConstant]:

@@ -175,6 +175,8 @@ struct LoopInfo {
   int16_t late_sums;            // over all heads, taken after the loop
   int16_t widths;               // of the values of a fused loop; 0 for any other loop
   int16_t handed;               // values that stages of a step hand on, besides edges
+  int16_t relayed;              // operands that are sums of the phase before, with nothing in between
+  int16_t relayed_width;        // their width, among the `widths`
   int16_t denser_dim;           // 1 where masks are denser than planned; dim 0, which is 0, where there is none
   const int16_t* width_dims;    // of the program's dims
   const int16_t* matrices;      // [products], of the program's matrices; -1: given by a rule, or none

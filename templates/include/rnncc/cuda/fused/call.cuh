@@ -43,6 +43,13 @@
 //   LARGEST             the set of those that are the largest of all numbers. The others are sums, or moments.
 // Where a phase has holes, the step has one entry per operand of all phases of this:
 //   TAKEN_BY            the set of the phase's sums that have a matrix for the operand
+// Some phases may be *relayed*: their sums do nothing but go into the next phase, as its operands, and perhaps to a tensor.
+// Nothing else is in the stage between. Where there are such phases, the step has
+//   RELAYS              the set of them
+//   RELAYED_WRITES      how many tensors take their sums. These are the last of the WRITES
+// and one entry per sum of all phases of each of these:
+//   RELAYED_TO          which operand of the next phase the sum is
+//   RELAYED_WRITE       which tensor takes it, or -1
 // Where a step has moments, it has one entry per number of all phases' reductions:
 //   MEANS               0, or else the number is a mean, and the one after it is the sum of the squares of deviations
 //                       from that mean. MEANS says how many numbers of a unit it is the mean of.
@@ -86,10 +93,33 @@ struct Means<Step, decltype(void(Step::MEANS))> {
   __host__ __device__ static constexpr int of(int reduction) { return Step::MEANS[reduction]; }
 };
 
+// A step whose relayed sums are narrow: they have a head_dim of NARROW_. A kernel deals them out among its CTAs. POLLS_:
+// how many pieces of 16 bytes a lane asks for at a time.
+template <class Step, int NARROW_, int POLLS_>
+struct Relayed : Step {
+  static constexpr int NARROW = NARROW_, POLLS = POLLS_;
+};
+template <class Step, class = void>
+struct Relays {
+  static constexpr int NARROW = 0, POLLS = 8, WRITES = 0;
+  __host__ __device__ static constexpr bool has_phase(int) { return false; }
+  __host__ __device__ static constexpr int operand(int) { return 0; }
+  __host__ __device__ static constexpr int write(int) { return -1; }
+};
+template <class Step>
+struct Relays<Step, decltype(void(Step::NARROW))> {
+  static constexpr int NARROW = Step::NARROW, POLLS = Step::POLLS, WRITES = Step::RELAYED_WRITES;
+  __host__ __device__ static constexpr bool has_phase(int phase) { return phase >= 0 && has(Step::RELAYS, phase); }
+  // `sum` is counted through all phases.
+  __host__ __device__ static constexpr int operand(int sum) { return Step::RELAYED_TO[sum]; }
+  __host__ __device__ static constexpr int write(int sum) { return Step::RELAYED_WRITE[sum]; }
+};
+
 // A phase of a step.
 template <class Step, int P>
 struct PhaseOf {
   static constexpr int SUMS = Step::SUMS[P], OPERANDS = Step::OPERANDS[P];
+  static constexpr int FIRST_SUM = PhaseOf<Step, P - 1>::FIRST_SUM + PhaseOf<Step, P - 1>::SUMS;
   static constexpr bool TRANSPOSED = Step::TRANSPOSED[P], HAS_HOLES = Step::HAS_HOLES[P];
   // How many matrices and operands the phases before it have.
   static constexpr int FIRST_MATRIX = PhaseOf<Step, P - 1>::FIRST_MATRIX + PhaseOf<Step, P - 1>::MATRICES;
@@ -113,7 +143,7 @@ struct PhaseOf {
 };
 template <class Step>
 struct PhaseOf<Step, -1> {
-  static constexpr int OPERANDS = 0, FIRST_MATRIX = 0, FIRST_OPERAND = 0, MATRICES = 0;
+  static constexpr int SUMS = 0, FIRST_SUM = 0, OPERANDS = 0, FIRST_MATRIX = 0, FIRST_OPERAND = 0, MATRICES = 0;
   static constexpr int REDUCTIONS = 0, FIRST_REDUCTION = 0;
 };
 template <class Step>

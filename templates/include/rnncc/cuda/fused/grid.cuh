@@ -15,31 +15,36 @@ using MatrixOfRun = typename Run::Matrix;
 template <class Step_, int H_, int UNIT_BLOCKS_, int K_WARPS_, int ENTRY_TILES_, int... REGISTER_TILES_>
 struct GridShape : GridLayout<Step_, H_, UNIT_BLOCKS_, K_WARPS_, ENTRY_TILES_> {
   using Layout = GridLayout<Step_, H_, UNIT_BLOCKS_, K_WARPS_, ENTRY_TILES_>;
-  using Layout::DEPTH, Layout::H, Layout::K_WARPS, Layout::ENTRY_TILES, Layout::LAST, Layout::PHASES;
+  using Layout::H, Layout::K_WARPS, Layout::ENTRY_TILES, Layout::LAST, Layout::PHASES;
   using typename Layout::E;
   using typename Layout::Step;
   static constexpr int REGISTER_TILES[] = {REGISTER_TILES_...};
   static constexpr int POLLS = ENTRY_TILES * Message<E>::PARTS;
+  static constexpr int MOST_POLLS = Relays<Step>::POLLS;  // pieces of 16 bytes that a lane asks for at a time
 
   template <int P, class = void>
   struct Phase : Layout::template OfPhase<P> {
     using Of = typename Layout::template OfPhase<P>;
-    static constexpr int RUNS = runs_of<Step, P>();
+    static constexpr int DEPTH = Of::DEPTH, WIDTH = Of::WIDTH;
+    // Where a warp has rows of one run alone, all runs are alike, and the first one stands for the warp's.
+    static constexpr bool HAS_ONE = Of::RELAYS || Of::BY_WARPS;
+    static constexpr int RUNS = HAS_ONE ? 1 : runs_of<Step, P>();
     static constexpr int FIRST_RUN = Phase<P - 1>::END_RUN, END_RUN = FIRST_RUN + RUNS;  // among those of all phases
 
-    // The warps divide the terms of each run, in chunks of 32. So it is known when the kernel is compiled which sums take
-    // a chunk.
+    // The warps that share a run divide its terms, in chunks of 32. So it is known when the kernel is compiled which sums
+    // take a chunk.
     template <int R, class = void>
     struct Run : RunOf<Step, P, R> {
       using OfRun = RunOf<Step, P, R>;
       using OfRun::OPERANDS;
-      static constexpr int SUMS = OfRun::sums_before(Of::SUMS), HALVES = SUMS * Layout::UNIT_BLOCKS,
+      static constexpr int SUMS = OfRun::sums_before(Of::SUMS),
+                           HALVES = Of::RELAYS ? Of::HALVES : SUMS * Layout::UNIT_BLOCKS,
                            ROWS = at_least_one(ceil_div(HALVES, 2)), TILES = ENTRY_TILES;
-      static constexpr int CHUNKS = ceil_div(OPERANDS * DEPTH / 32, K_WARPS);  // of a warp
+      static constexpr int CHUNKS = ceil_div(OPERANDS * DEPTH / 32, Of::SHARERS);  // of a warp
       // The chunks of all runs follow each other.
       static constexpr int FIRST_CHUNK = Run<R - 1>::END_CHUNK, END_CHUNK = FIRST_CHUNK + CHUNKS;
       // Whether some terms of chunks belong to no operand. Their places are never written.
-      static constexpr bool PADDED = DEPTH > H || CHUNKS * K_WARPS * 32 > OPERANDS* DEPTH;
+      static constexpr bool PADDED = DEPTH > WIDTH || CHUNKS* Of::SHARERS * 32 > OPERANDS* DEPTH;
       using Matrix = typename MatrixIf<
           (SUMS > 0), Resident<E, at_least_one(CHUNKS), at_least_one(HALVES), REGISTER_TILES[FIRST_RUN + R] / 2>>::type;
       // The run's part of the matrices in shared memory.
@@ -54,7 +59,7 @@ struct GridShape : GridLayout<Step_, H_, UNIT_BLOCKS_, K_WARPS_, ENTRY_TILES_> {
     using Matrix = typename MatrixIf<(Of::SUMS > 0), PerRun<Phase, MatrixOfRun>>::type;
     static constexpr int CHUNKS = Run<RUNS - 1>::END_CHUNK, MATRICES_END = Run<RUNS - 1>::MATRICES_END;
     static constexpr int BATCH =
-        CHUNKS * POLLS <= 8 ? at_least_one(CHUNKS) : at_least_one(8 / POLLS);  // chunks polled at a time
+        CHUNKS * POLLS <= MOST_POLLS ? at_least_one(CHUNKS) : at_least_one(MOST_POLLS / POLLS);  // polled at a time
   };
   template <class V>
   struct Phase<-1, V> {
@@ -62,7 +67,7 @@ struct GridShape : GridLayout<Step_, H_, UNIT_BLOCKS_, K_WARPS_, ENTRY_TILES_> {
   };
   static_assert(sizeof...(REGISTER_TILES_) == Phase<LAST>::END_RUN);
 
-  static constexpr int PARTIAL_BYTES = K_WARPS * ENTRY_TILES * Layout::template OfPhase<LAST>::MOST_HALVES * 256;
+  static constexpr int PARTIAL_BYTES = ENTRY_TILES * Layout::template OfPhase<LAST>::MOST_PARTS * 256;
   static constexpr int MATRIX_BYTES = Phase<LAST>::MATRICES_END;
   // Each warp has room for a chunk of float operands, which all its lanes multiply.
   static constexpr int TILE_BYTES = 4 * OperandBlock<E>::BYTES,
@@ -97,6 +102,7 @@ class GridProducts {
   // Takes the matrices from memory. Half-tile h of a run with SUMS sums is its sum h % SUMS of unit block h / SUMS.
   RNNCC_DEVICE void fill(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Seat& seat) {
     const int row = lane_ / 4, q = lane_ % 4, unit0 = seat.rank * S::UNITS;
+    rank_ = seat.rank;
     for_numbers<S::PHASES>([&](auto phase) {
       constexpr int P = decltype(phase)::value;
       using Phase = typename S::template Phase<P>;
@@ -106,11 +112,17 @@ class GridProducts {
           using Run = typename Phase::template Run<R>;
           auto& matrix = held_.template of<P>().template of<R>();
           matrix.fill(matrices_ + Run::MATRICES_BEGIN, warp_, [&](int c, int m, int i) {
-            const int term = (warp_ * Run::CHUNKS + c) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
-            const int half = 2 * m + i, sum = Run::sum_at(half % Run::SUMS), unit = unit0 + half / Run::SUMS * 8 + row;
-            return half < Run::HALVES && operand < Run::OPERANDS
-                       ? matrix8<Step, P, S::H>(call, own, sum, Run::FIRST_OPERAND + operand, seat.head, unit, k)
-                       : Terms<E>{};
+            if constexpr (Phase::HAS_ONE) {
+              return terms_of_own_run<P>(call, own, seat, c, 2 * m + i);
+            } else {
+              const int term = (warp_ * Run::CHUNKS + c) * 32, operand = term / Phase::DEPTH,
+                        k = term % Phase::DEPTH + q * 8;
+              const int half = 2 * m + i, sum = Run::sum_at(half % Run::SUMS),
+                        unit = unit0 + half / Run::SUMS * 8 + row;
+              return half < Run::HALVES && operand < Run::OPERANDS
+                         ? matrix8<Step, P, S::H>(call, own, sum, Run::FIRST_OPERAND + operand, seat.head, unit, k)
+                         : Terms<E>{};
+            }
           });
         });
     });
@@ -126,17 +138,21 @@ class GridProducts {
     int first_term[Phase::RUNS];  // of the warp's, in the operands of each run
     for_numbers<Phase::RUNS>([&](auto number) {
       constexpr int R = decltype(number)::value;
-      first_term[R] = warp_ * Phase::template Run<R>::CHUNKS * 32;
+      first_term[R] = share_of<P>() * Phase::template Run<R>::CHUNKS * 32;
     });
+    // Where the warp has one run, its operands begin further on.
+    const int own_run = Phase::HAS_ONE ? run_of<P>() : 0;
+    if constexpr (Phase::HAS_ONE) from += uint32_t(own_run * Phase::template Run<0>::OPERANDS * Phase::OPERAND_BYTES);
+    const bool has_rows = !Phase::HAS_ONE || own_run < runs_of<Step, P>();
     const auto is_wanted = [&](int c) {
       bool wanted = true;
       with_run_of<Phase>(c, [&](auto number) {
         constexpr int R = decltype(number)::value;
         using Run = typename Phase::template Run<R>;
         const int term = first_term[R] + (c - Run::FIRST_CHUNK) * 32;
-        wanted = !Run::PADDED || (term < Run::OPERANDS * S::DEPTH && term % S::DEPTH + q * 8 < S::H);
+        wanted = !Run::PADDED || (term < Run::OPERANDS * Phase::DEPTH && term % Phase::DEPTH + q * 8 < Phase::WIDTH);
       });
-      return wanted;
+      return wanted && has_rows;
     };
     bool in_vain = false;
 #pragma unroll
@@ -146,7 +162,7 @@ class GridProducts {
         with_run_of<Phase>(c0 + b, [&](auto number) {
           constexpr int R = decltype(number)::value;
           using Run = typename Phase::template Run<R>;
-          const int further = Run::FIRST_OPERAND * S::DEPTH + (c0 + b - Run::FIRST_CHUNK) * 32;
+          const int further = Run::FIRST_OPERAND * Phase::DEPTH + (c0 + b - Run::FIRST_CHUNK) * 32;
           h[b][n].ask(from + (places.terms[n] + uint32_t(first_term[R] * sizeof(E))) + further * sizeof(E));
         });
       };
@@ -210,13 +226,29 @@ class GridProducts {
         auto& of_run = sums.template of<decltype(number)::value>();
         sum_over_lanes(of_run.of_lane, of_run.acc);
       });
-    // The warps' partial sums lie as [half-tile, tile][warp][lane].
-    for_numbers<Phase::HALVES>([&](auto number) {
-      constexpr int HALF = decltype(number)::value, U = HALF / Phase::SUMS, I = HALF % Phase::SUMS;
+    // The warps' partial sums lie as [half-tile, tile][warp][lane]. Where a warp has one run, half-tiles are counted run by
+    // run.
+    if constexpr (Phase::HAS_ONE) {
+      using Run = typename Phase::template Run<0>;
+      if (Phase::RELAYS || has_rows)
+        for_numbers<Run::HALVES>([&](auto number) {
+          constexpr int HALF = decltype(number)::value;
+          const int half = Phase::RELAYS ? HALF : own_run * Run::HALVES + HALF;
 #pragma unroll
-      for (int n = 0; n < S::ENTRY_TILES; ++n)
-        parts_[((HALF * S::ENTRY_TILES + n) * S::K_WARPS + warp_) * 32] = of_all_runs<Phase, U, I>(sums, n);
-    });
+          for (int n = 0; n < S::ENTRY_TILES; ++n) {
+            const float (&part)[4] = sums.template of<0>().acc[n][HALF / 2];
+            parts_[((half * S::ENTRY_TILES + n) * Phase::SHARERS + share_of<P>()) * 32] =
+                make_float2(part[HALF % 2 * 2], part[HALF % 2 * 2 + 1]);
+          }
+        });
+    } else {
+      for_numbers<Phase::HALVES>([&](auto number) {
+        constexpr int HALF = decltype(number)::value, U = HALF / Phase::SUMS, I = HALF % Phase::SUMS;
+#pragma unroll
+        for (int n = 0; n < S::ENTRY_TILES; ++n)
+          parts_[((HALF * S::ENTRY_TILES + n) * S::K_WARPS + warp_) * 32] = of_all_runs<Phase, U, I>(sums, n);
+      });
+    }
     return in_vain;
   }
 
@@ -224,17 +256,74 @@ class GridProducts {
   template <int P, int GIVES>
   RNNCC_DEVICE void sum(int u, int n, float (&sum)[2][GIVES]) const {
     using Phase = typename S::template Phase<P>;
+    if constexpr (Phase::BY_WARPS) {
+      using Run = typename Phase::template Run<0>;
+      for_numbers<Phase::SUMS>([&](auto number) {
+        constexpr int I = decltype(number)::value, RUN = run_with_sum<Step, P>(I), PLACE = place_in_run<Step, P>(I);
+        const float2 whole = half_sum<P>(RUN * Run::HALVES + u * Run::SUMS + PLACE, n);
+        sum[0][I] = whole.x;
+        sum[1][I] = whole.y;
+      });
+    } else {
 #pragma unroll
-    for (int i = 0; i < Phase::SUMS; ++i)
+      for (int i = 0; i < Phase::SUMS; ++i)
 #pragma unroll
-      for (int w = 0; w < S::K_WARPS; ++w) {
-        const float2 p = parts_[(((u * Phase::SUMS + i) * S::ENTRY_TILES + n) * S::K_WARPS + w) * 32];
-        sum[0][i] += p.x;
-        sum[1][i] += p.y;
-      }
+        for (int w = 0; w < S::K_WARPS; ++w) {
+          const float2 p = parts_[(((u * Phase::SUMS + i) * S::ENTRY_TILES + n) * S::K_WARPS + w) * 32];
+          sum[0][i] += p.x;
+          sum[1][i] += p.y;
+        }
+    }
+  }
+
+  // What the warps have of a half-tile's sums together, for the lane's unit and its two entries of tile n.
+  template <int P>
+  RNNCC_DEVICE float2 half_sum(int half, int n) const {
+    using Phase = typename S::template Phase<P>;
+    float2 sum = {0.0f, 0.0f};
+#pragma unroll
+    for (int w = 0; w < Phase::SHARERS; ++w) {
+      const float2 p = parts_[((half * S::ENTRY_TILES + n) * Phase::SHARERS + w) * 32];
+      sum.x += p.x;
+      sum.y += p.y;
+    }
+    return sum;
   }
 
  private:
+  // The run that the warp multiplies in phase P, where it has one alone, and its number among the warps that share it.
+  template <int P>
+  RNNCC_DEVICE int run_of() const {
+    using Phase = typename S::template Phase<P>;
+    if constexpr (Phase::RELAYS)
+      return relayed_seat<S, P>(rank_).run;
+    else
+      return warp_ / Phase::SHARERS;
+  }
+  template <int P>
+  RNNCC_DEVICE int share_of() const {
+    using Phase = typename S::template Phase<P>;
+    return Phase::BY_WARPS ? warp_ % Phase::SHARERS : warp_;
+  }
+
+  // What the lane has of a half-tile in a chunk of the warp's run.
+  template <int P>
+  RNNCC_DEVICE Terms<E> terms_of_own_run(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Seat& seat,
+                                         int chunk, int half) const {
+    using Phase = typename S::template Phase<P>;
+    using Run = typename Phase::template Run<0>;
+    const int run = run_of<P>(), term = (share_of<P>() * Run::CHUNKS + chunk) * 32, operand = term / Phase::DEPTH;
+    if (half >= Run::HALVES || operand >= Run::OPERANDS || run >= runs_of<Step, P>()) return {};
+    RelayedRows rows;
+    if constexpr (Phase::RELAYS)
+      rows = relayed_rows<S, P>(rank_, half);
+    else
+      rows = {true, sum_of_run<Step, P>(run, half % Run::SUMS), seat.rank * S::UNITS + half / Run::SUMS * 8};
+    if (!rows.exist) return {};
+    return matrix8<Step, P, S::H>(call, own, rows.sum, run * Run::OPERANDS + operand, seat.head, rows.unit + lane_ / 4,
+                                  term % Phase::DEPTH + lane_ % 4 * 8);
+  }
+
   // Calls f with the number of the run that has chunk c.
   template <class Phase, class F>
   RNNCC_DEVICE static void with_run_of(int c, const F& f) {
@@ -267,6 +356,7 @@ class GridProducts {
   float2* const parts_;
   char* const matrices_;
   char* const stage_;
+  int rank_ = 0;
   Matrices<S> held_;
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "exchange.cuh"
+#include "relay.cuh"
 
 namespace rnncc {
 
@@ -19,33 +20,41 @@ struct GridLayout {
   static constexpr int UNITS = UNIT_BLOCKS * 8, CTAS = ceil_div(H, UNITS), THREADS = K_WARPS * 32;
   static_assert(TURNS == 1 || TURNS == 2);
   static constexpr int PHASES = Step::PHASES, LAST = PHASES - 1;
-  static constexpr int DEPTH = ceil_div(H, 32) * 32;  // terms per operand
-  // The exchange is [step][entry][head][operand][DEPTH], so that the terms that a warp reads follow each other. It has
-  // the operands of all phases.
-  static constexpr int OPERAND_BYTES = DEPTH * int(sizeof(E));
-  static constexpr int OPERANDS = LastPhase<Step>::FIRST_OPERAND + LastPhase<Step>::OPERANDS;
-  // Behind them it has what each block of units gives to the reductions: floats [reduction][SOURCES], padded to 16
-  // bytes.
-  static constexpr int REDUCTIONS = LastPhase<Step>::FIRST_REDUCTION + LastPhase<Step>::REDUCTIONS;
+  static constexpr int DEPTH = ceil_div(H, 32) * 32;  // terms per operand, unless it was relayed
+  static constexpr int OPERAND_BYTES = DEPTH * int(sizeof(E)),
+                       OPERANDS = LastPhase<Step>::FIRST_OPERAND + LastPhase<Step>::OPERANDS;
   static constexpr int SOURCES = H / 8, SOURCE_PIECES = ceil_div(SOURCES, 4);
-  static constexpr int REDUCTIONS_BEGIN = OPERANDS * OPERAND_BYTES;
-  static constexpr int HEAD_BYTES = REDUCTIONS_BEGIN + REDUCTIONS * SOURCE_PIECES * 16;
 
   template <int P, class = void>
   struct OfPhase : PhaseOf<Step, P> {
     using PhaseOf<Step, P>::SUMS, PhaseOf<Step, P>::OPERANDS;
-    static constexpr int HALVES = SUMS * UNIT_BLOCKS, ROWS = at_least_one(ceil_div(HALVES, 2));
-    // Where the phase's operands begin in the exchange.
-    static constexpr int OPERANDS_BEGIN = PhaseOf<Step, P>::FIRST_OPERAND * OPERAND_BYTES;
-    static constexpr int MOST_HALVES = HALVES > OfPhase<P - 1>::MOST_HALVES ? HALVES : OfPhase<P - 1>::MOST_HALVES;
+    static constexpr bool RELAYS = rnncc::Relays<Step>::has_phase(P),
+                          TAKES_RELAYED = rnncc::Relays<Step>::has_phase(P - 1);
+    // The exchange is [step][entry][head][operand][DEPTH], so that the terms that a warp reads follow each other. It has
+    // the operands of all phases.
+    static constexpr int WIDTH = TAKES_RELAYED ? rnncc::Relays<Step>::NARROW : H, DEPTH = ceil_div(WIDTH, 32) * 32,
+                         OPERAND_BYTES = DEPTH * int(sizeof(E));
+    static constexpr int OPERANDS_BEGIN = OfPhase<P - 1>::OPERANDS_END,
+                         OPERANDS_END = OPERANDS_BEGIN + OPERANDS * OPERAND_BYTES;
+    // How many half-tiles of sums a CTA has, and how many warps share the terms of each.
+    static constexpr int HALVES = RELAYS ? relayed_halves_of<Step, P>(CTAS) : SUMS * UNIT_BLOCKS;
+    static constexpr bool BY_WARPS = TAKES_RELAYED && shares_warps<Step, P>(K_WARPS);
+    static constexpr int SHARERS = BY_WARPS ? K_WARPS / runs_of<Step, P>() : K_WARPS;
+    static constexpr int PARTS = HALVES * SHARERS,
+                         MOST_PARTS = PARTS > OfPhase<P - 1>::MOST_PARTS ? PARTS : OfPhase<P - 1>::MOST_PARTS;
     using Received = rnncc::Received<Step, P, H, K_WARPS, ENTRY_TILES>;
     static constexpr int MOST_RECEIVED =
         Received::BYTES > OfPhase<P - 1>::MOST_RECEIVED ? Received::BYTES : OfPhase<P - 1>::MOST_RECEIVED;
   };
   template <class V>
   struct OfPhase<-1, V> {
-    static constexpr int MOST_HALVES = 0, MOST_RECEIVED = 0;
+    static constexpr int OPERANDS_END = 0, MOST_PARTS = 0, MOST_RECEIVED = 0;
   };
+  // Behind the operands, the exchange has what each block of units gives to the reductions: floats [reduction][SOURCES],
+  // padded to 16 bytes.
+  static constexpr int REDUCTIONS = LastPhase<Step>::FIRST_REDUCTION + LastPhase<Step>::REDUCTIONS;
+  static constexpr int REDUCTIONS_BEGIN = OfPhase<LAST>::OPERANDS_END;
+  static constexpr int HEAD_BYTES = REDUCTIONS_BEGIN + REDUCTIONS * SOURCE_PIECES * 16;
 
   // Item i has unit block i % UNIT_BLOCKS and tile i / UNIT_BLOCKS, counted through all turns.
   static constexpr int ITEMS = UNIT_BLOCKS * ENTRY_TILES * TURNS, OWNED = ceil_div(ITEMS, K_WARPS);
@@ -149,7 +158,7 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
     using Phase = typename S::template Phase<P>;
 #pragma unroll
     for (int p = 0; p < Phase::OPERANDS; ++p) {
-      char* const to = exchange_at(t) + Phase::OPERANDS_BEGIN + p * S::OPERAND_BYTES;
+      char* const to = exchange_at(t) + Phase::OPERANDS_BEGIN + p * Phase::OPERAND_BYTES;
       const bool exists = Step::WIDTHS == 1 || items[o].has_unit[width_of<Step, Value::operand, P>(p)];
       const float x = exists ? operand[0][p] : 0.0f, y = exists ? operand[1][p] : 0.0f;
       if constexpr (sizeof(E) == 4) {
@@ -179,6 +188,8 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
     send(Number<0>{}, o, t, operand);
   };
   [[maybe_unused]] const OwnRows of_lane_entry = Step::MASKED ? rows_of(lane) : OwnRows{};
+  Relay<S> relay;
+  relay.begin(call, own, seat, exchange_row, rows_of);
   if (steps > 0) traffic.wait(0);
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
@@ -226,8 +237,17 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
         }
         __syncthreads();
         if (P == S::LAST && t + 1 < steps) traffic.wait(t + 1);
+        if constexpr (Phase::RELAYS) {
+          relay.template send<P>(products, exchange_at(t), t);
+          relay.template prefetch<P>(exchange_at(t + S::AHEAD), t + S::AHEAD);
+          const OwnRows polled = Step::MASKED ? of_lane_entry : rows_of(lane);
+          if (Relay<S>::template prefetches<P>() && warp == S::K_WARPS - 1 && lane < entries &&
+              t + S::AHEAD < polled.steps)
+            relay.prefetch_operands(
+                exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_entry + exchange_head), unit0);
+        }
 #pragma unroll
-        for (int o = 0; o < S::OWNED; ++o) {
+        for (int o = 0; o < (Phase::RELAYS ? 0 : S::OWNED); ++o) {
           const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
           if (item >= S::ITEMS || n / S::ENTRY_TILES != turn) continue;
           float sum[2][Phase::GIVES] = {};
@@ -261,7 +281,8 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
         if (P == S::LAST && turn + 1 == S::TURNS) {
           // The lines of the exchange that will be polled come from memory into L2 before anyone polls.
           const OwnRows polled = Step::MASKED ? of_lane_entry : rows_of(lane);
-          if (S::ITEMS < S::K_WARPS && warp == S::K_WARPS - 1 && lane < entries && t + S::AHEAD < polled.steps)
+          if (Relays<Step>::NARROW == 0 && S::ITEMS < S::K_WARPS && warp == S::K_WARPS - 1 && lane < entries &&
+              t + S::AHEAD < polled.steps)
 #pragma unroll
             for (int p = 0; p < S::OPERANDS; ++p)
               prefetch_l2(exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_entry + exchange_head +

@@ -147,6 +147,7 @@ class FusedRun : LoopParameter {
     const Call& call = directions[0].call;
     stream_ = current_stream(directions[0].tensors.device.index);
     const bool is_grid = kernel_.scope == FusedScope::grid, by_steps = kernel_.scope == FusedScope::step;
+    if (kernel_.narrow > 0 && dim(info_.width_dims[info_.relayed_width]) != kernel_.narrow * call.heads) return false;
     if (is_grid && !make_exchange(directions)) return false;
     if (by_steps) {
       if (!Cublas::exists()) return false;
@@ -270,7 +271,9 @@ class FusedRun : LoopParameter {
   bool make_exchange(const std::vector<LoopDirection>& directions) {
     const Call& call = directions[0].call;
     const CallTensors& tensors = directions[0].tensors;
-    const int64_t operands = info_.operands * round_up(kernel_.head_dim, 32) * dtype_bytes(tensors.scalar());
+    const int64_t narrow = kernel_.narrow > 0 ? info_.relayed : 0, wide = info_.operands - narrow;
+    const int64_t terms = wide * round_up(kernel_.head_dim, 32) + narrow * round_up(kernel_.narrow, 32);
+    const int64_t operands = terms * dtype_bytes(tensors.scalar());
     const int64_t reductions = info_.reductions * round_up(kernel_.head_dim / 8, 4) * 4;
     const int64_t entry = call.heads * (operands + reductions);
     const bool by_rows = call.starts && kernel_.slots == 0;

@@ -51,6 +51,85 @@ struct RunOf {
   }
 };
 
+// How many sums a run of phase P has.
+template <class Step, int P>
+__host__ __device__ constexpr int sums_of_run(int run) {
+  using Phase = PhaseOf<Step, P>;
+  int count = 0;
+  for (int i = 0; i < Phase::SUMS; ++i)
+    count += !Phase::HAS_HOLES || has(Phase::taken_by(first_of_run<Step, P>(run)), i);
+  return count;
+}
+// The number in the phase of a run's sum, where both are known at run time only.
+template <class Step, int P>
+RNNCC_DEVICE int sum_of_run(int run, int place) {
+  int sum = 0;
+  for_numbers<runs_of<Step, P>()>([&](auto number) {
+    constexpr int R = decltype(number)::value;
+    if (run == R) sum = RunOf<Step, P, R>::sum_at(place);
+  });
+  return sum;
+}
+
+// Whether no sum of phase P is in several runs, and all runs have as many operands; SAME_SUMS: and as many sums.
+template <class Step, int P>
+__host__ __device__ constexpr bool has_runs_apart(bool same_sums) {
+  int sums = 0;
+  for (int r = 0; r < runs_of<Step, P>(); ++r) {
+    const int operands = first_of_run<Step, P>(r + 1) - first_of_run<Step, P>(r);
+    if (operands != first_of_run<Step, P>(1) - first_of_run<Step, P>(0)) return false;
+    if (same_sums && sums_of_run<Step, P>(r) != sums_of_run<Step, P>(0)) return false;
+    sums += sums_of_run<Step, P>(r);
+  }
+  return sums == PhaseOf<Step, P>::SUMS;
+}
+
+// The run that a sum of such a phase is in, and its place among the sums of that run.
+template <class Step, int P>
+__host__ __device__ constexpr int run_with_sum(int sum) {
+  int run = 0;
+  while (PhaseOf<Step, P>::HAS_HOLES && !has(PhaseOf<Step, P>::taken_by(first_of_run<Step, P>(run)), sum)) ++run;
+  return run;
+}
+template <class Step, int P>
+__host__ __device__ constexpr int place_in_run(int sum) {
+  int place = 0;
+  for (int i = 0; i < sum; ++i) place += run_with_sum<Step, P>(i) == run_with_sum<Step, P>(sum);
+  return place;
+}
+
+// Whether each warp multiplies one run alone: each run has as many warps. Otherwise all warps multiply all runs.
+template <class Step, int P>
+__host__ __device__ constexpr bool shares_warps(int warps) {
+  return runs_of<Step, P>() > 1 && runs_of<Step, P>() <= warps && has_runs_apart<Step, P>(true);
+}
+
+// The rows of a relayed phase are dealt out among the CTAs of a head in half-tiles of 8 units of a sum. A CTA has
+// half-tiles of one run alone, so it takes no operands of other runs. How many CTAs have half-tiles, if each has `halves`:
+template <class Step, int P>
+__host__ __device__ constexpr int relayed_ctas(int halves) {
+  int ctas = 0;
+  for (int r = 0; r < runs_of<Step, P>(); ++r)
+    ctas += ceil_div(sums_of_run<Step, P>(r) * (Relays<Step>::NARROW / 8), halves);
+  return ctas;
+}
+// The fewest half-tiles per CTA.
+template <class Step, int P>
+__host__ __device__ constexpr int relayed_halves(int ctas) {
+  int halves = 1;
+  while (relayed_ctas<Step, P>(halves) > ctas) ++halves;
+  return halves;
+}
+
+template <class Step, int P>
+__host__ __device__ constexpr int relayed_halves_of(int ctas) {
+  if constexpr (Relays<Step>::has_phase(P)) {
+    static_assert(has_runs_apart<Step, P>(false), "a CTA takes the operands of one run");
+    return relayed_halves<Step, P>(ctas);
+  }
+  return 0;
+}
+
 // Something of each run of a phase of a shape.
 template <class Phase, template <class> class Of, int R, bool EXISTS>
 struct FromRun {

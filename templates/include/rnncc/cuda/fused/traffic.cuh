@@ -45,7 +45,9 @@ struct Traffic {
   static constexpr int LANE_ENTRIES = LANE_ENTRIES_;
   using E = typename Step::Element;
   using In = Rows<UNITS, ENTRIES, Step::READS, float_reads<Step>>;
-  using Out = Rows<UNITS, ENTRIES, Step::WRITES, float_writes<Step>>;
+  // What goes to tensors from relayed sums, the kernel writes itself.
+  static constexpr int WRITTEN_ROWS = Step::WRITES - Relays<Step>::WRITES;
+  using Out = Rows<UNITS, ENTRIES, WRITTEN_ROWS, float_writes<Step>>;
   static constexpr int STAGES = In::BYTES <= 8192 ? 8 : 4;
   // The ring, its barriers, and two steps' writes.
   static constexpr int BARRIERS = STAGES * In::BYTES, WRITTEN = BARRIERS + STAGES * 8, BYTES = WRITTEN + 2 * Out::BYTES;
@@ -87,7 +89,7 @@ struct Traffic {
 #pragma unroll
     for (int i = 0; i < WRITES; ++i) {
       const Piece piece =
-          find<Out, Step::WRITES, float_writes<Step>, Value::write>(call, own, own.writes, i, first_unit, seat);
+          find<Out, WRITTEN_ROWS, float_writes<Step>, Value::write>(call, own, own.writes, i, first_unit, seat);
       to[i] = piece.at;
       write_step[i] = int32_t(own.writes[piece.tensor].step);
       written_row[i] = WRITTEN + piece.row_offset;

@@ -1,0 +1,82 @@
+"""Relayed phases: products whose sums do nothing but go into the next product, as the first factor of a matrix of low
+rank gives them to the second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rnncc.ir.dim import HEADS, HIDDEN_SIZE, Dim, names, substitute
+from rnncc.ir.expr import Ref
+from rnncc.ir.fused import FusedPhase, FusedStatement, FusedWrite, Relay, Relays
+from rnncc.ir.kernel import Table
+
+_KNOWN = names(HIDDEN_SIZE) | names(HEADS)
+
+
+def relays_of(
+    phases: Sequence[FusedPhase],
+    chain: Sequence[Sequence[FusedStatement]],
+    writes: Sequence[FusedWrite],
+    elsewhere: frozenset[str],
+    sizes: Mapping[int, Dim],
+) -> Relays | None:
+    """The relayed phases of a step, if it has any. `elsewhere`: what outlives its stage, or goes to a row write.
+    `sizes`: the widths that the hidden size and the number of heads determine, by number."""
+    found: list[tuple[Relay, ...]] = []
+    width = None
+    for number, phase in enumerate(phases):
+        found.append(())
+        if number + 1 == len(phases) or (number and found[-2]):
+            continue
+        after = phases[number + 1]
+        own = {*phase.sum_widths, *after.operand_widths}
+        if len(own) != 1 or not own <= set(sizes) or width not in (None, *own):
+            continue
+        if elsewhere.isdisjoint((*phase.sums, *after.operands)):
+            found[-1] = _relays(phase, after, chain[number + 1], writes, number + 1)
+        if found[-1]:
+            (width,) = own
+    return None if width is None else Relays(width, sizes[width], tuple(found))
+
+
+def _relays(
+    phase: FusedPhase,
+    after: FusedPhase,
+    between: Sequence[FusedStatement],
+    writes: Sequence[FusedWrite],
+    stage: int,
+) -> tuple[Relay, ...]:
+    """Where each sum of a phase goes; nothing where something else happens between the phases."""
+    if phase.reductions or after.reductions or not phase.sums or not _has_runs_apart(phase):
+        return ()
+    copied = {name: name for name in phase.sums}
+    for statement in between:
+        if not isinstance(statement.expr, Ref) or statement.expr.name not in copied:
+            return ()
+        copied[statement.target] = copied[statement.expr.name]
+    own = [(index, write) for index, write in enumerate(writes) if write.stage == stage]
+    taken = [copied.get(operand) for operand in after.operands]
+    written = [copied.get(write.value) for _, write in own]
+    if sorted(map(str, taken)) != sorted(phase.sums) or None in written or len(set(written)) < len(written):
+        return ()
+    if any(write.place is not None and write.place.table is Table.SAVED for _, write in own):
+        return ()
+    of_write = {copied[write.value]: write.value for _, write in own}
+    return tuple(Relay(taken.index(name), of_write.get(name, "")) for name in phase.sums)
+
+
+def _has_runs_apart(phase: FusedPhase) -> bool:
+    """Whether operands can be divided into as large sets, one for each set of sums: has_runs_apart in
+    templates/include/rnncc/cuda/fused/runs.cuh has the same rule."""
+    runs: dict[tuple[bool, ...], int] = {}
+    for taken in phase.taken_by:
+        runs[taken] = runs.get(taken, 0) + 1
+    once = all(sum(taken) == 1 for taken in zip(*runs, strict=True))
+    return once and len(set(runs.values())) == 1
+
+
+def known_sizes(widths: Sequence[Dim], solved: Mapping[str, Dim]) -> dict[int, Dim]:
+    """The widths that the hidden size and the number of heads determine, by number. `solved`: sizes that follow from
+    others, by name."""
+    found = {number: substitute(width, solved) for number, width in enumerate(widths)}
+    return {number: width for number, width in found.items() if names(width) <= _KNOWN}

@@ -1,0 +1,200 @@
+// Relayed phases in a grid: their sums do nothing but go into the next phase. They are narrow, and all CTAs of a head share
+// them, however few units they have (runs.cuh). call.cuh says which phases these are.
+#pragma once
+
+#include "exchange.cuh"
+#include "runs.cuh"
+
+namespace rnncc {
+
+// The run whose rows a CTA has, and the first of its half-tiles among the run's. A CTA without rows has a run behind the
+// last one.
+struct RelayedSeat {
+  int run, first_half;
+};
+template <class S, int P>
+RNNCC_DEVICE RelayedSeat relayed_seat(int rank) {
+  using Step = typename S::Step;
+  using Phase = typename S::template Phase<P>;
+  RelayedSeat seat = {runs_of<Step, P>(), 0};
+  int first = 0;
+  for_numbers<runs_of<Step, P>()>([&](auto number) {
+    constexpr int R = decltype(number)::value,
+                  CTAS = ceil_div(sums_of_run<Step, P>(R) * (Relays<Step>::NARROW / 8), Phase::HALVES);
+    if (first <= rank && rank < first + CTAS) seat = {R, (rank - first) * Phase::HALVES};
+    first += CTAS;
+  });
+  return seat;
+}
+
+// The sum and the first unit of one of a CTA's half-tiles, if it exists.
+struct RelayedRows {
+  bool exist;
+  int sum, unit;
+};
+template <class S, int P>
+RNNCC_DEVICE RelayedRows relayed_rows(int rank, int half) {
+  using Step = typename S::Step;
+  constexpr int BLOCKS = Relays<Step>::NARROW / 8;
+  const RelayedSeat seat = relayed_seat<S, P>(rank);
+  const int index = seat.first_half + half;
+  int sums = 0;
+  for_numbers<runs_of<Step, P>()>([&](auto number) {
+    constexpr int R = decltype(number)::value, SUMS = sums_of_run<Step, P>(R);
+    if (seat.run == R) sums = SUMS;
+  });
+  const bool exist = half < S::template Phase<P>::HALVES && index < sums * BLOCKS;
+  return {exist, exist ? sum_of_run<Step, P>(seat.run, index / BLOCKS) : 0, index % BLOCKS * 8};
+}
+
+// Sends the sums of relayed phases to the other CTAs, and writes them to their tensors. A warp does so for a half-tile and
+// a tile of entries.
+template <class S>
+class Relay {
+ public:
+  using Step = typename S::Step;
+  using E = typename S::E;
+
+  // How many half-tiles and tiles a CTA has in phase P.
+  template <int P>
+  RNNCC_DEVICE static constexpr int items() {
+    return S::template Phase<P>::HALVES * S::ENTRY_TILES;
+  }
+
+  // exchange_row(entry): where an entry of the group begins in a step of the exchange. rows_of(entry): its rows there.
+  template <class Row, class Rows>
+  RNNCC_DEVICE void begin(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Seat& seat,
+                          const Row& exchange_row, const Rows& rows_of) {
+    for_numbers<S::PHASES>([&](auto phase) {
+      constexpr int P = decltype(phase)::value;
+      if constexpr (S::template Phase<P>::RELAYS) {
+        using Next = typename S::template Phase<P + 1>;
+#pragma unroll
+        for (int o = 0; o < OWNED<P>; ++o) {
+          const int item = threadIdx.x / 32 + o * S::K_WARPS;
+          const RelayedRows rows = relayed_rows<S, P>(seat.rank, item % S::template Phase<P>::HALVES);
+          Place& place = place_[P][o];
+          place = {};
+          place.exists = item < items<P>() && rows.exist;
+          if (!place.exists) continue;
+          int operand = 0, write = -1;
+          for_numbers<PhaseOf<Step, P>::SUMS>([&](auto number) {
+            constexpr int I = PhaseOf<Step, P>::FIRST_SUM + decltype(number)::value;
+            constexpr int OPERAND = Relays<Step>::operand(I), WRITE = Relays<Step>::write(I);
+            if (rows.sum == decltype(number)::value) operand = OPERAND, write = WRITE;
+          });
+          const int tile = item / S::template Phase<P>::HALVES * 8, lane = threadIdx.x % 32, row = lane / 4,
+                    q = lane % 4;
+          // As grid_loop.cuh has it: which entry and unit the lane stores.
+          const int unit = rows.unit + (sizeof(E) == 4 ? row : 2 * q);
+#pragma unroll
+          for (int j = 0; j < STORES; ++j) {
+            const int entry = tile + (sizeof(E) == 4 ? 2 * q + j : row);
+            place.to[j] = exchange_row(entry) + uint32_t(Next::OPERANDS_BEGIN + operand * Next::OPERAND_BYTES) +
+                          unit * uint32_t(sizeof(E));
+            place.steps[j] = entry < seat.entries ? rows_of(entry).steps : 0;
+            if (write < 0 || entry >= seat.entries) continue;
+            const rnncc::Place& given = own.writes[write];
+            const OwnRows own_row = own_rows<Step>(call, own.descending, seat.first_entry + entry);
+            place.step = given.step;
+            if (given.base)
+              place.write[j] = given.base + own_row.first * given.entry +
+                               (int64_t(seat.head) * Relays<Step>::NARROW + unit) * int(sizeof(E));
+          }
+        }
+      }
+    });
+  }
+
+  // The sums of phase P of step t are parts of `products`. `exchange`: the step in the exchange.
+  template <int P, class Products>
+  RNNCC_DEVICE void send(const Products& products, char* exchange, int t) {
+#pragma unroll
+    for (int o = 0; o < OWNED<P>; ++o) {
+      const int item = threadIdx.x / 32 + o * S::K_WARPS;
+      const Place& place = place_[P][o];
+      if (!place.exists) continue;
+      const float2 sum =
+          products.template half_sum<P>(item % S::template Phase<P>::HALVES, item / S::template Phase<P>::HALVES);
+      if constexpr (sizeof(E) == 4) {
+        put(place, 0, t, exchange, message(sum.x));
+        put(place, 1, t, exchange, message(sum.y));
+      } else {
+        put(place, 0, t, exchange, transpose8x8(pack<E>(sum.x, sum.y)));
+      }
+    }
+  }
+
+  // Bring the lines of a step of the exchange that the CTA writes from memory into L2, before anyone polls: those of the
+  // sums of phase P, and those of operands that are not relayed. `at`: what a lane's entry has in the step. One warp does
+  // the latter in the first relayed phase, if it has no item there.
+  template <int P>
+  RNNCC_DEVICE void prefetch(const char* exchange, int t) const {
+#pragma unroll
+    for (int o = 0; o < OWNED<P>; ++o)
+#pragma unroll
+      for (int j = 0; j < STORES; ++j)
+        if (has_first_unit() && t < place_[P][o].steps[j])
+          prefetch_l2(exchange + place_[P][o].to[j], 8 * int(sizeof(E)));
+  }
+  template <int P>
+  RNNCC_DEVICE static constexpr bool prefetches() {
+    return P == first() && items<P>() < S::K_WARPS;
+  }
+  RNNCC_DEVICE static void prefetch_operands(const char* at, int unit0) {
+    for_numbers<S::PHASES>([&](auto phase) {
+      using Phase = typename S::template Phase<decltype(phase)::value>;
+      if constexpr (!Phase::TAKES_RELAYED)
+#pragma unroll
+        for (int p = 0; p < Phase::OPERANDS; ++p)
+          prefetch_l2(at + (Phase::OPERANDS_BEGIN + p * Phase::OPERAND_BYTES + unit0 * int(sizeof(E))),
+                      ::min(S::UNITS, S::H - unit0) * int(sizeof(E)));
+    });
+  }
+
+ private:
+  template <int P>
+  static constexpr int OWNED = ceil_div(S::template Phase<P>::HALVES * S::ENTRY_TILES, S::K_WARPS);
+
+  // How many stores a lane makes for an item: it has the sums of one unit for two entries. Sums of 16 bits become those of
+  // two units for one entry.
+  static constexpr int STORES = sizeof(E) == 4 ? 2 : 1;
+  // Where a lane stores the sums of an item: for each store, the offset in a step of the exchange,
+  // the steps that the entry has, and the place in a tensor at the loop's first step.
+  struct Place {
+    bool exists;
+    uint32_t to[STORES];
+    int steps[STORES];
+    char* write[STORES];
+    int64_t step;
+  };
+  RNNCC_DEVICE static void put(const Place& place, int j, int t, char* exchange, uint32_t value) {
+    if (t >= place.steps[j]) return;
+    store4_relaxed(exchange + place.to[j], value);
+    if (place.write[j]) *reinterpret_cast<uint32_t*>(place.write[j] + t * place.step) = value;
+  }
+
+  // The first relayed phase, or the number of phases.
+  template <int P = 0>
+  static constexpr int first() {
+    if constexpr (P < S::PHASES)
+      return S::template Phase<P>::RELAYS ? P : first<P + 1>();
+    else
+      return P;
+  }
+  // Whether the lane stores an item's first unit.
+  RNNCC_DEVICE static bool has_first_unit() { return sizeof(E) == 4 ? threadIdx.x % 32 < 4 : threadIdx.x % 4 == 0; }
+  // How many places a phase has at most.
+  template <int P = 0>
+  static constexpr int most() {
+    if constexpr (P < S::PHASES) {
+      const int own = S::template Phase<P>::RELAYS ? OWNED<P> : 0, others = most<P + 1>();
+      return own > others ? own : others;
+    } else {
+      return 0;
+    }
+  }
+  Place place_[S::PHASES][at_least_one(most())];
+};
+
+}  // namespace rnncc
