@@ -49,8 +49,9 @@ _DTYPES = ("f32", "bf16", "f16")
 _OF_PROBLEM = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
 # Kernels that are the same for every cell, and of no loop.
 CORE, HEAD_NORM = Family("core", Scope.THREAD), Family("head_norm", Scope.THREAD)
-# A cell with sparse matrices: no shipped cell has any.
+# Cells with sparse matrices: no shipped cell has any.
 SPARSE_LSTM = str(Path(__file__).resolve().parents[1] / "fixtures" / "sparselstm.rnn")
+BLOCK_LSTM = str(Path(__file__).resolve().parents[1] / "fixtures" / "blocklstm.rnn")
 # A cell with matrices of low rank: neither has any.
 LOW_RANK_LSTM = str(Path(__file__).resolve().parents[1] / "fixtures" / "lowranklstm.rnn")
 _FAMILIES = (ALTERNATING, SCAN, *FUSED)  # SCAN stands for all kernels of loops without products

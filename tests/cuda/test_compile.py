@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.ir.family import ALTERNATING, FUSED, GATHER, GRID, SCAN, SPARSE, Family
+from rnncc.ir.family import ALTERNATING, BLOCKS, FUSED, GATHER, GRID, SCAN, SPARSE, Family
 from rnncc.language.source import Source
 from rnncc.machine.paths import shipped_cells
 from rnncc.stages.build.nvcc import nvcc_release
@@ -25,7 +25,7 @@ needs_nvcc = pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
 MAIN = ("lstm", "gru")
 NEWEST = kernels.ARCHITECTURES[-1]
 NEWEST_CASES = [case for case in kernels.cases(MAIN[:1]) if case.architecture == NEWEST]
-OF_LSTM = tuple(family for family in (ALTERNATING, *FUSED) if family is not SPARSE)
+OF_LSTM = tuple(family for family in (ALTERNATING, *FUSED) if not family.for_zeros)
 DTYPES = {family: [case.dtype for case in NEWEST_CASES if case.family is family] for family in OF_LSTM}
 # Loops with lengths and resets have the same products: those of one cell are enough here, in one dtype for each family.
 MASKED = {family: dtypes[index % len(dtypes)] for index, (family, dtypes) in enumerate(DTYPES.items())}
@@ -38,13 +38,13 @@ CASES = [
 # Sums that all CTAs of a grid share.
 LOW_RANK_CASES = [
     kernels.Case(kernels.LOW_RANK_LSTM, GRID, dtype, NEWEST, masked=dtype == "bf16") for dtype in ("bf16", "f16")
-]
+] + [kernels.Case(kernels.BLOCK_LSTM, BLOCKS, dtype, NEWEST, masked=dtype == "f16") for dtype in ("bf16", "f16")]
 # A scan, with lengths and resets too, whose registers are the limit.
 MASKED_SCAN = kernels.Case("mingru", SCAN, "bf16", NEWEST)
-# Elements that are not zero, in each type of words.
+# Elements that are not zero, in each type of words, and blocks of them.
 SPARSE_CASES = [
     kernels.Case(kernels.SPARSE_LSTM, SPARSE, dtype, NEWEST, masked=dtype == "bf16") for dtype in ("bf16", "f16")
-]
+] + [kernels.Case(kernels.BLOCK_LSTM, BLOCKS, dtype, NEWEST, masked=dtype == "f16") for dtype in ("bf16", "f16")]
 # Newton's method for a pair in float32: half of an SM's registers are its limit.
 FLOAT_NEWTON = kernels.Case("paralstm", SCAN, "f32", NEWEST, masked=False)
 # Cells that stand for a kind, beside LSTM and GRU: of several widths, and with sums along rows. Scans: of real and of

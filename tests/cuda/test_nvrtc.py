@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.ir.family import ALTERNATING, FUSED, GATHER, GRID, SCAN, SCATTER, SPARSE, STEPWISE, WIDE
+from rnncc.ir.family import ALTERNATING, BLOCKS, FUSED, GATHER, GRID, SCAN, SCATTER, SPARSE, STEPWISE, WIDE
 from rnncc.language.source import Source
 from tests.compiling import lowered
 from tests.cuda import kernels, nvrtc
-from tests.cuda.kernels import CORE, HEAD_NORM, LOW_RANK_LSTM, SPARSE_LSTM, Case
+from tests.cuda.kernels import BLOCK_LSTM, CORE, HEAD_NORM, LOW_RANK_LSTM, SPARSE_LSTM, Case
 from tests.cuda.sources import write_files
 
 OLDEST, NEWEST = kernels.ARCHITECTURES
@@ -28,6 +28,8 @@ CASES = [
     (Case("gruv3", WIDE, "f16", NEWEST, masked=False), None),
     (Case(SPARSE_LSTM, SPARSE, "bf16", NEWEST, masked=False), None),
     (Case(SPARSE_LSTM, SPARSE, "f16", OLDEST, masked=False), None),
+    (Case(BLOCK_LSTM, BLOCKS, "bf16", NEWEST, masked=False), None),
+    (Case(BLOCK_LSTM, BLOCKS, "f16", OLDEST, masked=False), None),
     (Case(LOW_RANK_LSTM, GRID, "bf16", NEWEST, masked=False), None),
     (Case(LOW_RANK_LSTM, GRID, "f32", OLDEST, masked=False), None),
     (Case("elman", ALTERNATING, "bf16", NEWEST, masked=False), None),

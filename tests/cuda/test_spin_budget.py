@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.ir.family import FAMILIES, FUSED, GRID, SPARSE, WIDE, Family, Scope
+from rnncc.ir.family import BLOCKS, FAMILIES, FUSED, GRID, SPARSE, WIDE, Family, Scope
 from rnncc.stages.build.nvcc import FLAGS, nvcc_release
 from tests.cuda import kernels
 from tests.cuda.sources import write_files, write_sources
@@ -19,7 +19,9 @@ pytestmark = pytest.mark.skipif(RELEASE is None, reason="no nvcc")
 # The head_dim by the scope: clusters of several CTAs; a grid whose lanes ask for few words of 16 bytes.
 HEAD_DIM = {Scope.CLUSTER: 256, Scope.GRID: 64}
 # How many words of 16 bytes a lane asks for there: the terms of 64 units, in parts of eight warps or two warpgroups.
-WORDS = {GRID: 1, WIDE: 2, SPARSE: 1}
+WORDS = {GRID: 1, WIDE: 2, SPARSE: 1, BLOCKS: 1}
+# The LSTM's step is the same with sparse matrices, for which alone there are shapes of some families.
+CELLS = {SPARSE: kernels.SPARSE_LSTM, BLOCKS: kernels.BLOCK_LSTM}
 # The families whose CTAs wait for each other.
 CASES = [kernels.Case("lstm", family, "bf16", "sm_90a", masked=False) for family in FUSED if family.scope in HEAD_DIM]
 
@@ -27,8 +29,7 @@ CASES = [kernels.Case("lstm", family, "bf16", "sm_90a", masked=False) for family
 def kernel_of(case: kernels.Case) -> str:
     """The source of a family's kernel for the forward loop."""
     head_dim = HEAD_DIM[case.family.scope]
-    # The LSTM's step is the same with sparse matrices, for which alone there are shapes of sparse kernels.
-    planned = replace(case, cell=kernels.SPARSE_LSTM) if case.family is SPARSE else case
+    planned = replace(case, cell=CELLS.get(case.family, case.cell))
     (kernel,) = (each for name, each in kernels.forced(planned, head_dim).kernels if name.endswith("lstm_0_forward"))
     name, arguments = case.family.name, ", ".join(map(str, (head_dim, *kernel.shape)))
     return (

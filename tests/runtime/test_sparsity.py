@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 import rnncc
+from rnncc.runtime.spec import DENSER
 
 TEXT = """
 cell SparseLSTM
@@ -227,3 +228,82 @@ def test_explain_says_how_dense() -> None:
     assert "weight_hh: sparse, 25.0% of the elements, planned for 25.0%\n" in layer_of().explain()
     assert "weight_hh: sparse, planned for 25.0%" in package().SparseLSTM(6, 8, device="meta").explain()
     assert "weight_hh: sparse, 100.0% of the elements\n" in layer_of("MaskedLSTM").explain()
+
+
+PLANNED = """
+cell Planned
+state h
+weights R: mask(density=0.25)
+h[t] = tanh(W@x + R@h[t-1] + b)
+"""
+SPARSE, DENSE = torch.arange(64).view(8, 8) % 4 == 0, torch.ones(8, 8, dtype=torch.bool)
+
+
+def planned_layer(**options: Any) -> Any:
+    return rnncc.compile(PLANNED, "planned").Planned(6, 8, dtype=torch.float64, **options)
+
+
+def told(layer: Any) -> list[int]:
+    """What the op of each layer and direction is told."""
+    layer(x.repeat(1, 1, layer.input_size // 6))
+    return [sizes[DENSER] for sizes in layer._sizes]
+
+
+@pytest.mark.filterwarnings("ignore:Planned. the mask")
+def test_kernels_are_told_of_a_mask_that_is_denser_than_planned() -> None:
+    """Whoever changes it, and how."""
+    layer = planned_layer()
+    assert told(layer) == [1]  # the mask has every element before it is set
+    layer.set_mask("R", SPARSE)
+    assert told(layer) == [0] and told(copy.deepcopy(layer)) == told(pickle.loads(pickle.dumps(layer))) == [0]
+    layer.set_mask("R", DENSE)
+    assert told(layer) == [1] and told(copy.deepcopy(layer)) == [1]
+    layer.weight_hh_mask_l0.copy_(SPARSE)
+    assert told(layer) == [0]
+    layer.load_state_dict(planned_layer().state_dict())
+    assert told(layer) == [1]
+    prune.custom_from_mask(layer, "weight_hh_l0", SPARSE)
+    assert told(layer) == [0]
+    layer.reset_parameters()
+    assert told(layer_of()) == told(layer_of().sparsify("R")) == [0]
+    both = planned_layer(num_layers=2, bidirectional=True)
+    for number, reverse in ((0, False), (0, True), (1, False)):
+        both.set_mask("R", SPARSE, number, reverse=reverse)
+    # Directions run together.
+    assert told(both) == [0, 0, 1, 1]
+
+
+def test_a_look_at_masks_is_only_for_masks_that_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To look, the host waits for the GPU."""
+    layer = planned_layer()
+    layer.set_mask("R", SPARSE)
+    told(layer)
+    looks: list[str] = []
+    monkeypatch.setattr(type(layer), "_look_at_density", lambda self, parameter, *rest: looks.append(parameter.name))
+    told(layer)
+    with torch.no_grad():
+        layer.weight_hh_l0.mul_(2)
+    told(layer)
+    assert looks == []
+    layer.weight_hh_mask_l0.logical_and_(SPARSE)
+    told(layer)
+    assert looks == ["R"]
+
+
+@pytest.mark.filterwarnings("ignore:Planned. the mask")
+def test_a_compiled_call_is_told_too() -> None:
+    layer = planned_layer()
+    layer.set_mask("R", SPARSE)
+    torch._dynamo.reset()
+    seen: list[list[int]] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Any:
+        seen.extend(list(node.args[3]) for node in graph.graph.nodes if "planned" in str(node.target))
+        return graph
+
+    run: Any = torch.compile(layer, backend=backend, fullgraph=True)
+    assert torch.equal(run(x)[0], layer(x)[0])
+    layer.set_mask("R", DENSE)
+    assert torch.equal(run(x)[0], layer(x)[0])
+    names = [size.name for size in layer.spec.sizes]
+    assert [sizes[2 + names.index(DENSER)] for sizes in seen] == [0, 1]
