@@ -139,8 +139,10 @@ def layer_of(case: Case, about: Known) -> torch.nn.Module:
 def call_of(case: Case, layer: Any, run: str) -> Function:
     """A call of the layer, and of its backward."""
     x = torch.randn(STEPS, BATCH, case.head_dim * case.heads, device="cuda", dtype=torch.bfloat16)
-    widths = {item.name: item.width(layer._sizes[0]) for item in layer.spec.inputs[1:]}
-    extra = {name: torch.rand(STEPS, BATCH, width, device="cuda").to(x) for name, width in widths.items()}
+    extra = {}
+    for item in layer.spec.inputs[1:]:
+        times = () if item.per_sequence else (STEPS,)
+        extra[item.name] = torch.rand(*times, BATCH, item.width(layer._sizes[0]), device="cuda").to(x)
 
     def forward() -> torch.Tensor:
         output: torch.Tensor = layer(x, **extra)[0]

@@ -46,6 +46,17 @@ def _scans() -> str:
     return table(head, lines)
 
 
+def _sparse() -> str:
+    about = known("cpu_sparse")
+    densities = sorted({row["density"] for row in about.rows})
+    head = ("hidden size, batch", *(f"{density:.0%} of the elements" for density in densities))
+    lines = []
+    for hidden, batch in dict.fromkeys((row["H"], row["B"]) for row in about.rows):
+        found = [about.all(H=hidden, B=batch, density=density) for density in densities]
+        lines.append((f"{hidden}, {batch}", *(ratios([row["ratio"] for row in rows]) for rows in found)))
+    return table(head, lines)
+
+
 def _spread(rows: list[Row], key: str) -> str:
     values = sorted(row[key] for row in rows if row.get(key) is not None)
     if not values:
@@ -76,6 +87,7 @@ def _problems() -> str:
 TABLES = {
     "layers on a CPU": _layers,
     "scans on a CPU": _scans,
+    "sparse matrices on a CPU": _sparse,
     "schedules solved": _schedules,
     "problems solved": _problems,
 }

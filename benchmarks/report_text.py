@@ -33,6 +33,7 @@ COMMANDS = {
     "cpu": "cpu.py",
     "cpu_scan": "cpu_scan.py --threads 1",
     "cpu_packed": "cpu_packed.py",
+    "cpu_sparse": "cpu_sparse.py --quick --threads 1",
     "constrint": "constrint.py --every 4",
 }
 

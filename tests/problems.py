@@ -16,7 +16,7 @@ def make_problem(
 ) -> Arguments:
     """Values of ordinary size; parameters near their declared initial value, extra inputs positive (times, gaps)."""
     generator = torch.Generator().manual_seed(seed)
-    known = complete_sizes(cell, sizes)
+    known = complete_sizes(cell, sizes, num_heads)
     dims = {**known, "num_heads": num_heads}
     values = value_table(cell)
 
@@ -38,7 +38,8 @@ def make_problem(
     inputs = {}
     for item in cell.inputs:
         low, high = (-1.5, 1.5) if item.name == "x" else (0.5, 2.0)
-        inputs[item.name] = uniform(low, high, steps, batch, evaluate(item.width, dims))
+        times = () if item.per_sequence else (steps,)
+        inputs[item.name] = uniform(low, high, *times, batch, evaluate(item.width, dims))
         if item.name in (RESET, ACTIVE):
             inputs[item.name] = (inputs[item.name] > (low + high) / 2).double()
     initial = {s.name: uniform(-0.9, 0.9, batch, evaluate(s.width, dims)) for s in cell.states}

@@ -13,9 +13,12 @@ from tests.compiling import front
 
 FOLDER = Path(__file__).parents[1] / "cells"
 STEMS = sorted(path.stem for path in FOLDER.glob("*.rnn"))
+# The cells whose states the language writes out, one by one.
+WRITTEN_OUT = ("s6",)
 # The cells whose segments are not all DENSE: the states, the recurrence class and its form, for each segment.
 PARALLEL: dict[str, list[tuple[str, str, str]]] = {
     "brc": [("h", "ELEMENTWISE", "")],
+    "griffinblock": [("h", "AFFINE", "diagonal")],
     "hgrn": [("h", "AFFINE", "diagonal")],
     "indrnn": [("h", "ELEMENTWISE", "clamp")],
     "layernormindrnn": [("h", "ELEMENTWISE", "")],
@@ -26,9 +29,11 @@ PARALLEL: dict[str, list[tuple[str, str, str]]] = {
     "minlstm_log": [("h", "AFFINE", "diagonal")],
     "paragru": [("h", "ELEMENTWISE", "")],
     "paralstm": [("h c", "ELEMENTWISE", "")],
+    "plif": [("v", "ELEMENTWISE", "")],
     "qrnn": [("c", "AFFINE", "diagonal")],
     "rglru": [("h", "AFFINE", "diagonal")],
     "rwkv4": [("p", "ELEMENTWISE", "clamp"), ("a", "AFFINE", "diagonal"), ("s", "AFFINE", "diagonal")],
+    "s6": [(f"s{n}", "AFFINE", "diagonal") for n in range(1, 17)],
     "scrn": [("s", "AFFINE", "diagonal"), ("h", "DENSE", "")],
     "sru": [("c", "ELEMENTWISE", "")],
     "tgru": [("h", "AFFINE", "diagonal")],
@@ -36,6 +41,11 @@ PARALLEL: dict[str, list[tuple[str, str, str]]] = {
     "trnn": [("h", "AFFINE", "diagonal")],
     "unicornn": [("h z", "ELEMENTWISE", "")],
 }
+
+
+def most_lines(stem: str) -> int:
+    """How many lines the file of a cell may have."""
+    return 60 if stem in WRITTEN_OUT else 30
 
 
 def only(kind: str) -> tuple[str, ...]:

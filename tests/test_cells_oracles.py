@@ -17,6 +17,7 @@ from rnncc.verify import reference
 from tests import compiling
 
 from .oracles import ORACLES, Case, Oracle, Sequences, draw, relative_error, results
+from .shipped import most_lines
 
 CELLS = Path(__file__).parents[1] / "cells"
 TOLERANCE = 1e-10  # relative, float64
@@ -74,7 +75,7 @@ def test_every_parameter_matters(oracle: Oracle) -> None:
 def test_names_and_shapes(oracle: Oracle) -> None:
     """Parameters, states and extra inputs carry the names and shapes the oracle was written for."""
     cell = cell_of(oracle)
-    sizes = reference.complete_sizes(cell, {"num_heads": 1, **oracle.sizes})
+    sizes = {"num_heads": 1, **reference.complete_sizes(cell, oracle.sizes)}
     shapes: dict[str, tuple[int, ...]] = {}
     for value in cell.values:
         if value.role is Role.PARAMETER:
@@ -112,9 +113,9 @@ def test_every_torchrecurrent_cell_is_an_oracle() -> None:
 
 @pytest.mark.parametrize("path", sorted(CELLS.glob("*.rnn")), ids=lambda path: path.stem)
 def test_a_shipped_file(path: Path) -> None:
-    """At most 30 lines, a citation and the form chosen first, one cell whose name in lower case names the file."""
+    """Few lines, a citation and the form chosen first, one cell whose name in lower case names the file."""
     lines = path.read_text().splitlines()
-    assert len(lines) <= 30
+    assert len(lines) <= most_lines(path.stem)
     comment = " ".join(line.removeprefix("#").strip() for line in lines if line.startswith("#"))
     assert lines[0].startswith("# ")
     assert re.search(r"\b(19|20)\d\d\b|documentation", comment)
@@ -125,10 +126,17 @@ def test_a_shipped_file(path: Path) -> None:
 def test_spiking_cells_spike_and_stay_silent() -> None:
     """Both branches of heaviside are compared."""
     for oracle in ORACLES:
-        if oracle.cell in ("lif", "egru"):
+        if oracle.cell in ("lif", "egru", "alif", "plif", "izhikevich"):
             output = oracle.run(draw(oracle, seed=1, states=True)).output
             silent = torch.count_nonzero(output == 0)
             assert 0 < silent < output.numel()
+
+
+def test_skip_rnn_skips_and_updates() -> None:
+    """What is added up is 0 after an update, and kept after a step that is skipped."""
+    (oracle,) = (oracle for oracle in ORACLES if oracle.cell == "skiplstm")
+    last = oracle.run(draw(oracle, seed=1, states=True)).finals["q"]
+    assert 0 < torch.count_nonzero(last == 0) < last.numel()
 
 
 def test_why_the_oracles_of_sgu_bring_their_own_hardsigmoid() -> None:

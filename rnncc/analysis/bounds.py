@@ -8,15 +8,15 @@ from dataclasses import replace
 
 from rnncc.analysis.sums import Signed, terms
 from rnncc.ir.cell import Contraction, Node, Placement, Pointwise, RowOp, RowOperator, Segment
-from rnncc.ir.expr import Apply, Const, Expr, Ref
+from rnncc.ir.expr import Apply, Const, Expr, Ref, references
 from rnncc.language.bound import FREE, RAY, SIGNED, Bound
 from rnncc.language.operators import OPERATORS
 
 
 class Bounds:
-    """Bounds of the values and expressions of the loops, and of what inputs per sequence make for them. Parameters and
-    constants count as bounded; `prologue` is what parameters alone make, `not_negative` are inputs to be taken as
-    such."""
+    """Bounds of the values and expressions of the loops, and of what inputs make for them. Parameters, constants and
+    what is made of them count as bounded; `prologue` is what parameters alone make, `not_negative` are inputs to be
+    taken as such."""
 
     def __init__(
         self,
@@ -25,14 +25,13 @@ class Bounds:
         prologue: Sequence[Node],
         not_negative: frozenset[str],
     ) -> None:
-        once = [node for segment in segments for node in segment.batched if placement[node.target] is Placement.Q]
-        loops = [node for segment in segments for node in segment.nodes]
-        self.nodes: dict[str, Node] = {node.target: node for node in (*once, *loops)}
+        made = [node for segment in segments for node in (*segment.batched, *segment.nodes)]
+        self.nodes: dict[str, Node] = {node.target: node for node in made}
         self.fixed = {name for name, placed in placement.items() if placed is Placement.P}
         for segment in segments:
             self.fixed.update(segment.constants, *(weight.members for weight in segment.weights))
         self.known: dict[str, Bound] = dict.fromkeys(not_negative, RAY)
-        # What parameters alone make is bounded; only its sign is asked for.
+        # What parameters alone make is bounded (`of`); only its sign is asked for.
         for node in prologue:
             self.known[node.target] = replace(self._node(node), above=True, below=True)
         # In the loops' order, so that what a node reads is known before it.
@@ -52,6 +51,10 @@ class Bounds:
 
     def of(self, expr: Expr) -> Bound:
         """What is certain of an expression."""
+        bound = self._of(expr)
+        return replace(bound, above=True, below=True) if self.fixed.issuperset(references(expr)) else bound
+
+    def _of(self, expr: Expr) -> Bound:
         match expr:
             case Const(value):
                 return Bound(True, True, value >= 0, value <= 0)

@@ -32,10 +32,12 @@ class Scope(Enum):
 @dataclass(frozen=True, slots=True)
 class Family:
     """`name` stands in the symbols of kernels, in the index of a package's kernels and in messages. In C++ the header
-    and the function of the kernel are called by it, and `shape` is the function's template parameter."""
+    and the function of the kernel are called by it, and `shape` is the function's template parameter.
+    `for_zeros`: its kernels are for matrices of which most elements are zero, and slow for others."""
 
     name: str
     scope: Scope
+    for_zeros: bool = False
 
     @property
     def shape(self) -> str:
@@ -48,9 +50,12 @@ GATHER = Family("gather", Scope.CLUSTER)  # operands go to all CTAs of a cluster
 SCATTER = Family("scatter", Scope.CLUSTER)  # partial sums go to the CTA of their units
 GRID = Family("grid", Scope.GRID)  # operands go to all CTAs of a head
 WIDE = Family("wide", Scope.GRID)  # the same for large batches: entries are the rows of products
-SPARSE = Family("sparse", Scope.GRID)  # the same for matrices that are mostly zeros: threads gather operands
+# The same for matrices that are mostly zeros: threads gather the operands of single elements, or tensor cores multiply
+# whole blocks.
+SPARSE = Family("sparse", Scope.GRID, for_zeros=True)
+BLOCKS = Family("blocks", Scope.GRID, for_zeros=True)
 STEPWISE = Family("stepwise", Scope.STEP)  # cuBLAS multiplies, between launches for the rest
-FUSED = (GATHER, SCATTER, GRID, WIDE, SPARSE, STEPWISE)
+FUSED = (GATHER, SCATTER, GRID, WIDE, SPARSE, BLOCKS, STEPWISE)
 
 # Each of these kernels takes every size.
 ALTERNATING = Family("alternating", Scope.GRID)  # products and elementwise stages by turns, with barriers between

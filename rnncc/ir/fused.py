@@ -21,6 +21,7 @@ from enum import Enum, auto
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Expr, references
 from rnncc.ir.kernel import Place
+from rnncc.ir.structure import Sparsity
 
 
 def head_dim_name(width: int) -> str:
@@ -178,7 +179,7 @@ class FusedPhase:
     reductions      the reductions of the phase
     sum_widths      which of the loop's widths each sum has
     operand_widths  the same for each operand
-    density         the largest part of a matrix that kernels are planned for; None: some matrix may have every element
+    sparsity        what all matrices have of the density of the densest and of blocks; None: some matrix has no mask
     """
 
     sums: tuple[str, ...]
@@ -189,7 +190,7 @@ class FusedPhase:
     reductions: tuple[FusedReduction, ...] = ()
     sum_widths: tuple[int, ...] = ()
     operand_widths: tuple[int, ...] = ()
-    density: float | None = None
+    sparsity: Sparsity | None = None
 
     @property
     def has_holes(self) -> bool:

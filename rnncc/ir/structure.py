@@ -27,6 +27,11 @@ class BlockDiagonal:
     blocks: Dim
 
 
+# The compiler's own size of a cell with masks: 1 where a layer's masks are denser than the cell says, else 0.
+# rnncc/runtime/spec.py has the same name.
+DENSER = "masks__denser"
+
+
 @dataclass(frozen=True, slots=True)
 class Sparsity:
     """A mask beside a matrix: the elements that it leaves out are zero and have no gradient.

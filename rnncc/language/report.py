@@ -39,10 +39,6 @@ class Report:
         if not any((found.code, found.message) == (code, message) for found in self._errors):
             self.error(code, message, span, help=help)
 
-    def has(self, code: str) -> bool:
-        """Whether an error of this code was found."""
-        return any(found.code == code for found in self._errors)
-
     def warn(
         self,
         code: str,
@@ -74,6 +70,12 @@ class Report:
         """Raise the errors found so far, in the order of the text, if there are any."""
         if self._errors:
             raise RnnccError(*in_order(self._errors.values()))
+
+    def stop_at(self, code: str) -> None:
+        """Raise the errors of this code, if there are any, and no other ones."""
+        found = [each for each in self._errors.values() if each.code == code]
+        if found:
+            raise RnnccError(*in_order(found))
 
     def line(self, span: Span) -> int:
         """The 1-based line of a span."""

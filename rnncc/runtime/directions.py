@@ -216,7 +216,7 @@ def run_directions(
         initial: list[Tensor] = []
         for tools in running:
             parameters, values = tools.direction.parameters, tools.values
-            streams += map(tools.whole, segment.batched(values, parameters, call.constants, sizes, tools))
+            streams += [tools.whole(v) for v in segment.batched(values, parameters, call.constants, sizes, tools)]
             weights += [weight.tensor(parameters, values) for weight in loop.weights]
             initial += [tools.direction.states[state.name] for state in segment.states]
         if call.weight_dropout:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .settings import compiles_at_first_use
-from .spec import CellSpec, SegmentSpec, Sizes
+from .spec import DENSER, CellSpec, SegmentSpec, Sizes
 
 # dtype -> its name in the index of kernels, and its name in rnncc's options (`--dtype`)
 DTYPES = {torch.float32: ("f32", "fp32"), torch.bfloat16: ("bf16", "bf16"), torch.float16: ("f16", "fp16")}
@@ -156,14 +156,16 @@ def describe(
             "begin at multiples of 16 bytes"
         )
     if family_names(wanted, None):
-        lines += [] if batch is None else [f"a batch of {batch}: {chosen(wanted, batch, device)}"]
+        if batch is not None:
+            lines.append(f"a batch of {batch}: {chosen(wanted, batch, device, denser=bool(sizes.get(DENSER)))}")
         lines.append("tensors whose rows do not all begin at multiples of 16 bytes: alternating")
     return lines
 
 
-def chosen(wanted: Wanted, batch: int, device: int) -> str:
+def chosen(wanted: Wanted, batch: int, device: int, *, denser: bool) -> str:
     """Which of the kernels that exist now run a batch of that size: `forward gather, backward scatter, without
-    gradients gather`. Raises RuntimeError where the library cannot ask the GPU."""
+    gradients gather`. `denser`: whether masks are denser than planned. Raises RuntimeError where the library cannot
+    ask the GPU."""
     found = []
     library = STATE.library
     assert library is not None
@@ -171,7 +173,7 @@ def chosen(wanted: Wanted, batch: int, device: int) -> str:
         text = ctypes.create_string_buffer(1024)
         launches = library.rnncc_choose_kernel(
             f"{wanted.segment}_{program}".encode(), DTYPES[wanted.dtype][0].encode(), ctypes.c_int64(wanted.head_dim),
-            ctypes.c_int64(wanted.heads), ctypes.c_int64(batch), wanted.directions, device,
+            ctypes.c_int64(wanted.heads), ctypes.c_int64(batch), wanted.directions, int(denser), device,
             text, ctypes.c_int64(len(text)),
         )  # fmt: skip
         if launches < 0:
@@ -269,9 +271,9 @@ def read_index(path: Path, capability: tuple[int, int] | None) -> list[_Line]:
     for text in path.read_text(encoding="utf-8").splitlines(keepends=True):
         program, dtype, head_dim, heads, family, scope, *numbers, name = text.split()
         ctas, threads, shared_bytes, group_batch, *more = map(int, numbers)
-        multiple, slots, narrow, smallest_batch, pass_ns, launch_ns = more
+        multiple, slots, narrow, smallest_batch, for_zeros, pass_ns, launch_ns = more
         positive = (int(head_dim), int(heads), ctas, threads, multiple, smallest_batch, pass_ns)
-        is_whole = scope in _SCOPES and text.endswith("\n")
+        is_whole = scope in _SCOPES and for_zeros in (0, 1) and text.endswith("\n")
         if min(positive) < 1 or min(shared_bytes, group_batch, slots, narrow, launch_ns) < 0 or not is_whole:
             raise ValueError(f"{path}: {text}")
         lines.append(_Line(program, dtype, int(head_dim), int(heads), family, smallest_batch, name, capability))

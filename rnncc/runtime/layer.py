@@ -198,6 +198,7 @@ class RecurrentLayer(RecurrentModule):
             found = call_stand_in(self, input, hx, marks._asdict() | extra, batch_first=self.batch_first)
             if found is not None:
                 return found[0]
+        self._look_at_masks()
         given = self._read(input, hx, marks, extra)
         results, finals = self._run(given)
         output = given.give(beside([result.output for result in results]))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from . import package
 from .parameters import ordered
 from .sparsity import SparseWeights, density_of, mask_name
-from .spec import ParameterSpec
+from .spec import DENSER, ParameterSpec
 
 # The least density that a cell is planned for, where a mask leaves nothing.
 _LEAST = 0.001
@@ -45,6 +45,8 @@ def sparsify(module: SparseWeights, groups: tuple[str, ...]) -> Any:
     names = [parameter.attribute + suffix for parameter in wanted for suffix in module._suffixes]
     made = sparse.__new__(sparse)
     made.__setstate__(_state(module, sparse, names))
+    made._sizes = [{**sizes, DENSER: 0} for sizes in made._sizes]
+    made._is_denser, made._looked_at = {}, {}
     for parameter in wanted:
         for suffix, mask in masks[parameter.name].items():
             made.register_buffer(mask_name(parameter, suffix), mask)

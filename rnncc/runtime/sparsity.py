@@ -6,6 +6,7 @@ The matrix of a sparse `R` is the parameter `weight_hh_l0`, as dense as any, and
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import warnings
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from .parameters import blocks_of, gate_view, head_view, members_of, ordered
 from .settings import warns_of_slow_paths
-from .spec import CellSpec, ParameterSpec, Sizes
+from .spec import DENSER, CellSpec, ParameterSpec, Sizes
 
 # A mask that is denser by this factor than the cell says is worth a warning.
 _DENSER = 1.1
@@ -28,10 +29,14 @@ class SparseWeights(nn.Module):
 
     spec: ClassVar[CellSpec]
     bias: bool
+    _buffers: dict[str, Tensor | None]
     _suffixes: list[str]
     _sizes: list[dict[str, int]]
     # Whether this layer warned of a mask that is denser than planned.
     _told_denser: bool = False
+    # Which masks are denser than planned, by their parameter's name and suffix, and what they were then.
+    _is_denser: dict[tuple[str, str], bool]
+    _looked_at: dict[tuple[str, str], tuple[int, ...]]
 
     def _make_masks(self, sizes: Sizes, suffix: str) -> None:
         """Make the masks of one more layer and direction, with every element."""
@@ -43,6 +48,7 @@ class SparseWeights(nn.Module):
 
     def _reset_masks(self) -> None:
         """Draw the masks that are drawn; the others have every element again. What a mask leaves out becomes zero."""
+        self._is_denser, self._looked_at = {}, {}
         for parameter, sizes, suffix in self._places():
             mask = self._mask(parameter, suffix)
             assert parameter.sparsity is not None
@@ -50,6 +56,8 @@ class SparseWeights(nn.Module):
                 draw(parameter, mask, sizes)
             else:
                 mask.fill_(True)
+            if not parameter.sparsity.drawn:
+                self._found_density(parameter, suffix, most_of(parameter, sizes) < 1)
         self._zero_masked()
 
     @torch.no_grad()
@@ -102,31 +110,65 @@ class SparseWeights(nn.Module):
         self._zero_masked()  # an optimiser with momentum may have moved what comes back now
         place.copy_(mask.reshape(place.shape))
         self._zero_masked()
-        # Where gates are set one after another, the masks of the later ones have every element until then.
         self._look_at_density(parameter, suffix, sizes, mask)
+
+    def _look_at_masks(self) -> None:
+        """Look at the density of masks that changed since the last look: by `set_mask`, in place, or by
+        torch.nn.utils.prune. Where nothing changed, the host does not wait. A compiled call keeps what it was compiled
+        with."""
+        if DENSER not in self._sizes[0] or torch.compiler.is_compiling():
+            return
+        for parameter, sizes, suffix in self._places():
+            now = self._marks_of(parameter, suffix)
+            if now and now != self._looked_at.get((parameter.name, suffix)):
+                self._look_at_density(parameter, suffix, sizes)
 
     def _look_at_density(
         self, parameter: ParameterSpec, suffix: str, sizes: Sizes, given: Tensor | None = None
     ) -> None:
-        """Warn, once in a layer's life, where a mask is clearly denser than the cell says. With `given`, the part of it
-        that was set: only where that part is denser, too."""
-        whole, most = self._mask(parameter, suffix), most_of(parameter, sizes)
-        if self._told_denser or most >= 1 or not _can_be_read(whole):
+        """See whether a mask is clearly denser than the cell says. Then dense kernels run, and there is a warning, once
+        in a layer's life. With `given`, the part of the mask that was set, only where that part is denser, too: where
+        gates are set one after another, the masks of the later ones have every element until then."""
+        most = most_of(parameter, sizes)
+        if most >= 1 or not self._marks_of(parameter, suffix):
+            return
+        whole = functools.reduce(torch.logical_and, self._masks_of(parameter, suffix))
+        share = density_of(parameter, whole, sizes)
+        self._found_density(parameter, suffix, share > most)
+        if share <= most or self._told_denser or not warns_of_slow_paths():
             return
         if given is not None and int(given.sum()) <= most * given.numel():
-            return
-        share = density_of(parameter, whole, sizes)
-        if share <= most or not warns_of_slow_paths():
             return
         self._told_denser = True
         assert parameter.sparsity is not None
         warnings.warn(
             f"{self.spec.name}: the mask of {parameter.attribute + suffix} has {share:.1%} of the elements, and the "
-            f"cell plans for {parameter.sparsity.density:.1%}: GPU kernels may be many times slower. "
+            f"cell plans for {parameter.sparsity.density:.1%}: GPUs run dense kernels, which may be many times slower. "
             f"layer.sparsify({parameter.name!r}) makes a layer that is planned for its masks, and so does another "
             "density in the cell's text (RNNCC_LOG=error hides this)",
             stacklevel=3,
         )
+
+    def _found_density(self, parameter: ParameterSpec, suffix: str, is_denser: bool) -> None:
+        """Note whether a mask is denser than the cell says, for all later calls."""
+        self._looked_at[parameter.name, suffix] = self._marks_of(parameter, suffix)
+        self._is_denser[parameter.name, suffix] = is_denser
+        # The directions of a layer run together, so one mask counts for both.
+        for sizes, own in zip(self._sizes, self._suffixes, strict=True):
+            pair = {own.removesuffix("_reverse"), own.removesuffix("_reverse") + "_reverse"}
+            sizes[DENSER] = int(any(found for (_, of), found in self._is_denser.items() if of in pair))
+
+    def _masks_of(self, parameter: ParameterSpec, suffix: str) -> list[Tensor]:
+        """The masks that a parameter has together: its own, and that of torch.nn.utils.prune."""
+        pruning = self._buffers.get(f"{parameter.attribute}{suffix}_mask")
+        return [self._mask(parameter, suffix), *([] if pruning is None else [pruning])]
+
+    def _marks_of(self, parameter: ParameterSpec, suffix: str) -> tuple[int, ...]:
+        """Numbers that change where a mask does. Empty where the host cannot read it."""
+        masks = self._masks_of(parameter, suffix)
+        if not all(map(_can_be_read, masks)):
+            return ()
+        return tuple(n for mask in masks for n in (mask.data_ptr(), -1 if mask.is_inference() else mask._version))
 
     def gate_masks(self, layer: int = 0, *, reverse: bool = False) -> dict[str, Tensor]:
         """The masks of one layer's sparse matrices, by the names and in the shapes of `gate_parameters()`."""

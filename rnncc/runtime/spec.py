@@ -15,6 +15,10 @@ from torch import Tensor
 Sizes = Mapping[str, int]
 Width = Callable[[Sizes], int]
 
+# The compiler's own size of a cell with masks: 1 where a layer's masks are denser than the cell says, else 0.
+# rnncc/ir/structure.py has the same name.
+DENSER = "masks__denser"
+
 # step(streams at t, previous states) -> (new states, values of the segment's sequences)
 Step = Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]
 # make_step(weights, constants, sizes) -> step

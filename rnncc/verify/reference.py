@@ -255,13 +255,13 @@ class Interpreter:
         return value.reshape(*value.shape[:-1], k, head_dim).transpose(-3, -2).flatten(-3)
 
 
-def complete_sizes(cell: Cell, sizes: Mapping[str, int]) -> dict[str, int]:
+def complete_sizes(cell: Cell, sizes: Mapping[str, int], num_heads: int = 1) -> dict[str, int]:
     """I, H and all declared dims: those not given are solved or take their default."""
     known = dict(sizes)
     for size in cell.sizes:
         if size.name not in known:
             if size.solved is not None:
-                known[size.name] = evaluate(size.solved, known)
+                known[size.name] = evaluate(size.solved, {"num_heads": num_heads, **known})
             elif size.default is not None:
                 known[size.name] = size.default
             else:
@@ -308,7 +308,7 @@ def run(cell: Cell, given: Arguments) -> tuple[dict[str, Tensor], dict[str, Tens
     like = inputs[cell.inputs[0].name]
     at_steps = {item.name: not item.per_sequence for item in cell.inputs}
     steps, batch = like.shape[:2]
-    known_sizes = complete_sizes(cell, given.sizes)
+    known_sizes = complete_sizes(cell, given.sizes, given.num_heads)
     products = [recurrent_reads(segment) for segment in cell.segments]
     aliases = {alias: name for loop in products for alias, name in loop.aliases.items()}
     machine = Interpreter(with_aliases(value_table(cell), aliases), known_sizes, given.num_heads, like)

@@ -1,6 +1,7 @@
 // What the tests call: the header library behind C functions, once for each level it is compiled for.
 #include "rnncc/cpu/convert.h"
 #include "rnncc/cpu/gemm.h"
+#include "rnncc/cpu/lists.h"
 #include "rnncc/cpu/math.h"
 #include "rnncc/cpu/team.h"
 
@@ -64,6 +65,20 @@ void cube_float(float* y, const float* x, int64_t n) {
 }
 float sum_float(const float* x, int64_t n) { return horizontal_sum(load_partial(x, n)); }
 int64_t lanes_float() { return lanes<float>; }
+
+#define LISTS(T)                                                                                                           \
+  uint32_t nonzero_bits_##T(const T* x, int64_t n) { return nonzero_bits(load_partial(x, n)); }                            \
+  int64_t list_entries_##T() { return list_entries<T>; }                                                                   \
+  int64_t spread_width_##T(const T*, int64_t entries) { return spread_width<T>(entries); }                                 \
+  void lists_##T(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t entries, int64_t* begin, uint16_t* row, T* value, \
+                 int64_t k, int64_t first, int64_t last, bool accumulate, T* room) {                                       \
+    if (entries > 1) spread(room, a, a_row, entries, k);                                                                   \
+    const ListTerm<T> terms[2] = {{{begin, row, value}, 0, entries > 1 ? room : a},                                        \
+                                  {{begin, row, value}, 1, entries > 1 ? room : a}};                                       \
+    multiply_lists(c, c_row, terms, int64_t(2), first, last, entries, accumulate);                                         \
+  }
+LISTS(float)
+LISTS(double)
 
 #define PRODUCTS(T)                                                                                                        \
   int64_t packed_elements_##T(int64_t n, int64_t k) { return packed_elements<T>(n, k); }                                   \

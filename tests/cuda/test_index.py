@@ -67,7 +67,7 @@ def test_what_is_rendered_is_what_is_read(tmp_path: Path, index: Index) -> None:
     assert index.add(tmp_path / "one") == len(lines)
     found = index.find("lstm_0_forward", "bf16", 768)
     wanted = [line for line in lines if line[0] == "lstm_0_forward"]
-    assert [[f[0], *f[2:]] for f in found] == [[line[16], *line[5:16]] for line in wanted]
+    assert [[f[0], *f[2:]] for f in found] == [[line[17], *line[5:17]] for line in wanted]
     assert {f[1] for f in found} == {str(tmp_path / "one")}
     # Several kernels with groups of the same batch stand side by side.
     assert len({f[0] for f in found}) == len(found) > len({f[6] for f in found})
@@ -87,14 +87,15 @@ def test_kernels_are_added_to_those_that_there_are(tmp_path: Path, index: Index)
     assert index.find("lstm_0_forward", "bf16", 128) == []
 
 
-GOOD = "lstm_0_forward bf16 64 1 grid grid 8 256 1024 8 1 0 0 1 540 600 lstm_0_forward_bf16_64_grid\n"
+GOOD = "lstm_0_forward bf16 64 1 grid grid 8 256 1024 8 1 0 0 1 0 540 600 lstm_0_forward_bf16_64_grid\n"
 
 
 @pytest.mark.parametrize(
     "text",
     [
         GOOD + "lstm_0_forward bf16 64 1 gri",
-        GOOD.replace(" 1 540", " 0 540") + GOOD,
+        GOOD.replace(" 1 0 540", " 0 0 540") + GOOD,
+        GOOD.replace(" 0 540", " 2 540"),
         GOOD.replace("grid grid", "grid tile"),
         GOOD.replace("grid grid", "grid"),
         GOOD.replace("540", "0.54"),

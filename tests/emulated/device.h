@@ -32,6 +32,9 @@ struct uint3 {
 struct float2 {
   float x, y;
 };
+struct alignas(8) uint2 {
+  uint32_t x, y;
+};
 struct alignas(16) float4 {
   float x, y, z, w;
 };
@@ -42,6 +45,13 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 
 inline int __ffs(int v) { return __builtin_ffs(v); }
+inline int __popc(uint32_t v) { return __builtin_popcount(v); }
+// A fiber is not interrupted.
+inline uint32_t atomicOr(uint32_t* at, uint32_t bits) {
+  const uint32_t before = *at;
+  *at |= bits;
+  return before;
+}
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }

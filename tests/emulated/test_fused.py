@@ -72,6 +72,12 @@ def kernels_of(
         # A sum over all heads, which is taken after the loop.
         ("timeawarelstm", GATHER, "f32", 64, 2, 3),
         ("timeawarelstm", GRID, "bf16", 72, 1, 5),
+        # Matrices and vectors that parameters make once a call, and a step of six products.
+        ("exprnn", GATHER, "f32", 64, 2, 3),
+        # In 16 bits rounding turns the sign of modReLU over.
+        ("scornn", GRID, "f32", 72, 1, 5),
+        ("gruode", GATHER, "bf16", 64, 2, 9),
+        ("ltc", GRID, "f32", 64, 1, 9),
     ],
     ids=str,
 )
@@ -110,6 +116,10 @@ def test_steps_take_the_slots_of_the_exchange_in_turns(masked: bool, tmp_path: P
         # Running sums, and values that are repeated.
         ("onlstm", GATHER, "bf16", 64, 2, 3, {"K": 32}),
         ("onlstm", GRID, "f32", 96, 1, 5, {"K": 24}),
+        ("cfc", GATHER, "f32", 64, 2, 9, {"N": 96}),
+        ("cfc", GRID, "bf16", 72, 1, 5, {"N": 40}),
+        ("lowrankrnn", GATHER, "f32", 64, 2, 9, {"K": 8}),
+        ("conditionalgru", GRID, "bf16", 64, 1, 11, {}),
         ("running", GATHER, "f32", 48, 2, 9, {}),
         ("half", GATHER, "bf16", 64, 2, 3, {}),
         ("half", GRID, "f32", 64, 1, 9, {}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rnncc.ir.family import SPARSE
+from rnncc.ir.family import BLOCKS, SPARSE, Family
 from tests.cuda.kernels import Case as Wanted
 from tests.cuda.kernels import forced, plan
 from tests.emulated.compiled import Kernel, build
@@ -52,12 +53,13 @@ h[t] = tanh(U@c[t-1])
 
 
 def made_of(
-    cell: str, dtype: str, masked: bool, head_dim: int, folder: Path, **tiles: int
+    cell: str, dtype: str, masked: bool, head_dim: int, folder: Path, family: Family = SPARSE, **tiles: int
 ) -> tuple[str, Mapping[str, Kernel]]:
-    """A cell's file, and its kernels, which have the given tiles."""
+    """A cell's file, and its kernels, which have the given tiles. Those of blocks have blocks of 16."""
     path = folder / f"{cell}.rnn"
-    path.write_text(CELLS[cell], encoding="utf-8")
-    made = forced(Wanted(str(path), SPARSE, dtype, "sm_90a"), head_dim, tiles)
+    text = re.sub(r"(density=[\d.]+)", r"\1, block=16", CELLS[cell]) if family is BLOCKS else CELLS[cell]
+    path.write_text(text, encoding="utf-8")
+    made = forced(Wanted(str(path), family, dtype, "sm_90a"), head_dim, tiles)
     own = tuple(entry for entry in made.kernels if ("_masked_" in entry[0]) == masked)
     return str(path), build(plan(str(path)), replace(made, kernels=own), folder)
 

@@ -125,3 +125,43 @@ def largest(p: Any, s: Any, x: Any, k: Any) -> Values:
     spread = most(g, 2) - most(-g, 2)
     h = tanh(u * most(q, 2)) + torch.maximum(most(m), a) + 0.1 * spread - 0.1 * most(p.W_h @ x()) + most(p.p)
     return {"h": h, "m": m}
+
+
+@case(
+    """
+cell NarrowDecays
+input x, gap: 1
+state h, c
+local a: num_heads, q: 1, v: H
+a = sigmoid(W@x + b)
+q = W@x
+v = q
+c[t] = exp(-gap)*c[t-1] + v
+h[t] = a*h[t-1] + gap*(W@x) + v*c[t-1]
+""",
+    lambda H: {"h": (H, 0.0), "c": (H, 0.0)},
+    extra={"gap": 1},
+    heads=2,
+)
+def narrow_decays(p: Any, s: Any, x: Any, k: Any) -> Values:
+    """Loops without products: one number for all units of a head, in place of a number a unit."""
+    a, q = sigmoid(p.W_a @ x() + p.b_a), p.W_q @ x()
+    c = torch.exp(-x("gap")) * s("c") + q
+    h = wide(a, k.D) * s("h") + x("gap") * (p.W_h @ x()) + q * s("c")
+    return {"h": h, "c": c}
+
+
+@case(
+    """
+cell NarrowOnce
+input c: 1 per sequence
+state h
+h[t] = exp(-c*c)*h[t-1] + c*(W@x)
+""",
+    lambda H: {"h": (H, 0.0)},
+    extra={"c": 1},
+    per_sequence=("c",),
+)
+def narrow_once(p: Any, s: Any, x: Any, k: Any) -> Values:
+    """The same of an input per sequence."""
+    return {"h": torch.exp(-(x("c") ** 2)) * s("h") + x("c") * (p.W_h @ x())}

@@ -42,7 +42,7 @@ class Problem:
 
 def heads_fit(loop: Loop, sizes: Mapping[str, int], heads: int) -> bool:
     """Whether every width that heads share divides by their number."""
-    known = {**complete_sizes(loop.cell, sizes), "num_heads": heads}
+    known = {**complete_sizes(loop.cell, sizes, heads), "num_heads": heads}
     segment = loop.segment
     names = {name for node in segment.nodes for name in (node.target, *operands(node))} - set(segment.constants)
     table = value_table(loop.cell)
@@ -62,7 +62,7 @@ class Case:
     def __init__(self, loop: Loop, problem: Problem, seed: int = 0) -> None:
         self.loop, self.problem = loop, problem
         self.values: dict[str, Value] = value_table(loop.cell) | {value.name: value for value in loop.adjoint.values}
-        self.sizes = complete_sizes(loop.cell, problem.sizes)
+        self.sizes = complete_sizes(loop.cell, problem.sizes, problem.heads)
         self.compute = torch.float64 if problem.dtype == torch.float64 else torch.float32
         torch.manual_seed(seed)
         segment = loop.segment

@@ -20,7 +20,7 @@ class Sequences:
     finals: dict[str, Tensor]
 
 
-# (parameters, inputs [T, B, width], initial states [B, width]) -> Sequences
+# (parameters, inputs [T, B, width] or [B, width], initial states [B, width]) -> Sequences
 Forward = Callable[[Tensors, Tensors, Tensors], Sequences]
 
 
@@ -38,9 +38,12 @@ class Oracle:
     sizes       I, H, the cell's dims and what else the shapes are written in
     dims        those of `sizes` that are keywords of the module
     inputs      extra inputs: name -> width
+    per_sequence
+                those of `inputs` that are the same at all steps: [B, width]
     constants   numbers that differ from the file's defaults, passed at run time
     shaping     constants that shape the program (a loop bound, a delay, a function), passed to `check`
     ranges      name -> (low, high) where U(-1, 1) will not do
+    buffers     those of `parameters` that are not trained
     text        equations that replace the file's where the oracle deviates from it; `deviation` says in what
     """
 
@@ -53,9 +56,11 @@ class Oracle:
     sizes: dict[str, int] = field(default_factory=lambda: {"I": 4, "H": 6})
     dims: tuple[str, ...] = ()
     inputs: dict[str, str] = field(default_factory=dict)
+    per_sequence: tuple[str, ...] = ()
     constants: dict[str, float] = field(default_factory=dict)
     shaping: dict[str, int | str] = field(default_factory=dict)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    buffers: tuple[str, ...] = ()
     text: str | None = None
     deviation: str = ""
 
@@ -87,7 +92,8 @@ class Oracle:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Tensors that go to both sides; all require gradients. `states` is None where the cell's own are meant."""
+    """Tensors that go to both sides; all but buffers require gradients. `states` is None where the cell's own are
+    meant."""
 
     parameters: dict[str, Tensor]
     inputs: dict[str, Tensor]
@@ -96,7 +102,8 @@ class Case:
     def leaves(self) -> dict[str, Tensor]:
         """Everything a gradient is compared for."""
         initial = {f"{name}[0]": value for name, value in (self.states or {}).items()}
-        return {**self.parameters, **self.inputs, **initial}
+        trained = {name: value for name, value in self.parameters.items() if value.requires_grad}
+        return {**trained, **self.inputs, **initial}
 
 
 def draw(oracle: Oracle, *, seed: int, steps: int = 5, batch: int = 3, states: bool) -> Case:
@@ -106,12 +113,15 @@ def draw(oracle: Oracle, *, seed: int, steps: int = 5, batch: int = 3, states: b
     def tensor(name: str, *shape: int) -> Tensor:
         low, high = oracle.ranges.get(name, (-1.0, 1.0))
         value = torch.rand(*shape, generator=generator, dtype=torch.float64)
-        return (low + (high - low) * value).requires_grad_()
+        return (low + (high - low) * value).requires_grad_(name not in oracle.buffers)
 
     widths = {"x": "I", **oracle.inputs}
     return Case(
         {name: tensor(name, *shape) for name, shape in oracle.shapes().items()},
-        {name: tensor(name, steps, batch, _size(width, oracle.sizes)) for name, width in widths.items()},
+        {
+            name: tensor(name, *(() if name in oracle.per_sequence else (steps,)), batch, _size(width, oracle.sizes))
+            for name, width in widths.items()
+        },
         {name: tensor(name, batch, _size(width, oracle.sizes)) for name, width in oracle.states.items()}
         if states
         else None,

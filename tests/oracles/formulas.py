@@ -19,13 +19,14 @@ Step = Callable[[Tensors, State, State], tuple[Tensor, State]]
 
 
 def loop(step: Step) -> Forward:
-    """The step over all times."""
+    """The step over all times; inputs without a time are the same at each."""
 
     def forward(parameters: Tensors, inputs: Tensors, states: Tensors) -> Sequences:
         current = dict(states)
         outputs = []
         for t in range(len(inputs["x"])):
-            output, current = step(parameters, {name: value[t] for name, value in inputs.items()}, current)
+            now = {name: value[t] if value.dim() == 3 else value for name, value in inputs.items()}
+            output, current = step(parameters, now, current)
             outputs.append(output)
         return Sequences(torch.stack(outputs), current)
 
@@ -105,6 +106,16 @@ def _gru_v3(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
     r, z = (gate.sigmoid() for gate in gates_of(p, "r z", i["x"], s["h"]))
     candidate = linear(torch.cat([i["x"], r * s["h"]], -1), torch.cat([p["W_n"], p["R_n"]], -1), p["b_n"])
     h = z * s["h"] + (1 - z) * candidate.tanh()
+    return h, {"h": h}
+
+
+def _conditional_gru(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
+    # Cho et al. 2014, appendix A.1.2, with biases
+    h, total = s["h"], gates_of(p, "r z", i["x"], s["h"])
+    r, z = (gate + linear(i["c"], p[f"C_{name}"]) for gate, name in zip(total, "rz", strict=True))
+    inner = torch.cat([h, i["c"]], -1) @ torch.cat([p["R_n"], p["C_n"]], -1).t()
+    candidate = torch.tanh(linear(i["x"], p["W_n"], p["b_n"]) + r.sigmoid() * inner)
+    h = torch.lerp(candidate, h, z.sigmoid())
     return h, {"h": h}
 
 
@@ -230,6 +241,17 @@ def _time_aware(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
     return h, {"h": h, "c": c}
 
 
+def _skip_lstm(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
+    # imatge-upc/skiprnn-2017-telecombcn, SkipLSTMCell; Campos et al. 2018, eq. 2-6
+    total = s["q"] + torch.minimum(s["p"], 1 - s["q"])
+    u = total + (total.round() - total).detach()
+    ig, ng, fg, og = gates_of(p, "i n f o", i["x"], s["h"])
+    c = s["c"] * fg.sigmoid() + ig.sigmoid() * ng.tanh()
+    new = {"h": c.tanh() * og.sigmoid(), "c": c, "p": (c @ p["m_pn"] + p["bp"])[:, None].sigmoid(), "q": 0 * total}
+    states = {name: torch.lerp(s[name] if name != "q" else total, value.expand_as(u), u) for name, value in new.items()}
+    return states["h"], states
+
+
 _H = {"h": "H"}
 _HC = {"h": "H", "c": "H"}
 _LSTM = "W:i,f,g,o R:i,f,g,o b:i,f,g,o"
@@ -256,6 +278,17 @@ ORACLES = (
         _H,
     ),
     Oracle("gruv3", "keras", loop(_gru_v3), "W:r,z,n R:r,z,n b:r,z,n", _H),
+    Oracle(
+        "conditionalgru",
+        "paper",
+        loop(_conditional_gru),
+        "W:r,z,n R:r,z,n C[H,K]:r,z,n b:r,z,n",
+        _H,
+        sizes={"I": 4, "H": 6, "K": 5},
+        dims=("K",),
+        inputs={"c": "K"},
+        per_sequence=("c",),
+    ),
     Oracle(
         "slstm",
         "flashrnn",
@@ -317,6 +350,15 @@ ORACLES = (
         f"{_LSTM} W[K,I]:mi,mf R[K,H]:mi,mf b[K]:mi,mf",
         _HC,
         sizes={"I": 4, "H": 12, "K": 3},
+    ),
+    Oracle(
+        "skiplstm",
+        "skiprnn-2017-telecombcn",
+        loop(_skip_lstm),
+        "W:i,n,f,o R:i,n,f,o b:i,n,f,o m:pn bp[1]",
+        {"h": "H", "c": "H", "p": "H", "q": "H"},
+        defaults={"p": 1.0},
+        ranges={"p": (0.0, 1.0), "q": (0.0, 0.5)},
     ),
     Oracle(
         "lmu",

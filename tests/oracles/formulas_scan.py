@@ -1,11 +1,9 @@
-"""Cells without a recurrent matrix, and spiking ones: closed forms and steps typed again from their sources.
+"""Cells without a recurrent matrix: closed forms and steps typed again from their sources.
 
 A recurrence h = a*h + b is evaluated here as a sum over all earlier steps (`unrolled`), never step by step.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,6 +76,17 @@ def _rglru(p: Tensors, i: Tensors, s: Tensors) -> Sequences:
     return _last(unrolled(log_a.exp(), normalised, s["h"]))
 
 
+def _griffin_block(p: Tensors, i: Tensors, s: Tensors) -> Sequences:
+    # recurrentgemma, griffin.py RecurrentBlock: linear_y and GeLU; linear_x, Conv1D of width 4, RGLRU; linear_out
+    branch = torch.nn.functional.gelu(linear(i["x"], p["W_g"], p["b_g"]))
+    u = linear(i["x"], p["W_u"], p["b_u"]).permute(1, 2, 0)
+    kernel = torch.stack([p[f"w{step}"] for step in (3, 2, 1, 0)], -1)[:, None]
+    padded = torch.nn.functional.pad(u, (3, 0))
+    c = conv1d(padded, kernel, p["b_c"], groups=len(kernel)).permute(2, 0, 1)
+    h = _rglru({**p, "W_r": p["A_r"], "W_i": p["A_i"]}, {"x": c}, s).output
+    return _last(h, output=linear(branch * h, p["O"], p["b_y"]))
+
+
 def _lru(p: Tensors, i: Tensors, s: Tensors) -> Sequences:
     # Orvieto et al. 2023, appendix A: x_k = Lambda x_{k-1} + exp(gamma) B u_k, y = Re(C x) + D u, in complex numbers
     eigenvalue = torch.exp(torch.complex(-p["nu"].exp(), p["th"].exp()))
@@ -141,44 +150,20 @@ def _paralstm(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
     return h, {"h": h, "c": c}
 
 
-class _Spike(torch.autograd.Function):
-    """heaviside forward; backward the gradient times a factor computed by the caller."""
-
-    @staticmethod
-    def forward(ctx: Any, v: Tensor, factor: Tensor) -> Tensor:
-        ctx.save_for_backward(factor)
-        return torch.heaviside(v, torch.zeros_like(v))
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (factor,) = ctx.saved_tensors
-        return gradient * factor, None
+_N = 16
 
 
-def _spike(v: Tensor, factor: Tensor) -> Tensor:
-    value: Tensor = _Spike.apply(v, factor)  # type: ignore[no-untyped-call]
-    return value
+def _s6(p: Tensors, i: Tensors, s: Tensors) -> Sequences:
+    # Gu & Dao 2023, algorithm 2 and eq. 4, with mamba_ssm's Euler step for B: states [T, B, H, N] in one tensor
+    def stacked(tensors: Tensors, name: str) -> Tensor:
+        return torch.stack([tensors[f"{name}{n}"] for n in range(1, _N + 1)], -1)
 
-
-def _lif(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
-    # Neftci et al. 2019, eq. 2 with reset to zero; Zenke & Ganguli 2018: 1 / (1 + 10 |v|)^2
-    current = linear(i["x"], p["W_v"], p["b_v"]) + linear(s["s"], p["R_v"])
-    v = (0.75 - 0.75 * s["s"]) * s["v"] + current
-    over = v - 0.5
-    spikes = _spike(over, (1 + 10 * over.detach().abs()) ** -2)
-    return spikes, {"s": spikes, "v": v}
-
-
-def _egru(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
-    # Subramoney et al. 2023, eq. 3-6; the surrogate of KhaleelKhan/EvNN: 0.7 max(0, 1 - |v|)
-    joined = torch.cat([i["x"], s["y"]], -1)
-    u, r = (torch.sigmoid(linear(joined, torch.cat([p[f"W_{g}"], p[f"R_{g}"]], -1), p[f"b_{g}"])) for g in "ur")
-    z = torch.tanh(linear(i["x"], p["W_z"], p["b_z"]) + linear(r * s["y"], p["R_z"]))
-    c = torch.lerp(s["c"], z, u)
-    over = c - p["theta"]
-    event = _spike(over, 0.7 * (1 - over.detach().abs()).clamp(min=0))
-    y = event * c
-    return y, {"y": y, "c": c - event * p["theta"]}
+    delta = softplus(linear(linear(i["x"], p["W_low"]), p["U_delta"], p["b_delta"]))
+    decay = torch.exp(torch.einsum("tbh,hn->tbhn", delta, -stacked(p, "a").exp()))
+    given = torch.einsum("tbh,tbn,tbh->tbhn", delta, linear(i["x"], p["W_B"]), i["x"])
+    states = unrolled(decay, given, stacked(s, "s"))
+    y = torch.einsum("tbhn,tbn->tbh", states, linear(i["x"], p["W_C"])) + p["D"] * i["x"]
+    return Sequences(y, {f"s{n}": states[-1, ..., n - 1] for n in range(1, _N + 1)})
 
 
 _H = {"h": "H"}
@@ -206,6 +191,18 @@ ORACLES = (
         _H,
         sizes={**_SQUARE, "N": 2, "D": 3},
         shaping={"blocks": 2},
+    ),
+    *(
+        Oracle(
+            "griffinblock",
+            source,
+            _griffin_block,
+            "W:u,g A[N,D,D]:r,i w0 w1 w2 w3 lam O[I,H] b:u,g,c,r,i b[I]:y",
+            _H,
+            sizes={"I": 4, "H": 6, "N": blocks, "D": 6 // blocks},
+            shaping={"blocks": blocks},
+        )
+        for source, blocks in (("recurrentgemma", 1), ("recurrentgemma(blocks=2)", 2))
     ),
     Oracle(
         "lru",
@@ -238,19 +235,12 @@ ORACLES = (
     Oracle("paragru", "ml-pararnn", loop(_paragru), "W:z,r,n u:z,r,n b:z,r,n", _H),
     Oracle("paralstm", "ml-pararnn", loop(_paralstm), "W:f,n,o u:f,n,o p:f,o b:f,n,o", {"h": "H", "c": "H"}),
     Oracle(
-        "lif",
-        "paper",
-        loop(_lif),
-        "W:v R:v b:v",
-        {"s": "H", "v": "H"},
-        constants={"beta": 0.75, "theta": 0.5},
-    ),
-    Oracle(
-        "egru",
-        "paper",
-        loop(_egru),
-        "W:u,r,z R:u,r,z b:u,r,z theta",
-        {"y": "H", "c": "H"},
-        ranges={"theta": (0.0, 0.5)},
+        "s6",
+        "mamba_ssm",
+        _s6,
+        f"W[K,I]:low W[{_N},I]:B,C U[H,K]:delta b:delta {' '.join(f'a{n}' for n in range(1, _N + 1))} D",
+        {f"s{n}": "H" for n in range(1, _N + 1)},
+        sizes={**_SQUARE, "K": 3, "rank": 3},
+        dims=("rank",),
     ),
 )

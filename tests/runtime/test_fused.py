@@ -91,7 +91,7 @@ def test_where_both_directions_fit_no_launch_there_are_kernels_for_one(quick_nvc
 
 def test_a_batch_is_run_by_what_the_library_chooses(spied: Any, tmp_path: Path) -> None:
     text = ctypes.create_string_buffer(1024)
-    given = (b"lstm_0_forward", b"bf16", *map(ctypes.c_int64, (64, 1, 16)), 1, 0, text, ctypes.c_int64(1024))
+    given = (b"lstm_0_forward", b"bf16", *map(ctypes.c_int64, (64, 1, 16)), 1, 0, 0, text, ctypes.c_int64(1024))
     # No kernels of that size, or no GPU to ask about them.
     assert spied.library.rnncc_choose_kernel(*given) == (0 if torch.cuda.is_available() else -1)
     assert bool(text.value) is not torch.cuda.is_available()
@@ -101,14 +101,14 @@ def test_a_batch_is_run_by_what_the_library_chooses(spied: Any, tmp_path: Path) 
     asked: list[tuple[Any, ...]] = []
 
     def choose(program: bytes, dtype: bytes, head_dim: Any, heads: Any, batch: Any, directions: int, *rest: Any) -> int:
-        asked.append((program, dtype, head_dim.value, heads.value, batch.value, directions, rest[0]))
-        rest[1].value = b"lstm_0_forward_bf16_64_grid" if program == b"lstm_0_forward" else b""
+        asked.append((program, dtype, head_dim.value, heads.value, batch.value, directions, *rest[:2]))
+        rest[2].value = b"lstm_0_forward_bf16_64_grid" if program == b"lstm_0_forward" else b""
         return 2 if program == b"lstm_0_forward" else 0
 
     fused.attach(tmp_path, SimpleNamespace(rnncc_choose_kernel=choose), fused.STATE.about)  # type: ignore[arg-type]
-    said = fused.chosen(wanted(heads=3, directions=2), 16, 1)
+    said = fused.chosen(wanted(heads=3, directions=2), 16, 1, denser=True)
     assert said == "forward grid in 2 launches, backward alternating, without gradients alternating"
-    assert asked[0] == (b"lstm_0_forward", b"bf16", 64, 3, 16, 2, 1) and len(asked) == 3
+    assert asked[0] == (b"lstm_0_forward", b"bf16", 64, 3, 16, 2, 1, 1) and len(asked) == 3
 
 
 @needs_nvcc
@@ -210,14 +210,15 @@ def test_kernels_of_another_rnncc_are_not_mixed(spied: Any, tmp_path: Path) -> N
     assert "another rnncc" in answer.reason and "[RNN609]; build the package again" in answer.reason
 
 
-GOOD = "lstm_0_forward bf16 64 1 grid grid 8 256 0 8 1 0 0 1 540 600 lstm_0_forward_bf16_64_grid\n"
+GOOD = "lstm_0_forward bf16 64 1 grid grid 8 256 0 8 1 0 0 1 0 540 600 lstm_0_forward_bf16_64_grid\n"
 
 
 @pytest.mark.parametrize(
     "bad",
     [
         "lstm_0_forward bf16 64 1 gri",
-        GOOD.replace(" 1 540", " 0 540"),
+        GOOD.replace(" 1 0 540", " 0 0 540"),
+        GOOD.replace(" 0 540", " 2 540"),
         GOOD.replace("grid grid", "grid tile"),
         GOOD.replace("grid grid", "grid"),
         GOOD.replace("540", "0.54"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +30,14 @@ def shipped(stem: str) -> tuple[ModuleType, list[Cell]]:
     return reference_package(read_source(path), stem)
 
 
+def inputs_of(cell: Cell, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
+    """Random inputs of five steps and a batch of three."""
+    return {
+        item.name: torch.rand(*(() if item.per_sequence else (5,)), 3, evaluate(item.width, sizes)).double()
+        for item in cell.inputs
+    }
+
+
 @pytest.mark.parametrize("stem", CELLS)
 def test_every_cell_and_gradient(stem: str) -> None:
     module, cells = shipped(stem)
@@ -44,6 +53,7 @@ def test_every_cell_with_heads(stem: str) -> None:
     for cell in cells:
         sizes = verify.problem_sizes(cell)
         dims = {size.name: sizes[size.name] for size in cell.sizes if size.solved is None}
+        given = {"I": sizes["I"], "H": sizes["H"], **dims}
 
         def make(heads: int, cell: Cell = cell, sizes: Any = sizes, dims: Any = dims) -> Any:
             layer_class = getattr(module, cell.name)
@@ -56,9 +66,9 @@ def test_every_cell_with_heads(stem: str) -> None:
                 # Only sizes may stand in the way: the message names what num_heads must divide.
                 assert "num_heads" in str(error)
                 continue
-            inputs = {i.name: torch.randn(5, 3, evaluate(i.width, sizes), dtype=torch.float64) for i in cell.inputs}
+            inputs = inputs_of(cell, sizes)
             extra = {name: value for name, value in inputs.items() if name != "x"}
-            expected, _ = run(cell, Arguments(layer.gate_parameters(), inputs, sizes=sizes, num_heads=heads))
+            expected, _ = run(cell, Arguments(layer.gate_parameters(), inputs, sizes=given, num_heads=heads))
             output, _ = layer(inputs["x"], **extra)
             torch.testing.assert_close(output, expected[cell.output], atol=1e-10, rtol=1e-10)
 
@@ -75,12 +85,13 @@ def test_every_cell_step_by_step(stem: str) -> None:
             for name in (cell.name, f"{cell.name}Cell")
         )
         single.load_state_dict({name.removesuffix("_l0"): value for name, value in layer.state_dict().items()})
-        inputs = {i.name: torch.rand(5, 3, evaluate(i.width, sizes), dtype=torch.float64) for i in cell.inputs}
+        inputs, same = inputs_of(cell, sizes), {item.name for item in cell.inputs if item.per_sequence}
         x = inputs.pop(cell.inputs[0].name)
         expected, last = layer(x, **inputs)
         state, outputs = None, []
         for t in range(5):
-            made = single(x[t], state, **{name: value[t] for name, value in inputs.items()})
+            now = {name: value if name in same else value[t] for name, value in inputs.items()}
+            made = single(x[t], state, **now)
             if cell.output == cell.states[0].name:
                 made = (made if isinstance(made, torch.Tensor) else made[0]), made
             output, state = made

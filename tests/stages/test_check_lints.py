@@ -30,6 +30,9 @@ from tests.stages.checking import ELMAN, body, codes, diagnose
         (("state h", "const z = 0", "h[t] = tanh(W@x + R@h[t-1] + 1/z)"), []),
         (("state h", "h[t] = heaviside(W@x + h[t-1])"), ["RNN261"]),
         (("state h", "h[t] = heaviside(W@x + h[t-1], grad=atan(2))"), []),
+        (("state h", "buffer s: vector = normal(0, 1)", "h[t] = tanh(W@x + sign(2*s)*h[t-1])"), []),
+        (("state h", "param s: vector = normal(0, 1)", "h[t] = tanh(W@x + sign(2*s)*h[t-1])"), ["RNN261"]),
+        (("state h", "buffer s: vector = 1", "h[t] = tanh(sign(s*(W@x)) + h[t-1])"), ["RNN261"]),
         (("state h", "weights R: diag", ELMAN), ["RNN273"]),
     ],
 )  # fmt: skip

@@ -1,5 +1,5 @@
 """Constructs of the literature that the language does not have: one error each, which names the cause and what comes
-nearest. And what is said there, built."""
+nearest. And what is said there, built. Whole files of others are in tests/literature."""
 
 from __future__ import annotations
 
@@ -9,64 +9,22 @@ from torch import nn
 
 import rnncc
 from rnncc import verify
-from rnncc.language.diagnostics import RnnccError
 from rnncc.language.source import Source
 from tests.compiling import front
-from tests.stages.checking import ELMAN, the_error
+from tests.stages.checking import the_error
 
 # Construct: the lines of a cell, the code of its one error, the text at which it stands, and a part of the help.
 REFUSED = {
     # Outside the language.
-    "matrix LSTM": (
-        ("state C: H*H", "q, k, v = W@x", "i, f = sigmoid(W@x + b)", "C[t] = f*C[t-1] + i*outer(v, k)", "h = C[t]@q",
-         "output h"),
-        "RNN229", "outer", "one vector state for each row",
-    ),
-    "gated linear attention": (
-        ("dim K = 4", "state C: matrix(H, K)", "output h", "local q: K, k: K", "q, k, v = W@x",
-         "C[t] = 0.9*C[t-1] + v@T(k)", "h = C[t]@q"),
-        "RNN229", "matrix(H, K)", "one vector state for each row",
-    ),
     "DeltaNet": (
         ("state S: matrix", "k, v = W@x", "S[t] = S[t-1] + einsum(v, k)", "h = S[t]@k", "output h"),
         "RNN229", "matrix", "one vector state for each row",
-    ),
-    "convolutional LSTM by a type": (
-        ("state h, c", "weights K: conv(3)", "i, f, g, o = W@x + K@h[t-1] + b",
-         "c[t] = sigmoid(f)*c[t-1] + sigmoid(i)*tanh(g)", "h[t] = sigmoid(o)*tanh(c[t])"),
-        "RNN229", "conv(3)", "W@x + V@x[t-1]",
-    ),
-    "convolutional recurrence by a function": (
-        ("state h", "h[t] = tanh(conv2d(x) + conv2d(h[t-1]))"), "RNN229", "conv2d", "W@x + V@x[t-1]",
-    ),
-    "complex state": (
-        ("state z: complex", "param lam: complex", "z[t] = lam*z[t-1] + W@x"), "RNN229", "complex", "imaginary part",
-    ),
-    "unitary RNN by Fourier transforms": (("state h", "h[t] = fft(h[t-1]) + W@x"), "RNN229", "fft", "imaginary part"),
-    "tokens": (
-        ("input tok: 1", "state h", "param E: matrix(H, 100)", "h[t] = tanh(E[tok] + R@h[t-1] + W@x)"),
-        "RNN229", "E[tok]", "torch.nn.Embedding",
     ),
     "tokens by a type": (
         ("input tok: int", "state h", "h[t] = tanh(W@x + tok)"), "RNN229", "int", "torch.nn.Embedding",
     ),
     "embedding": (("state h", "h[t] = tanh(embedding(x) + R@h[t-1])"), "RNN229", "embedding", "torch.nn.Embedding"),
-    "discrete latent": (("state h", "h[t] = onehot(argmax(W@x + R@h[t-1]))"), "RNN229", "onehot", "softmax(v)"),
-    "memory of open length": (
-        ("memory mem: 16", "state h", "p = softmax(mem@h[t-1])", "h[t] = tanh(W@x + R@(T(mem)@p))"),
-        "RNN120", "memory", "a number of slots that is written out",
-    ),
     "attention over a memory": (("state h", "h[t] = attention(R@h[t-1])"), "RNN229", "attention", "a number of slots"),
-    "liquid time-constant network of pairs": (
-        ("state v", "param w: matrix(H, H), mu: matrix(H, H), sigma: matrix(H, H), E: matrix(H, H)",
-         "g = w*sigmoid(sigma*(v[t-1] - mu))", "v[t] = v[t-1] + 0.1*(sum(g*E) - v[t-1]*sum(g)) + W@x"),
-        "RNN211", "mu", "a value for each pair of units",
-    ),
-    "liquid time-constant network, written out": (
-        ("state v", "local p: H*H, g: H*H", "param S: matrix(H, H*H)", "weights mu: vector", "p = repeat(v[t-1], H)",
-         "g = sigmoid(p - mu)", "v[t] = v[t-1] + 0.1*(S@g) + W@x"),
-        "RNN220", "H", "here write a number",
-    ),
     # Functions of parameters.
     "pseudo-inverse": (
         ("state h", "param A: matrix(H, H)", "Q = pinv(A)", "h[t] = relu(W@x + Q@h[t-1])"),
@@ -95,15 +53,6 @@ REFUSED = {
         ("state h", "param V: lowrank(4)", "h[t] = tanh(W@x + V@h[t-1])"), "RNN227", "lowrank(4)", "weights V: lowrank",
     ),
     # Functions that are written otherwise.
-    "dropout": (
-        ("state h", "h[t] = dropout(tanh(W@x + R@h[t-1]), 0.1)"), "RNN203", "dropout", "recurrent_dropout=0.1",
-    ),
-    "noise": (("state h", "h[t] = tanh(W@x + R@h[t-1] + 0.1*randn())"), "RNN203", "randn", "input noise: H"),
-    "product": (("state h", "h[t] = 0.9*h[t-1] + prod(W@x)"), "RNN203", "prod", "exp(sum(log(v)))"),
-    "tile": (
-        ("dim N = 8", "state u: N*2", "local B: N", "B = W@x", "u[t] = 0.9*u[t-1] + tile(B, 2)"),
-        "RNN203", "tile", "concat(v, v)",
-    ),
     "stopped gradient": (("state h", "h[t] = stop_gradient(h[t-1]) + W@x"), "RNN203", "stop_gradient", "'detach'"),
     "whole division": (("state h", "h[t] = 0.9*h[t-1] + (W@x)//2"), "RNN220", "(W@x)//2", "floor(a/b)"),
     "ceiling": (("state h", "h[t] = 0.9*h[t-1] + ceil(W@x)"), "RNN203", "ceil", "-floor(-v)"),
@@ -127,21 +76,6 @@ REFUSED = {
         ("state h", "u = W@x", "weights K: matrix", "h[t] = 0.9*h[t-1] + K@u + K@u[t-1]"),
         "RNN210", "K@u[t-1]", "'K2@u[t-1]'",
     ),
-    "causal convolution by one matrix": (
-        ("state h", "h[t] = tanh(W@x + W@x[t-1] + R@h[t-1])"),
-        "RNN210", "W@x[t-1]", "each step of a causal convolution",
-    ),
-    "clockwork by the step's number": (
-        ("state h", "h[t] = where(t - 4*(t//4) == 0, tanh(W@x + R@h[t-1]), h[t-1])"),
-        "RNN216", "t", "n[t] = n[t-1] + 1",
-    ),
-    "one unit": (
-        ("state h", "local k: 4", "k = W@x", "h[t] = 0.9*h[t-1] + k[1]*(W@x)"), "RNN202", "k[1]", "a, c = split(k)",
-    ),
-    "a smaller width": (
-        ("dim N = 8", "state u: N", "local a: 1, r: N-1", "a, r = split(u[t-1])", "u[t] = concat(r, a) + W@x"),
-        "RNN220", "N-1", "state u: M + 1",
-    ),
     "repetitions by a size": (
         ("dim N = 16", "state s: H*N", "local u: H*N", "u = repeat(W@x, N)", "s[t] = 0.9*s[t-1] + u", "output s"),
         "RNN220", "N", "const N",
@@ -156,13 +90,6 @@ def test_one_error_names_the_cause_and_what_comes_nearest(construct: str) -> Non
     assert error.code == code
     assert error.source is not None and error.source.text[error.span.start : error.span.end] == text
     assert nearest in error.help
-
-
-def test_a_file_that_imports_is_one_error() -> None:
-    with pytest.raises(RnnccError) as raised:
-        front(Source("own.rnn", f"import lstm\ncell Own\nstate h\n{ELMAN}\n"))
-    assert [found.code for found in raised.value.diagnostics] == ["RNN120"]
-    assert "copy the equations" in raised.value.diagnostics[0].help
 
 
 SAID = """

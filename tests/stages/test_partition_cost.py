@@ -13,6 +13,7 @@ from rnncc.machine.paths import cells_dir
 from rnncc.stages.partition.cost import WARN_SECONDS, cost
 from tests.compiling import front, kernel_plan
 from tests.rendering import for_cpus
+from tests.shipped import WRITTEN_OUT
 
 SUM = "tanh(W@x + R@h[t-1] + b)"
 
@@ -77,8 +78,9 @@ def test_the_size_of_shipped_cells(name: str) -> None:
 
 @pytest.mark.parametrize("path", sorted(cells_dir().glob("*.rnn")), ids=lambda path: path.stem)
 def test_no_shipped_cell_is_warned_of(path: Path) -> None:
+    """One whose states are written out takes longer than others."""
     for cell, warnings in front(Source(path.name, path.read_text(encoding="utf-8"))):
-        assert cost(cell.segments).seconds < WARN_SECONDS / 4
+        assert cost(cell.segments).seconds < WARN_SECONDS / (2 if path.stem in WRITTEN_OUT else 4)
         assert "RNN264" not in {warning.code for warning in warnings}
 
 

@@ -43,7 +43,8 @@ def plans() -> dict[str, KernelPlan]:
 
 
 def test_what_is_a_scan_and_what_a_walk(plans: dict[str, KernelPlan]) -> None:
-    expected = {cell: ["scan"] for cell in SCANS} | {cell: ["forward walk, backward scan"] for cell in WALKS} | MIXED
+    scans = {cell: ["scan"] * len(PARALLEL[cell]) for cell in SCANS}
+    expected = scans | {cell: ["forward walk, backward scan"] for cell in WALKS} | MIXED
     assert {cell: [family for _, family in family_names(plan)] for cell, plan in plans.items()} == expected
     for plan in plans.values():
         for loop in plan.loops:
@@ -51,6 +52,24 @@ def test_what_is_a_scan_and_what_a_walk(plans: dict[str, KernelPlan]) -> None:
             for own, other in ((loop.scan_forward, masked.scan_forward), (loop.scan_backward, masked.scan_backward)):
                 assert isinstance(own, NoForm) == isinstance(other, NoForm)
                 assert isinstance(own, NoForm) or isinstance(other, NoForm) or own.family == other.family
+
+
+@pytest.mark.parametrize(
+    ("declared", "equations", "families"),
+    [
+        ("input gap: 1\nstate h", "", ["scan"]),
+        ("input gap: num_heads\nstate h", "", ["scan"]),
+        ("input gap: 1 per sequence\nstate h", "", ["scan"]),
+        ("state h, gap: num_heads", "gap[t] = 0.5*gap[t-1] + W@x", ["scan", "scan"]),
+        ("state h, gap: num_heads", "gap[t] = 0.5*gap[t-1] + mean(h[t-1])", ["alternating"]),
+    ],
+)
+def test_one_number_for_all_units_is_spread_before_a_scan(declared: str, equations: str, families: list[str]) -> None:
+    """Its gradient is a sum over the units, which the backward loop has not got: that stays a scan."""
+    gap = "gap[t-1]" if equations else "gap"
+    step = f"local k: 1\nk = W@x\nu = W@x\nh[t] = exp(-{gap}*{gap})*h[t-1] + k*u"
+    plan = lowered(Source("narrow.rnn", f"cell Narrow\n{declared}\n{equations}\n{step}"))
+    assert [family for _, family in family_names(plan)] == families
 
 
 def test_these_are_all_shipped_cells_that_are_not_dense() -> None:

@@ -73,7 +73,7 @@ DECLARE = (
         "A state is a vector, and a step is made of matrix-vector products and of functions applied unit by unit. "
         "States with a second axis (mLSTM, GLA, DeltaNet, S6), sums over pairs of units (LTC), convolutions of units, "
         "complex numbers, whole numbers as inputs and memories of open length are other kinds of programs. The message "
-        "names the nearest form that can be stated.",
+        "names the nearest form that can be stated. Other errors of the cell are not shown beside this one.",
         cell_text("state C: matrix", "k = W@x", "C[t] = C[t-1] + k"),
         label="outside the language",
     ),

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rnncc.ir.cell import Constant, Input, Size, State
+from rnncc.ir.structure import DENSER
 from rnncc.ir.syntax import CellDecl, ConstDecl
 from rnncc.ir.typed import Group, Init, Param, Typed, written
 from rnncc.language.diagnostics import Diagnostic, Label
@@ -48,9 +49,8 @@ def check(decl: CellDecl, constants: Constants) -> tuple[Typed, tuple[Diagnostic
     resolved = resolve(instances, symbols, report)
     output = _output(decl, symbols, resolved, report)
     _states_written(symbols, resolved, report)
-    if report.has("RNN229"):
-        # What is outside the language has no widths.
-        report.stop()
+    # What is outside the language has no widths. Other errors may come of it, and it helps nobody to mend them first.
+    report.stop_at("RNN229")
     ordered = order(resolved.equations, resolved.value_delays, report)
     shapes = infer(ordered, resolved, symbols, report)
     report.stop()
@@ -115,7 +115,8 @@ def _typed(decl: CellDecl, symbols: Symbols, resolved: Resolved, shapes: Shapes,
         sizes=tuple(
             Size(name, default, shapes.solved.get(name), span) for name, (default, span) in symbols.dims.items()
         )
-        + tuple(Size(made.size, None, made.rank, symbols.spans[name]) for name, made in symbols.low_rank.items()),
+        + tuple(Size(made.size, None, made.rank, symbols.spans[name]) for name, made in symbols.low_rank.items())
+        + ((Size(DENSER, 0),) if any(type_.sparsity for type_ in symbols.groups.values()) else ()),
         constants=tuple(Constant(name, c.value, name in symbols.statics.shaping, c.span) for name, c in constants),
         groups=tuple(
             Group(name, type_, symbols.spans.get(written(name), NOWHERE)) for name, type_ in symbols.groups.items()

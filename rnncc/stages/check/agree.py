@@ -54,11 +54,13 @@ class Agreement:
         text = self.report.text(term.span)
         return f"'{text}'" if len(text) <= 30 else "this"
 
-    def same(self, left: Side, right: Side) -> None:
-        """Both widths are one; an error where they cannot be."""
+    def same(self, left: Side, right: Side, help: str = "") -> bool:
+        """Whether both widths are one; an error where they cannot be, with the usual help or another."""
         why = self.why(right.span) + self.wide_input(left, right)
-        if not self.solver.equal(left.width, right.width, right.span, why):
-            self.mismatch(left, right)
+        equal = self.solver.equal(left.width, right.width, right.span, why)
+        if not equal:
+            self.mismatch(left, right, help)
+        return equal
 
     def wide_input(self, *sides: Side) -> str:
         """The rest of a `why` where an input beside x gives its width, that of x, perhaps by default alone."""
@@ -76,7 +78,7 @@ class Agreement:
                         return f", where the input '{base}' has width input_size"
         return ""
 
-    def mismatch(self, left: Side, right: Side) -> None:
+    def mismatch(self, left: Side, right: Side, help: str = "") -> None:
         """Report that the widths differ."""
         resolved = [self.solver.resolve(side.width) for side in (left, right)]
         # An unknown has a number of its own, which says nothing to a reader.
@@ -86,7 +88,7 @@ class Agreement:
         else:
             message = f"width mismatch: {left.name} has width {widths[0]}, {right.name} has width {widths[1]}"
         notes = (Label(left.span, f"width {widths[0]}"), *self.origins(left.span), *self.origins(right.span))
-        help = (
+        help = help or (
             "widths default to H; declare others with 'local v: 4*H' or 'state h: P', or multiply by a matrix of your "
             "own: 'weights M: matrix', 'M@v'"
         )

@@ -12,7 +12,7 @@ from rnncc.language.operators import OPERATORS, STEPS
 from rnncc.language.report import Report
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.derivatives import Derivatives
-from rnncc.stages.check.elsewhere import OUTSIDE_FUNCTIONS, instead_of, report_outside
+from rnncc.stages.check.elsewhere import MATRIX_STATE, OUTSIDE_FUNCTIONS, PAIRS, instead_of, report_outside
 from rnncc.stages.check.fold import refuse_zero_divisor
 from rnncc.stages.check.unroll import Instance
 
@@ -107,6 +107,11 @@ class Calls:
         given = len(call.arguments)
         if least <= given <= most:
             return not unknown
+        last = call.arguments[-1] if given == 2 and most == 1 and name in ROW_FUNCTIONS else None
+        if isinstance(last, Name) and (last.name in self.symbols.dims or last.name in self.symbols.constants):
+            # `mean(v, N)`: of groups of N.
+            report_outside(MATRIX_STATE, call.span, self.report)
+            return False
         wanted = f"{least}" if least == most else f"{least} {'or' if most == least + 1 else 'to'} {most}"
         plural = "" if wanted == "1" else "s"
         nested = (most, given) == (2, 3) and name in ("max", "min", "logaddexp")
@@ -121,7 +126,10 @@ class Calls:
         if not self.arguments("repeat", call, ROW_FUNCTIONS["repeat"]):
             return Bad(call.span)
         operand = self.term(call.arguments[0])
-        times = self.symbols.statics.integer(call.arguments[1], scope, "the number of repetitions")
+        help = ""
+        if call.arguments[1] in (Name("H"), Name("I")):
+            help = f"a value of width 1 needs no 'repeat'; {PAIRS.in_help}"
+        times = self.symbols.statics.integer(call.arguments[1], scope, "the number of repetitions", help)
         if times is not None and times < 1:
             message = f"the number of repetitions must be at least 1, not {times}"
             self.report.error("RNN204", message, call.arguments[1].span)

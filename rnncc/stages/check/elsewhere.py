@@ -17,6 +17,11 @@ class Outside:
     what: str
     nearest: str
 
+    @property
+    def in_help(self) -> str:
+        """What a help says of it at its end."""
+        return f"{self.what} outside the language; the nearest form: {self.nearest}"
+
 
 CONVOLUTION = Outside(
     "functions and types of convolutions are",
@@ -34,7 +39,7 @@ MATRIX_STATE = Outside(
 )
 PAIRS = Outside(
     "a value for each pair of units, as in liquid time-constant networks, is",
-    "products of matrices with vectors, 'M@sigmoid(v)', and vectors of one number per unit, 'weights u: vector'",
+    "products of matrices with vectors, 'sigmoid(M@v)', as in the shipped cell ltc",
 )
 INTEGERS = Outside(
     "whole numbers as inputs are",

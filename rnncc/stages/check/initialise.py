@@ -50,12 +50,23 @@ def initialiser(expression: Expression, statics: Statics, report: Report) -> Ini
         case Call(name) | Name(name) if name not in statics.constants and name not in ("pi", "inf"):
             known_names = [*_PLAIN, *_NUMBERS]
             message = f"unknown initialiser '{name}'"
-            help = _INSTEAD.get(name) or closest(name, known_names) or f"one of: a number, {', '.join(known_names)}"
+            help = _INSTEAD.get(name) or _of_another(expression, report) or closest(name, known_names)
+            help = help or f"one of: a number, {', '.join(known_names)}"
             report.error("RNN224", message, expression.span, help=help)
             return Initialiser()
         case _:
             value = _value(expression, "an initialiser", statics, report)
             return Initialiser() if value is None else Initialiser("constant", (value,))
+
+
+def _of_another(expression: Expression, report: Report) -> str:
+    """What to write for a function of an initialiser, `log(uniform(1, 16))`."""
+    match expression:
+        case Call(name, (Call(inner) as drawn,)) if inner in _NUMBERS:
+            how = f"'param u: vector = {report.text(drawn.span)}' and the equation 'v = {name}(u)'"
+            return f"a parameter starts with what is drawn: {how}; or set its numbers in the layer's gate_parameters()"
+        case _:
+            return ""
 
 
 def beyond_float32(value: float) -> str:

@@ -117,9 +117,10 @@ def _missing_bias(subject: _Subject, report: Report) -> None:
 
 
 def _no_gradient(subject: _Subject, report: Report) -> None:
+    buffers = {param.name for param in subject.cell.params if not param.trained}
     for equation in subject.live:
         for part in _differentiated(equation.term):
-            if isinstance(part, Op) and part.operator in STEPS:
+            if isinstance(part, Op) and part.operator in STEPS and not buffers.issuperset(names(part)):
                 example = "1" if part.operator in ("round", "floor") else "fast_sigmoid(10)"
                 help = f"{part.operator}(v, grad={example})"
                 message = f"the derivative of '{part.operator}' is 0: nothing before it is trained"

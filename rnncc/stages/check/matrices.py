@@ -73,7 +73,7 @@ class Matrices:
             vector = self.report.text(other.span)
             help = f"write '{name}@{vector}' for the product, or declare a vector: 'weights u: vector'"
         if not scales and (term.operator != "mul" or not isinstance(other, Val)):
-            help += f"; {PAIRS.what} outside the language"
+            help += f"; {PAIRS.in_help}"
         message = f"the matrix '{name}' is used element by element"
         self.report.error("RNN211", message, matrix.span, "a matrix", help)
 

@@ -163,6 +163,7 @@ class _Inference:
             # What is made of it is not wrong as well.
             self.values[target] = declared or shape
             return
+        undeclared = declared is None
         if declared is None:
             declared = self.undeclared(equation, shape)
         elif declared.width == ONE and shape.width == HEADS and target not in self.symbols.states:
@@ -174,7 +175,17 @@ class _Inference:
         if is_narrow(self.solver.resolve(shape.width)) and not is_unknown(shape.width):
             return
         written = Side(declared.width, equation.target_span, f"'{equation.written}'")
-        self.agreement.same(written, Side(shape.width, term.span, "its value", term))
+        side = Side(shape.width, term.span, "its value", term)
+        if not self.agreement.same(written, side, self.of_each_head(equation, shape)) and undeclared:
+            self.values[target] = self.agreement.unknown()
+
+    def of_each_head(self, equation: Equation, shape: Shape) -> str:
+        """How a target is declared whose value has several numbers of each head."""
+        width, base = self.solver.resolve(shape.width), self.bases[equation.target]
+        if dims.split_multiple(width)[1] != HEADS:
+            return ""
+        kind = "state" if base in self.symbols.states else "local"
+        return f"write '{kind} {base}: {dims.show(width)}': a function across units leaves one number per head"
 
     def undeclared(self, equation: Equation, shape: Shape) -> Shape:
         """The shape of a target whose width nothing declares: H, or one number (per head) where its value is that.
@@ -205,6 +216,9 @@ class _Inference:
     def share(self, equation: Equation, term: Share) -> None:
         operand = self.shape(term.operand)
         if operand.kind == "unknown":
+            # What is made of it is not wrong as well.
+            if equation.target not in self.symbols.states and self.declared(equation) is None:
+                self.values[equation.target] = operand
             return
         if operand.is_matrix:
             self.misplaced(term.operand, "split")

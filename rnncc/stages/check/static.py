@@ -64,9 +64,9 @@ class Statics:
             self.report.error(found, f"{what} {error.message}", error.span, help=help or error.help)
             return None
 
-    def integer(self, expression: Expression, scope: Mapping[str, int], what: str) -> int | None:
+    def integer(self, expression: Expression, scope: Mapping[str, int], what: str, help: str = "") -> int | None:
         """The value of a whole number, or None after an error was reported."""
-        value = self.number(expression, scope, what)
+        value = self.number(expression, scope, what, help=help)
         if value is None:
             return None
         if isinstance(value, float):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -9,6 +10,7 @@ from itertools import pairwise
 from rnncc.ir.dim import add
 from rnncc.ir.fused import FusedPhase, FusedReduction, FusedStatement, MatrixPart, MatrixRule
 from rnncc.ir.kernel import Matrix
+from rnncc.ir.structure import Sparsity
 from rnncc.stages.lower.operations import Operation, Product, made_by, taken_by
 from rnncc.stages.lower.reading import Unfit
 from rnncc.stages.lower.rules import with_joined_rules
@@ -120,7 +122,7 @@ def phase_of(units: Units, found: Found) -> FusedPhase:
         tuple(found.reductions),
         tuple(found.widths[name] for name in found.matrices),
         tuple(found.widths[name] for name in operands),
-        _density(units, [part for row in whole for part in row]),
+        _sparsity(units, [part for row in whole for part in row]),
     )
 
 
@@ -133,12 +135,15 @@ def _side_by_side(found: Found) -> tuple[str, ...]:
     return tuple(operand for operands in by_sums.values() for operand in operands)
 
 
-def _density(units: Units, matrices: Sequence[MatrixPart | MatrixRule]) -> float | None:
-    """The density of the densest of the matrices, where each is sparse."""
+def _sparsity(units: Units, matrices: Sequence[MatrixPart | MatrixRule]) -> Sparsity | None:
+    """What is certain of all matrices, where each is sparse: no more than the density of the densest, in blocks that
+    divide those of each."""
     in_memory = [units.matrices[each.name] for each in matrices if isinstance(each, MatrixPart)]
     found = [units.program.weights[matrix.index].sparsity for matrix in in_memory]
-    densities = [sparsity.density for sparsity in found if sparsity is not None]
-    return max(densities) if densities and len(densities) == len(matrices) else None
+    known = [sparsity for sparsity in found if sparsity is not None]
+    if not known or len(known) < len(matrices):
+        return None
+    return Sparsity(max(each.density for each in known), math.gcd(*(each.block for each in known)))
 
 
 def _are_joined(units: Units, table: Sequence[Sequence[MatrixPart]], transposed: bool) -> bool:

@@ -3,6 +3,10 @@
 In every loop expression the terms of a sum that come from inputs or parameters become one batched value
 (`i__x = i__W + b_i`), so that the loop reads one stream; subexpressions of parameters become values of the prologue.
 Subexpressions of inputs per sequence become values of placement Q, which are computed once.
+
+A loop without products and functions across units reads no narrow input (one number for all units). Its gradient would
+be a sum over the units, which would keep the backward loop from being a scan. The largest expression of inputs that
+takes one in is batched, at the width of the loop.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rnncc.analysis.sums import terms, total
+from rnncc.analysis.widths import is_narrow
 from rnncc.ir.cell import Node, Placement, Pointwise
 from rnncc.ir.expr import Apply, Expr, Ref, apply, references
 from rnncc.ir.typed import Shape
@@ -34,6 +39,13 @@ class _Hoister:
         self.nodes: dict[str, Node] = {}
         self.made: dict[Expr, str] = {}
         self.numbered = Numbered()
+        # The segments whose loops work across units, or have numbers for all units: no scans.
+        self.across = {
+            located.segment[name]
+            for name, node in flat.nodes.items()
+            if located.part[name] is Part.LOOP
+            and (not isinstance(node, Pointwise) or is_narrow(flat.shapes[name].width))
+        }
         # What is known of the node at hand.
         self.target, self.span, self.segment = "", NOWHERE, 0
 
@@ -78,12 +90,13 @@ class _Hoister:
             return "parameter" if self.placed.placement[name] is Placement.P else "other"
         return "other" if name in self.inputs or name in self.placed.owner else "parameter"
 
-    def named_value(self, expr: Expr, placement: Placement, part: Part, suffix: str) -> Ref:
-        """A named value for an expression; equal expressions share one."""
+    def named_value(self, expr: Expr, placement: Placement, part: Part, suffix: str, shape: Shape | None = None) -> Ref:
+        """A named value for an expression; equal expressions share one. `shape`: that of one wider than its
+        operands."""
         if expr not in self.made:
             name = self.name(suffix)
             self.made[expr] = name
-            self.shapes[name] = Shape(width_of(expr, self.shapes, self.flat.typed.input_dims))
+            self.shapes[name] = shape or Shape(width_of(expr, self.shapes, self.flat.typed.input_dims))
             self.nodes[name] = Pointwise(name, expr, self.span)
             self.placed.placement[name] = placement
             self.placed.last_segment[name] = max(
@@ -122,7 +135,11 @@ class _Hoister:
         return Placement.S if name in self.placed.owner else Placement.P
 
     def hoist_batched(self, expr: Expr) -> Expr:
-        """The expression with sums of input terms, and what a loop cannot compute, batched."""
+        """The expression with sums of input terms, and what a loop cannot or should not compute, batched."""
+        if self.is_to_be_widened(expr):
+            once = self.is_per_sequence(references(expr))
+            placement, suffix = (Placement.Q, "c") if once else (Placement.X, "x")
+            return self.named_value(expr, placement, Part.BATCHED, suffix, self.shapes[self.target])
         if not isinstance(expr, Apply):
             return expr
         if expr.operator == "neg":
@@ -135,6 +152,15 @@ class _Hoister:
         if expr.operator in ("add", "sub"):
             return self.hoist_sum(expr)
         return Apply(expr.operator, tuple(self.hoist_batched(argument) for argument in expr.arguments))
+
+    def is_to_be_widened(self, expr: Expr) -> bool:
+        """Whether an expression of inputs takes a narrow one into a wide loop without products."""
+        names = tuple(references(expr))
+        return (
+            self.segment not in self.across
+            and all(self.is_input(name) for name in names)
+            and any(self.placement_of(name) is not Placement.P and is_narrow(self.shapes[name].width) for name in names)
+        )
 
     def hoist_sum(self, expr: Apply) -> Expr:
         signed = terms(expr)

@@ -14,6 +14,7 @@ from rnncc.ir.fused import FusedLoop, FusedPhase
 from rnncc.ir.kernel import Place, Table
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import ceil
+from rnncc.ir.structure import Sparsity
 from rnncc.ir.target import Target
 from rnncc.language.operators import OPERATORS
 
@@ -34,7 +35,7 @@ class PhaseFacts:
     """A phase of a step: how many sums its product makes and how many operands it takes, each of head_dim units, both 0
     where it has no product; and how many numbers its reductions give.
 
-    density  the part of the elements of its matrices that is not zero, where they are sparse
+    sparsity what its matrices have of the density of the densest and of blocks, where all are sparse
     parts    where some sum does not take some operand: a product for each run of operands that the same sums take
     relays   whether its sums do nothing but go into the next phase
     """
@@ -42,7 +43,7 @@ class PhaseFacts:
     sums: int
     operands: int
     reductions: int = 0
-    density: float | None = None
+    sparsity: Sparsity | None = None
     parts: tuple[PhaseFacts, ...] = ()
     relays: bool = False
 
@@ -142,7 +143,11 @@ class Facts:
     @property
     def is_sparse(self) -> bool:
         """Whether all matrices are sparse."""
-        return bool(self.products) and all(phase.density is not None for phase in self.products)
+        return bool(self.products) and all(phase.sparsity is not None for phase in self.products)
+
+    def has_blocks_of(self, size: int) -> bool:
+        """Whether all matrices are sparse, in blocks of which each has a whole number of size x size elements."""
+        return self.is_sparse and all(phase.sparsity and phase.sparsity.block % size == 0 for phase in self.products)
 
     @property
     def kinds(self) -> tuple[int, ...]:
@@ -245,12 +250,12 @@ def facts_of(loop: FusedLoop, dtype: str) -> Facts:
 
 
 def _phase_facts(phase: FusedPhase, relays: bool) -> PhaseFacts:
-    parts = [PhaseFacts(sum(taken), count, 0, phase.density) for taken, count in Counter(phase.taken_by).items()]
+    parts = [PhaseFacts(sum(taken), count, 0, phase.sparsity) for taken, count in Counter(phase.taken_by).items()]
     return PhaseFacts(
         len(phase.sums),
         len(phase.operands),
         len(phase.reduced),
-        phase.density,
+        phase.sparsity,
         tuple(parts) if phase.has_holes else (),
         relays,
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rnncc.ir.family import GATHER, GRID, SCATTER, SPARSE, WIDE, Family
+from rnncc.ir.family import BLOCKS, GATHER, GRID, SCATTER, SPARSE, WIDE, Family
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import Target
+from rnncc.stages.schedule.blocks import SQUARE, blocks
 from rnncc.stages.schedule.draft import Draft
 from rnncc.stages.schedule.facts import Facts
 from rnncc.stages.schedule.gather import gather
@@ -21,9 +22,11 @@ MODELS: dict[Family, Callable[[Facts, Problem, Target], Draft]] = {
     GRID: grid,
     WIDE: wide,
     SPARSE: sparse,
+    BLOCKS: blocks,
 }
 
 
 def families_for(facts: Facts) -> tuple[Family, ...]:
     """The families that may have a kernel for a loop."""
-    return tuple(family for family in MODELS if family is not SPARSE or facts.is_sparse)
+    asked_for = {SPARSE: facts.is_sparse, BLOCKS: facts.has_blocks_of(SQUARE)}
+    return tuple(family for family in MODELS if asked_for.get(family, True))

@@ -50,8 +50,6 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # blocks of 8 units per CTA
     entries = model.choice("entries", _ENTRIES)  # batch entries per turn
     turns = model.choice("turns", _TURNS)
-    dense = sum(phase.density is None for phase in facts.products) if facts.products else 1
-    require_at_most(model, "dense matrices", dense, 0, "its kernels are for matrices that are mostly zeros")
 
     def ctas_of(unit_block_count: int) -> int:
         return ceil(problem.head_dim, 8 * unit_block_count)
@@ -77,7 +75,8 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         rows = 8 * unit_block_count * phase.sums
         if rows > _LISTS:
             return 1
-        of_row = math.ceil((phase.density or 1) * problem.head_dim * phase.operands)
+        assert phase.sparsity is not None
+        of_row = math.ceil(phase.sparsity.density * problem.head_dim * phase.operands)
         lists = max(_LISTS // rows * rows, _LISTS - rows // 2)
         return max(2, ceil(max(ceil(of_row, _LISTS // rows), ceil(_ROOM * rows * of_row, 100 * lists)), _QUAD))
 

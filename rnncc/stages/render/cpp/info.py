@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from rnncc.ir.dim import Dim
+from rnncc.ir.dim import Dim, named
 from rnncc.ir.fused import FusedLoop, FusedRead, FusedVector, FusedWrite, MatrixPart
 from rnncc.ir.kernel import Program
 from rnncc.ir.scan import ScanLoop
+from rnncc.ir.structure import DENSER
 from rnncc.stages.render.cpp.initialisers import numbers, struct
 from rnncc.stages.render.cpp.names import matrix_name, slot_name
 
@@ -73,6 +74,7 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program, dim: Callable
         "LoopInfo",
         "info",
         **{name: count or None for name, count in counts.items()},
+        denser_dim=dim(named(DENSER)) if any(phase.sparsity for phase in phases) else None,
         **{name: f"info_{name}" if entries else None for name, entries in lists.items()},
     )
 

@@ -180,6 +180,7 @@ def _matrix(matrix: Matrix, program: Program, dim: _Dims) -> str:
         columns=dim(matrix.columns),
         blocks=dim(diagonal_blocks(matrix.structure)),
         parts=matrix.parts,
+        sparse=program.weights[matrix.index].sparsity is not None or None,
     )
 
 

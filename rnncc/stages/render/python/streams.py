@@ -92,7 +92,8 @@ def _terms(member: str, made: Mapping[str, Node], table: Mapping[str, Value]) ->
     for leaf in leaves:
         term = made.get(leaf)
         if isinstance(term, Contraction) and not term.transposed:
-            if table[term.matrix].structure != DENSE:
+            # A product that is narrower than the member is spread over its units.
+            if table[term.matrix].structure != DENSE or table[leaf].width != table[member].width:
                 return None
             found.append(term)
             continue

@@ -75,6 +75,7 @@ struct MatrixInfo {
   int16_t columns;
   int16_t blocks;
   int16_t parts;
+  bool sparse;  // a mask stands beside the weight: most elements may be zero
 };
 
 // Accumulators [first, first + count) (+)= matrix @ operand, or matrixᵀ @ operand where transposed. The operand's
@@ -176,6 +177,7 @@ struct LoopInfo {
   int16_t handed;               // values that stages of a step hand on, besides edges
   int16_t relayed;              // operands that are sums of the phase before, with nothing in between
   int16_t relayed_width;        // their width, among the `widths`
+  int16_t denser_dim;           // 1 where masks are denser than planned; dim 0, which is 0, where there is none
   const int16_t* width_dims;    // of the program's dims
   const int16_t* matrices;      // [products], of the program's matrices; -1: given by a rule, or none
   const int16_t* matrix_parts;  // which of the parts of the rows

@@ -4,6 +4,7 @@
 
 #include "convert.h"
 #include "gemm.h"
+#include "lists.h"
 #include "../core/pages.h"
 #include "program.h"
 
@@ -75,10 +76,11 @@ struct Place {
   Mode mode;
 };
 
-// How many threads there are, and whether they divide the units, else the batch.
+// How many threads there are, and whether they divide the units, else the batch. `listed`: some product is taken from
+// lists (sparse.h).
 struct Sharing {
   int64_t threads;
-  bool by_units;
+  bool by_units, listed;
 };
 
 // The tiles of a stage: each of `blocks` ranges of `depth` units is divided into tiles of `units`. A tile takes batch
@@ -109,6 +111,8 @@ struct Pack {
 // cache.
 constexpr int64_t tile_columns = 256;
 constexpr int64_t scratch_elements = 12288;
+// With lists a tile takes more entries at a time, and has fewer units.
+constexpr int64_t listed_tile_columns = 64;
 
 RNNCC_INLINE int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -123,8 +127,9 @@ static Tiling make_tiling(const StageInfo& stage, const int64_t* dims, const Sha
   t.depth = width / t.blocks;
   const int64_t accumulators = stage.accumulators > 0 ? stage.accumulators : 1;
   if (sharing.by_units) {
+    const int64_t most = sharing.listed ? listed_tile_columns : tile_columns;
     t.units = round_up((t.depth + sharing.threads - 1) / sharing.threads, panel_columns<T>);
-    if (t.units > tile_columns) t.units = tile_columns;
+    if (t.units > most) t.units = most;
   } else {
     t.units = stage.products ? round_up((tile_columns + accumulators - 1) / accumulators, panel_columns<T>) : t.depth;
   }
@@ -133,8 +138,9 @@ static Tiling make_tiling(const StageInfo& stage, const int64_t* dims, const Sha
   t.per_block = (t.depth + t.units - 1) / t.units;
   t.count = t.blocks * t.per_block;
   const int64_t entries = scratch_elements / (accumulators * t.units);
-  t.entries = entries < kernel_rows ? kernel_rows : entries / kernel_rows * kernel_rows;
-  if (t.entries > row_block) t.entries = row_block;
+  const int64_t piece = sharing.listed ? list_entries<T> : kernel_rows;
+  t.entries = entries < piece ? piece : entries / piece * piece;
+  if (t.entries > row_block) t.entries = row_block / piece * piece;
   if (t.entries > batch) t.entries = batch > 0 ? batch : 1;
   return t;
 }

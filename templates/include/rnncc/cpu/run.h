@@ -1,7 +1,7 @@
 // The state of one call: the places of all slots, packed weights, gradients of weights, and what each thread needs.
 #pragma once
 
-#include "layout.h"
+#include "sparse.h"
 #include "team.h"
 
 namespace rnncc {
@@ -22,23 +22,24 @@ struct Run {
   const Program<T>& program;
   const Call& call;
   const int64_t* dims = nullptr;
-  Sharing sharing = {1, false};
+  Sharing sharing = {1, false, false};
   int64_t block_steps = 1;
   int64_t ring_mask = 1;
-  int64_t* block_rows = nullptr;  // per step of a packed call: where its rows are in its block of steps
-  Place<T>* places = nullptr;     // per slot; a `previous` or `next` one has the place of the tensor at its edge
-  int16_t* primary = nullptr;     // per stored slot: which destination is its place, or -1
-  const T** matrices = nullptr;   // per weight, in the compute type
-  T** gradients = nullptr;        // per weight; null where not wanted
-  T** sums = nullptr;             // per SumInfo
-  Tiling* tilings = nullptr;      // per stage
-  Pack<T>* packs = nullptr;       // by stage, tile, product, part
-  int64_t* first_pack = nullptr;  // per stage
+  int64_t* block_rows = nullptr;       // per step of a packed call: where its rows are in its block of steps
+  Place<T>* places = nullptr;          // per slot; a `previous` or `next` one has the place of the tensor at its edge
+  int16_t* primary = nullptr;          // per stored slot: which destination is its place, or -1
+  const T** matrices = nullptr;        // per weight, in the compute type
+  T** gradients = nullptr;             // per weight; null where not wanted
+  T** sums = nullptr;                  // per SumInfo
+  Tiling* tilings = nullptr;           // per stage
+  Pack<T>* packs = nullptr;            // by stage, tile, product that is not taken from lists, part
+  ListedProduct<T>* listed = nullptr;  // per product
+  int64_t* first_pack = nullptr;       // per stage
   int64_t* packs_per_tile = nullptr;
   T* constants = nullptr;
   char* members = nullptr;  // per thread: slots' pointers, slots' row strides, scratch
   int64_t member_bytes = 0;
-  int64_t scratch = 0, reduction = 0;  // elements per thread
+  int64_t scratch = 0, reduction = 0, spread = 0;  // elements per thread
 
   // Whether products read matrices as they lie: such a call is too short to gain from packed ones.
   bool direct() const { return rows() <= direct_rows; }
@@ -50,6 +51,8 @@ struct Run {
   // The rows of all steps, the batch entries at step t, and the rows that a block has at most.
   int64_t rows() const { return call.starts ? call.starts[call.steps] : call.steps * call.batch; }
   int64_t entries(int64_t t) const { return call.starts ? call.starts[t + 1] - call.starts[t] : call.batch; }
+  // The batch entries at a step; in a packed call, on average.
+  int64_t mean_entries() const { return call.steps > 0 ? (rows() + call.steps - 1) / call.steps : 0; }
   int64_t block_capacity() const { return block_steps * call.batch; }
 
   // Where step t begins in a tensor of all steps.
@@ -190,19 +193,11 @@ struct Run {
     constants = arena.take<T>(program.constant_count + 1);
     for (int64_t i = 0; constants && i < program.constant_count; ++i) constants[i] = T(call.constants[i]);
     for (int16_t w = 0; w < program.weight_count; ++w) {
-      const rnncc_tensor& t = tensor(WEIGHTS, w);
-      const int64_t count = weight_elements(w);
-      if (t.dtype == compute_dtype<T>) {
-        matrices[w] = static_cast<const T*>(t.data);
-      } else {
-        T* copy = arena.take<T>(count);
-        if (copy) read_row(copy, t, int64_t(0), count);
-        matrices[w] = copy;
-      }
       gradients[w] = nullptr;
       if (!call.table[D_WEIGHTS]) continue;
       const rnncc_tensor& d = tensor(D_WEIGHTS, w);
-      if (d.data) gradients[w] = d.dtype == compute_dtype<T> ? static_cast<T*>(d.data) : arena.take<T>(count);
+      if (!d.data) continue;
+      gradients[w] = d.dtype == compute_dtype<T> ? static_cast<T*>(d.data) : arena.take<T>(weight_elements(w));
     }
     for (int16_t s = 0; s < program.slot_count; ++s) places[s] = lay_out_slot(arena, program.slots[s], s, zeros);
     for (int16_t s = 0; s < program.sum_count; ++s) {
@@ -216,24 +211,34 @@ struct Run {
       const int64_t elements = gemm_tn_scratch_elements<T>(dim(matrix.columns));
       if (tensor(D_WEIGHTS, matrix.index).data && elements > reduction) reduction = elements;
     }
-    scratch = 0;
+    scratch = spread = 0;
     for (int16_t s = 0; s < program.stage_count; ++s) {
-      lay_out_packs(arena, s);
+      lay_out_products(arena, s);
       const int64_t elements = tilings[s].entries * tilings[s].units * program.stages[s].accumulators;
       if (elements > scratch) scratch = elements;
     }
     const int64_t slots = round_up(program.slot_count, 8);
-    member_bytes = slots * 16 + round_up((scratch + lanes<T>)*int64_t(sizeof(T)), 64) +
-                   round_up(reduction * int64_t(sizeof(T)), 64);
+    member_bytes = slots * 16 + room_bytes(scratch + lanes<T>) + room_bytes(reduction) + room_bytes(spread);
     members = arena.take<char>(member_bytes * sharing.threads);
   }
 
-  void lay_out_packs(Arena& arena, int16_t s) {
+  void lay_out_products(Arena& arena, int16_t s) {
     const StageInfo& stage = program.stages[s];
-    int64_t next = first_pack[s];
+    int64_t next = first_pack[s], spread_here = 0;
+    const int64_t most = call.batch < spread_entries<T> ? call.batch : spread_entries<T>;
+    for (int16_t p = 0; p < stage.products; ++p) {
+      ListedProduct<T>& product = listed[stage.first_product + p];
+      if (!product.listed) continue;
+      product.lists.row = arena.take<uint16_t>(product.elements);
+      product.lists.value = arena.take<T>(product.elements);
+      product.spread = spread_here;
+      spread_here += round_up(product.rows * spread_width<T>(most), lanes<T>);
+    }
+    if (spread_here > spread) spread = spread_here;
     for (int64_t tile = 0; stage.products && tile < tilings[s].count; ++tile) {
       const TileRange range = tile_range(tilings[s], tile);
       for (int16_t p = 0; p < stage.products; ++p) {
+        if (listed[stage.first_product + p].listed) continue;
         const ProductInfo& product = program.products[stage.first_product + p];
         const ProductShape shape =
             product_shape(product, program.matrices[program.product_matrices[product.matrix]], dims);
@@ -252,6 +257,7 @@ struct Run {
     const TileRange range = tile_range(tilings[s], tile);
     const Pack<T>* next = packs + first_pack[s] + tile * packs_per_tile[s];
     for (int16_t p = 0; p < stage.products; ++p) {
+      if (listed[stage.first_product + p].listed) continue;
       const ProductInfo& product = program.products[stage.first_product + p];
       const int16_t* names = program.product_matrices + product.matrix;
       const ProductShape shape = product_shape(product, program.matrices[names[0]], dims);
@@ -266,6 +272,39 @@ struct Run {
         }
       }
     }
+  }
+
+  // Takes the weights in the compute type, and memory to count the elements of sparse ones. It is called twice: to count,
+  // and then to place.
+  void take_weights(Arena& arena) {
+    matrices = arena.take<const T*>(program.weight_count + 1);
+    for (int16_t w = 0; w < program.weight_count; ++w) {
+      const rnncc_tensor& t = tensor(WEIGHTS, w);
+      const int64_t count = weight_elements(w);
+      T* copy = t.dtype == compute_dtype<T> ? nullptr : arena.take<T>(count);
+      if (!matrices) continue;
+      matrices[w] = copy ? copy : static_cast<const T*>(t.data);
+      if (copy) read_row(copy, t, int64_t(0), count);
+    }
+    listed = arena.take<ListedProduct<T>>(program.product_count + 1);
+    for (int16_t p = 0; p < program.product_count; ++p) {
+      const ProductInfo& product = program.products[p];
+      const MatrixInfo& first = program.matrices[program.product_matrices[product.matrix]];
+      const int64_t units = dim(product.transposed ? first.columns : first.rows);
+      const int64_t rows = dim(product.transposed ? first.rows : first.columns);
+      int64_t* begin = may_be_listed(product) ? arena.take<int64_t>(product.count * units + 2) : nullptr;
+      const int64_t all = product.count * units * (rows / dim(first.blocks));
+      if (listed) listed[p] = {false, {begin, nullptr, nullptr}, units, 0, all, rows, 0};
+    }
+  }
+
+  // Whether the call has enough steps, and all matrices of a product may have many zeros.
+  bool may_be_listed(const ProductInfo& product) const {
+    for (int16_t g = 0; g < product.count; ++g) {
+      const MatrixInfo& matrix = program.matrices[program.product_matrices[product.matrix + g]];
+      if (!matrix.sparse || dim(product.transposed ? matrix.rows : matrix.columns) > most_list_rows) return false;
+    }
+    return !direct();
   }
 
   // Where a matrix's rows begin; each has row_length elements.
@@ -286,8 +325,12 @@ struct Run {
     return reinterpret_cast<T*>(members + member * member_bytes + round_up(program.slot_count, 8) * 16);
   }
   T* reduction_scratch(int64_t member) const {
-    return tile_scratch(member) + round_up((scratch + lanes<T>)*int64_t(sizeof(T)), 64) / int64_t(sizeof(T));
+    return tile_scratch(member) + room_bytes(scratch + lanes<T>) / int64_t(sizeof(T));
   }
+  T* spread_room(int64_t member) const {
+    return reduction_scratch(member) + room_bytes(reduction) / int64_t(sizeof(T));
+  }
+  static int64_t room_bytes(int64_t elements) { return round_up(elements * int64_t(sizeof(T)), 64); }
 };
 
 }  // namespace RNNCC_ISA_NAMESPACE

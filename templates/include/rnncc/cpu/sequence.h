@@ -6,104 +6,14 @@
 // operations in the same order, so results do not depend on the number of threads.
 #pragma once
 
+#include "listing.h"
 #include "reduce.h"
 #include "rows.h"
-#include "run.h"
+#include "sharing.h"
+#include "tiles.h"
 
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
-
-// Multiply-adds per batch entry and step. Those of products are counted; a function is guessed to be worth 20 per unit.
-template <class T>
-static int64_t entry_work(const Program<T>& program, const int64_t* dims) {
-  int64_t work = 0;
-  for (int16_t s = 0; s < program.stage_count; ++s) {
-    const StageInfo& stage = program.stages[s];
-    work += 20 * dims[stage.width];
-    for (int16_t p = 0; p < stage.products; ++p) {
-      const ProductInfo& product = program.products[stage.first_product + p];
-      const MatrixInfo& matrix = program.matrices[program.product_matrices[product.matrix]];
-      work += product.count * dims[matrix.rows] * (dims[matrix.columns] / dims[matrix.blocks]);
-    }
-  }
-  return work;
-}
-
-// The time of m batch entries, each of which takes 1. But one or two wait for memory as long as three take.
-RNNCC_INLINE int64_t entries_cost(int64_t m) { return m < 3 ? 3 : m; }
-
-// The cost rule. Where there is little work, one thread does it. Without products the batch is divided, where it has an
-// entry for each thread. With products each way costs a thread its entries times its share of the units. Dividing units
-// adds a barrier per stage, which takes about as long as `barrier_work` multiply-adds. It must win by a fifth, because
-// barriers suffer most where other programs want the processor too.
-template <class T>
-static Sharing choose_sharing(const Program<T>& program, const Call& call, const int64_t* dims) {
-  constexpr int64_t least_work = 1 << 16, barrier_work = 20000;
-  const int64_t work = entry_work(program, dims);
-  const int64_t threads = thread_count();
-  const int64_t rows = call.starts ? call.starts[call.steps] : call.steps * call.batch;
-  if (threads <= 1 || work * rows < least_work) return {1, false};
-  // A packed call has so many at a step on average.
-  const int64_t entries = (rows + call.steps - 1) / call.steps;
-  if (program.product_count == 0) return {threads, entries < threads};
-  const int64_t by_entries = entries_cost((entries + threads - 1) / threads) * work;
-  const int64_t by_units = entries_cost(entries) * work / threads + barrier_work * program.stage_count;
-  const int64_t alone = entries_cost(entries) * work;
-  if (alone <= by_entries && alone <= by_units) return {1, false};
-  return {threads, by_units * 5 < by_entries * 4};
-}
-
-// Takes one part of a product for a tile's units, from the matrices as they lie.
-template <class T>
-static void multiply_direct(const Run<T>& run, const ProductInfo& product, const TileRange& range, int64_t operand,
-                            int64_t part, T* scratch, int64_t scratch_row, const T* a, int64_t a_row, int64_t entries) {
-  const int16_t* names = run.program.product_matrices + product.matrix;
-  const ProductShape shape = product_shape(product, run.program.matrices[names[0]], run.dims);
-  const int64_t units = range.end - range.begin;
-  for (int16_t g = 0; g < product.count; ++g) {
-    const T* matrix = run.matrix_data(names[g], shape.row_length) + range.begin * shape.row_length + part * shape.depth;
-    gemm_direct(scratch + (product.first + g) * units, scratch_row, a + operand, a_row, entries, matrix,
-                shape.row_length, units, shape.depth, static_cast<const T*>(nullptr), product.accumulate || part > 0);
-  }
-}
-
-template <class T>
-static void run_tiles(const Run<T>& run, int16_t s, Frame<T>& frame, T* scratch, const Range& entries,
-                      const Range& tiles) {
-  const StageInfo& stage = run.program.stages[s];
-  const Tiling& tiling = run.tilings[s];
-  const Function<T> function = run.program.functions[stage.function];
-  for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
-    const TileRange range = tile_range(tiling, tile);
-    const int64_t units = range.end - range.begin, scratch_row = stage.accumulators * units;
-    for (int64_t entry = entries.begin; entry < entries.end; entry += tiling.entries) {
-      const int64_t end = entry + tiling.entries < entries.end ? entry + tiling.entries : entries.end;
-      const Pack<T>* pack = run.packs + run.first_pack[s] + tile * run.packs_per_tile[s];
-      for (int16_t p = 0; p < stage.products; ++p) {
-        const ProductInfo& product = run.program.products[stage.first_product + p];
-        const MatrixInfo& matrix = run.program.matrices[run.program.product_matrices[product.matrix]];
-        const int64_t parts = run.dim(matrix.blocks) == 1 ? 1 : product.parts;
-        const int64_t a_row = frame.row[product.operand];
-        const T* a = frame.p[product.operand] + entry * a_row;
-        const bool direct = run.direct() && !product.transposed;
-        for (int64_t part = 0; part < parts; ++part, ++pack) {
-          if (direct) {
-            multiply_direct(run, product, range, pack->operand, part, scratch, scratch_row, a, a_row, end - entry);
-            continue;
-          }
-          gemm(scratch + product.first * units, scratch_row, a + pack->operand, a_row, pack->b, int64_t(0), end - entry,
-               int64_t(0), panel_count<T>(pack->b.n), static_cast<const T*>(nullptr), product.accumulate || part > 0);
-        }
-      }
-      for (int16_t a = 0; a < stage.accumulators; ++a) {
-        // The tile's first element then is that of entry `entry` and unit `range.begin`.
-        frame.p[stage.first_accumulator + a] = scratch + a * units - entry * scratch_row - range.begin;
-        frame.row[stage.first_accumulator + a] = scratch_row;
-      }
-      function(frame, entry, end, range.begin, range.end, range.head);
-    }
-  }
-}
 
 template <class T>
 static void run_row_operator(const Run<T>& run, const StageInfo& stage, const Frame<T>& frame, const Range& entries) {
@@ -189,8 +99,8 @@ RNNCC_INLINE Range both(const Range& a, const Range& b) {
 
 // Runs one part of a step. `own` are the thread's batch entries.
 template <class T>
-static void run_part(const Run<T>& run, Team& team, int64_t index, int64_t members, Frame<T>& frame, T* scratch,
-                     int64_t n, const Part& part, const Range& own) {
+static void run_part(const Run<T>& run, Team& team, int64_t index, int64_t members, Frame<T>& frame, int64_t n,
+                     const Part& part, const Range& own) {
   const Program<T>& program = run.program;
   const bool by_units = run.sharing.by_units;
   for (int16_t s = 0; s < program.slot_count; ++s) {
@@ -211,7 +121,7 @@ static void run_part(const Run<T>& run, Team& team, int64_t index, int64_t membe
     const Tiling& tiling = run.tilings[s];
     const Range tiles = by_units ? share(tiling.count, 1, index, members) : Range{0, tiling.count};
     if (tiles.begin == tiles.end || entries.begin == entries.end) continue;
-    run_tiles(run, s, frame, scratch, entries, tiles);
+    run_tiles(run, s, frame, index, entries, tiles);
     copy_out(run, stage, frame, n, entries, tile_range(tiling, tiles.begin).begin,
              tile_range(tiling, tiles.end - 1).end);
   }
@@ -233,12 +143,12 @@ static void write_finals(const Run<T>& run, int64_t n, const Range& entries) {
 }
 
 template <class T>
-static void run_step(const Run<T>& run, Team& team, int64_t index, int64_t members, Frame<T>& frame, T* scratch,
-                     int64_t n, const Range& own) {
+static void run_step(const Run<T>& run, Team& team, int64_t index, int64_t members, Frame<T>& frame, int64_t n,
+                     const Range& own) {
   for (int second = 0; second < 2; ++second) {
     const Part part = run.part(n, second);
     if (part.entries.begin == part.entries.end) continue;
-    run_part(run, team, index, members, frame, scratch, n, part, own);
+    run_part(run, team, index, members, frame, n, part, own);
     if (!part.last) continue;
     if (run.sharing.by_units) team.barrier();
     write_finals(run, n, both(part.entries, own));
@@ -275,13 +185,13 @@ static void run_member(const Run<T>& run, Team& team, int64_t index, int64_t mem
   const Program<T>& program = run.program;
   const Call& call = run.call;
   Frame<T> frame = run.frame(index);
-  T* scratch = run.tile_scratch(index);
   clear(run, index, members);
   for (int16_t s = 0; s < program.stage_count; ++s) {
     if (!program.stages[s].products) continue;
     // Where threads divide units, each packs what it will use itself.
     const Range tiles = share(run.tilings[s].count, 1, index, members);
     for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) run.pack(s, tile);
+    fill_lists(run, s, index, members);
   }
   team.barrier();
   const bool reduces = program.outer_count + program.sum_count > 0;
@@ -290,7 +200,7 @@ static void run_member(const Run<T>& run, Team& team, int64_t index, int64_t mem
   for (int64_t n = 0, end; n < call.steps; n = end) {
     end = run.block_end(n);
     for (int64_t step = n; step < end; ++step) {
-      run_step(run, team, index, members, frame, scratch, step, own);
+      run_step(run, team, index, members, frame, step, own);
       // A block's first step reads the last step of the block before. In a packed call a thread's later steps may lie
       // where another thread still reads that one.
       if (call.starts && reduces && step == n) team.barrier();
@@ -329,12 +239,18 @@ template <class T>
 int32_t run(const Program<T>& program, const Call& call) {
   if (!dtypes_fit(program, call)) return WRONG_DTYPE;
   Run<T> run = {program, call};
-  Buffer sizes, tables, workspace;
+  Buffer sizes, weights, tables, workspace;
   if (!sizes.allocate(program.dim_count * int64_t(sizeof(int64_t)))) return OUT_OF_MEMORY;
   int64_t* dims = reinterpret_cast<int64_t*>(sizes.data);
   program.dims(call.sizes, call.heads, dims);
   run.dims = dims;
-  run.sharing = choose_sharing(program, call, dims);
+  Arena weight_bytes;
+  run.take_weights(weight_bytes);
+  if (!weights.allocate(weight_bytes.used)) return OUT_OF_MEMORY;
+  Arena weight_arena = {weights.data, 0};
+  run.take_weights(weight_arena);
+  if (choose_lists(run)) return NO_THREADS;
+  run.sharing = choose_sharing(run);
   // Where threads divide units, a slow one and a fast one are less than one step apart, so four steps in the ring are
   // enough. Else two are.
   run.ring_mask = run.sharing.by_units ? 3 : 1;
@@ -345,7 +261,6 @@ int32_t run(const Program<T>& program, const Call& call) {
     Arena arena = {tables.data, 0};
     run.places = arena.take<Place<T>>(program.slot_count);
     run.primary = arena.take<int16_t>(program.slot_count);
-    run.matrices = arena.take<const T*>(program.weight_count + 1);
     run.gradients = arena.take<T*>(program.weight_count + 1);
     run.sums = arena.take<T*>(program.sum_count + 1);
     run.block_rows = arena.take<int64_t>(call.starts ? call.steps : 0);
@@ -359,6 +274,7 @@ int32_t run(const Program<T>& program, const Call& call) {
       int64_t parts = 0;
       for (int16_t p = 0; p < stage.products; ++p) {
         const ProductInfo& product = program.products[stage.first_product + p];
+        if (run.listed[stage.first_product + p].listed) continue;
         parts += product_shape(product, program.matrices[program.product_matrices[product.matrix]], dims).parts;
       }
       if (placing) {

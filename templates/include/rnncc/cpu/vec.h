@@ -291,6 +291,35 @@ RNNCC_INLINE void transpose(Vec<T>* block) {
   }
 }
 
+// A bit for each lane that is not zero, that of lane 0 the lowest. NaN is not zero.
+RNNCC_INLINE uint32_t nonzero_bits(Vec<float> v) {
+#if RNNCC_ISA_LEVEL == 4 && !defined(__clang__)
+  return __builtin_ia32_cmpps512_mask(v, Vec<float>{}, 4, uint16_t(-1), 4);
+#elif RNNCC_ISA_LEVEL == 3
+  return uint32_t(__builtin_ia32_movmskps256(reinterpret_cast<Vec<float>>(v != Vec<float>{})));
+#elif RNNCC_ISA_LEVEL == 1
+  return uint32_t(__builtin_ia32_movmskps(reinterpret_cast<Vec<float>>(v != Vec<float>{})));
+#else
+  uint32_t bits = 0;
+  for (int i = 0; i < lanes<float>; ++i) bits |= uint32_t(v[i] != 0) << i;
+  return bits;
+#endif
+}
+
+RNNCC_INLINE uint32_t nonzero_bits(Vec<double> v) {
+#if RNNCC_ISA_LEVEL == 4 && !defined(__clang__)
+  return __builtin_ia32_cmppd512_mask(v, Vec<double>{}, 4, uint8_t(-1), 4);
+#elif RNNCC_ISA_LEVEL == 3
+  return uint32_t(__builtin_ia32_movmskpd256(reinterpret_cast<Vec<double>>(v != Vec<double>{})));
+#elif RNNCC_ISA_LEVEL == 1
+  return uint32_t(__builtin_ia32_movmskpd(reinterpret_cast<Vec<double>>(v != Vec<double>{})));
+#else
+  uint32_t bits = 0;
+  for (int i = 0; i < lanes<double>; ++i) bits |= uint32_t(v[i] != 0) << i;
+  return bits;
+#endif
+}
+
 // The sum of the lanes, always by the same binary tree: halves are added until one lane is left.
 template <class V>
 RNNCC_INLINE element<V> horizontal_sum(V v) {

@@ -128,9 +128,9 @@ class DeviceRuns {
   std::vector<FusedChoice> choices(const DeviceRun& run, int64_t directions) const {
     if (!can_be_fused() || !has_whole_blocks(run)) return {};
     const std::string program = is_training() ? name_ : name_.substr(0, name_.rfind('_')) + "_inference";
-    const bool by_steps = first().heads == 1 && !first().starts;
+    const bool by_steps = first().heads == 1 && !first().starts, denser = run.dims()[info_.denser_dim] != 0;
     return fused_choices(program, dtype_name(run.scalar()), head_dim(run), directions * first().heads, first().batch,
-                         by_steps, device_);
+                         by_steps, denser, device_);
   }
 
   // Runs by the first kernel that takes the tensors as they lie. False where none does.

@@ -4,16 +4,17 @@
 #include "run.h"
 
 // Finds the kernel that runs a program for a batch of tensors that are not packed and whose rows begin at multiples of
-// 16 bytes. Writes its name to `text` (of `size` bytes), and returns the number of its launches for so many directions;
+// 16 bytes. `denser`: whether masks are denser than planned. Writes its name to `text` (of `size` bytes), and returns the number of its launches for so many directions;
 // where a launch is a step, the number per step. Returns 0 where no fused kernel runs the batch, or -1 with an error in
 // `text`.
 extern "C" inline __attribute__((used, visibility("default"))) int32_t
 rnncc_choose_kernel(const char* program, const char* dtype, int64_t head_dim, int64_t heads, int64_t batch,
-                    int32_t directions, int32_t device, char* text, int64_t size) {
+                    int32_t directions, int32_t denser, int32_t device, char* text, int64_t size) {
   try {
     const rnncc::OnDevice current(device);
     const auto choices = [&](int64_t side_by_side) {
-      return rnncc::fused_choices(program, dtype, head_dim, side_by_side * heads, batch, heads == 1, device);
+      return rnncc::fused_choices(program, dtype, head_dim, side_by_side * heads, batch, heads == 1, denser != 0,
+                                  device);
     };
     const std::vector<rnncc::FusedChoice> apart = choices(1);
     const std::vector<rnncc::FusedChoice> together =

@@ -29,8 +29,8 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 }
 
 // A line of a folder's `fused.txt`:
-//   program dtype head_dim heads family scope ctas threads shared_bytes group_batch multiple slots narrow smallest_batch pass_ns
-//   launch_ns name
+//   program dtype head_dim heads family scope ctas threads shared_bytes group_batch multiple slots narrow smallest_batch
+//   for_zeros pass_ns launch_ns name
 //
 // heads           the number of heads that the kernel is laid out for
 // family          the family's name, for messages
@@ -43,6 +43,7 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 //                 it has room for all steps, and for the call's groups
 // narrow          the head_dim of relayed sums, for which the kernel is made (call.cuh); 0: it takes any
 // smallest_batch  the smallest batch that the kernel runs
+// for_zeros       1: the kernel is for matrices of which most elements are zero
 // pass_ns         the expected time of a step of all groups that run side by side
 // launch_ns       the expected time of a step of a launch in which every group is as large as it can be; 0 where larger batches do
 //                 not run in several launches
@@ -51,7 +52,8 @@ struct FusedKernel {
   std::string folder, program, dtype, family, name;
   FusedScope scope = FusedScope::cluster;
   int64_t head_dim = 0, heads = 0;
-  int ctas = 0, threads = 0, shared_bytes = 0, group_batch = 0, multiple = 1, slots = 0, narrow = 0, smallest_batch = 1;
+  int ctas = 0, threads = 0, shared_bytes = 0, group_batch = 0, multiple = 1, slots = 0, narrow = 0, smallest_batch = 1,
+      for_zeros = 0;
   int64_t pass_ns = 0, launch_ns = 0;
 };
 
@@ -94,10 +96,10 @@ class FusedIndex {
     long long head_dim, heads, pass_ns, launch_ns;
     int end = 0;
     const int found =
-        std::sscanf(line, "%255s %15s %lld %lld %15s %15s %d %d %d %d %d %d %d %d %lld %lld %255s%n", program, dtype,
+        std::sscanf(line, "%255s %15s %lld %lld %15s %15s %d %d %d %d %d %d %d %d %d %lld %lld %255s%n", program, dtype,
                     &head_dim, &heads, family, scope, &k.ctas, &k.threads, &k.shared_bytes, &k.group_batch, &k.multiple,
-                    &k.slots, &k.narrow, &k.smallest_batch, &pass_ns, &launch_ns, name, &end);
-    if (found != 17 || line[end] != '\n' || !find_scope(scope, k.scope)) return false;
+                    &k.slots, &k.narrow, &k.smallest_batch, &k.for_zeros, &pass_ns, &launch_ns, name, &end);
+    if (found != 18 || line[end] != '\n' || !find_scope(scope, k.scope)) return false;
     k.program = program;
     k.dtype = dtype;
     k.family = family;
@@ -107,7 +109,8 @@ class FusedIndex {
     k.pass_ns = pass_ns;
     k.launch_ns = launch_ns;
     return head_dim > 0 && heads > 0 && k.ctas > 0 && k.threads > 0 && k.shared_bytes >= 0 && k.group_batch >= 0 &&
-           k.multiple > 0 && k.slots >= 0 && k.narrow >= 0 && k.smallest_batch > 0 && pass_ns > 0 && launch_ns >= 0;
+           k.multiple > 0 && k.slots >= 0 && k.narrow >= 0 && k.smallest_batch > 0 &&
+           (k.for_zeros == 0 || k.for_zeros == 1) && pass_ns > 0 && launch_ns >= 0;
   }
 
   std::mutex mutex_;

@@ -103,13 +103,15 @@ struct FusedChoice {
 
 // The kernels that can run a call, the best one first. `heads` counts the heads of all directions that run side by
 // side. `by_steps`: whether kernels whose launch is a step may run the call. They take one head, and no packed tensors,
-// since the host does not know how many steps these have. All kernels of the size are loaded, so that another batch
+// since the host does not know how many steps these have. `denser`: whether matrices may have more elements than kernels
+// for mostly zeros are planned for. All kernels of the size are loaded, so that another batch
 // needs nothing new while a graph is captured.
 inline std::vector<FusedChoice> fused_choices(const std::string& program, const std::string& dtype, int64_t head_dim,
-                                              int64_t heads, int64_t batch, bool by_steps, int32_t device) {
+                                              int64_t heads, int64_t batch, bool by_steps, bool denser,
+                                              int32_t device) {
   std::vector<FusedChoice> found;
   for (const FusedKernel* kernel : fused_index().find(program, dtype, head_dim)) {
-    if (kernel->scope == FusedScope::step && !by_steps) continue;
+    if ((kernel->scope == FusedScope::step && !by_steps) || (kernel->for_zeros && denser)) continue;
     const FusedLoaded& loaded = loaded_fused(*kernel, device);
     const FusedShare share = fused_share(*kernel, heads, batch, loaded.places);
     if (share.passes > 0) found.push_back({kernel, loaded.function, share});

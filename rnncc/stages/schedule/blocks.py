@@ -1,0 +1,216 @@
+"""The model of the blocks family: warps multiply those squares of matrices that are not zero (BlocksShape in
+blocks.cuh)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rnncc.constrint import Expression, Model, ceil_div, maximum, minimum
+from rnncc.constrint.expr import Operand
+from rnncc.ir.family import BLOCKS
+from rnncc.ir.problem import Problem
+from rnncc.ir.schedule import ceil
+from rnncc.ir.target import Target
+from rnncc.stages.schedule.draft import (
+    Draft,
+    by,
+    registers_of,
+    require_at_most,
+    require_shared,
+    round_up,
+    share,
+    summed,
+)
+from rnncc.stages.schedule.facts import Facts, PhaseFacts
+from rnncc.stages.schedule.rates import rates
+
+SQUARE = 16  # rows of a sum, and terms of an operand
+_WARPS = (8, 16)
+_UNIT_BLOCKS = (2, 4, 6, 8)
+_TILES = (1, 2)  # of 8 batch entries, in each turn
+_TURNS = (1, 2)
+_MOST_HELD = 28  # squares per warp in registers
+_MOST_SQUARES = 60  # per warp
+_MESSAGES = 128  # pieces of 16 bytes that a lane of each warp asks for at a time, together
+# Registers per thread: while it polls, but for the pieces; while it multiplies, but for the sums; per phase but one;
+# per turn but one; and per square that it holds.
+_POLL_REGISTERS, _PRODUCT_REGISTERS, _PHASE_REGISTERS, _TURN_REGISTERS, _SQUARE_REGISTERS = 78, 78, 6, 6, 4
+# Blocks fall unevenly on CTAs and warps. There is room for the mean and so many standard deviations.
+_DEVIATIONS = 3.7
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """What a CTA has of a phase: its bands, the strips of all operands, those of which some band has a square, and the
+    squares per warp. `most_…`: what it has room for."""
+
+    bands: int
+    strips: int
+    taken: int
+    most_taken: int
+    most_squares: int
+
+
+def _expected(phase: PhaseFacts, head_dim: int, unit_blocks: int, warps: int) -> _Expected:
+    assert phase.sparsity is not None
+    density = phase.sparsity.density
+    bands = max(1, phase.sums * unit_blocks // 2)
+    strips = phase.operands * round_up(head_dim, 32) // SQUARE
+    if bands > warps:
+        return _Expected(bands, strips, 1, 1, 1)
+
+    def at_most(count: int, share: float) -> int:
+        """Of so many things each is there with this probability."""
+        return min(count, math.ceil(count * share + _DEVIATIONS * math.sqrt(count * share * (1 - share))))
+
+    some = 1 - (1 - density) ** bands
+    # Where bands have no more squares than the density says, but all in different strips, there is room, too.
+    most = max(at_most(strips, some), min(strips, math.ceil(strips * density * bands)))
+    return _Expected(
+        bands, strips, math.ceil(strips * some), most, 4 * ceil(at_most(bands * strips, density), 4 * warps)
+    )
+
+
+def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
+    """Make the model for one loop, problem and GPU."""
+    rate = rates(target)
+    model = Model()
+    warps = model.choice("warps", _WARPS)
+    unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # blocks of 8 units per CTA
+    tiles = model.choice("entry_tiles", _TILES)
+    turns = model.choice("turns", _TURNS)
+    require_at_most(
+        model,
+        "bytes per element",
+        problem.element_bytes,
+        2,
+        "tensor cores multiply 16-bit numbers; choose bf16 or fp16",
+    )
+
+    def ctas_of(unit_block_count: int) -> int:
+        return ceil(problem.head_dim, 8 * unit_block_count)
+
+    def seats(unit_block_count: int) -> int:
+        return target.sms // (problem.heads * ctas_of(unit_block_count))
+
+    def each(phase: PhaseFacts, number: Callable[[_Expected, int], int]) -> Expression:
+        """A number that follows from what a CTA has of a phase, and from its warps, for each unit tile."""
+
+        def of(key: int) -> int:
+            count = max(n for n in _WARPS if n < key)
+            return number(_expected(phase, problem.head_dim, key - count, count), count)
+
+        # No two tiles and warps have the same sum.
+        return by(unit_blocks + warps, range(min(_WARPS) + 1, max(_WARPS) + max(_UNIT_BLOCKS) + 1), of)
+
+    ctas = by(unit_blocks, _UNIT_BLOCKS, ctas_of)
+    model.require(
+        problem.heads * ctas <= target.sms, because="residency: the CTAs of all heads run at once, one per SM"
+    )
+    group_batch = 8 * tiles * turns
+    launch_batch = group_batch * by(unit_blocks, _UNIT_BLOCKS, seats)
+    model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
+    model.require(facts.sums * unit_blocks <= 2 * warps, because="rows: each band of 16 rows of a CTA has a warp")
+    squares_of_warp = maximum(*(each(phase, lambda own, _: own.most_squares) for phase in facts.products), 1)
+    model.require(squares_of_warp <= _MOST_SQUARES, because="squares: a warp has few enough to know where bands begin")
+
+    products = facts.products
+    most_squares = [each(phase, lambda own, _: own.most_squares) for phase in products]
+    room = [each(phase, lambda own, _: own.most_taken) for phase in products]
+    held = 4 * model.integer("held_fours", 0, _MOST_HELD // 4)
+    left: Expression = held
+    shape: list[Operand] = []
+    in_shared: list[Expression] = []
+    numbers = iter(zip(most_squares, room, strict=True))
+    for phase in facts.phases:
+        if not phase.operands:
+            shape += [0, 0, 0]
+            continue
+        squares, strips = next(numbers)
+        taken = minimum(squares, left)
+        left = left - taken
+        shape += [taken, squares - taken, strips]
+        in_shared.append(squares - taken)
+    model.require(left == 0, because="held: no more squares than there are")
+
+    reductions = [phase for phase in facts.phases if phase.reductions]
+    parts = ceil(problem.head_dim, 32)
+    received_bytes = max((128 * ceil(phase.reductions * parts, 4) for phase in reductions), default=0) * tiles
+    needed = (
+        maximum(_POLL_REGISTERS + 4 * _MESSAGES // warps, _PRODUCT_REGISTERS + 8 * tiles)
+        + _PHASE_REGISTERS * (len(facts.phases) - 1)
+        + _TURN_REGISTERS * (turns - 1)
+        + _SQUARE_REGISTERS * held
+    )
+    model.require(needed <= by(warps, _WARPS, registers_of), because="registers: a warp holds some of its squares")
+    info_bytes = summed(each(phase, _info_bytes) for phase in products)
+    strip_bytes = 256 * tiles
+    traffic_bytes = by(
+        8 * unit_blocks + tiles * turns,
+        range(8 * max(_UNIT_BLOCKS) + 5),
+        lambda key: facts.traffic_bytes(key // 8, 8 * (key % 8)),
+    )
+    square_bytes = 512 * warps
+    shared_bytes = (
+        512 * tiles * (warps + by(unit_blocks, _UNIT_BLOCKS, lambda n: facts.sums * n // 2))
+        + received_bytes
+        + strip_bytes * (maximum(*room, 1) + 1)
+        + square_bytes * summed(in_shared)
+        + 16 * ceil_div(info_bytes, 16)
+        + traffic_bytes
+    )
+    require_shared(model, shared_bytes, target)
+
+    readers = problem.heads * ctas
+    group = minimum(group_batch, by(unit_blocks, _UNIT_BLOCKS, lambda n: share(problem.batch, seats(n))))
+    item = (rate.grid_piece * facts.pieces + rate.operation * facts.operations) * ceil_div(unit_blocks * tiles, warps)
+    asked_for = [each(phase, lambda own, _: own.taken) for phase in products]
+    polls = summed(ceil_div(tiles * ceil_div(strips, 2), _MESSAGES) for strips in asked_for)
+    waiting = len(facts.phases) * rate.sparse + rate.poll * polls + rate.join * len(reductions)
+    work = (
+        len(facts.phases) * rate.turn
+        + ceil_div(
+            6 * SQUARE * problem.element_bytes * summed(asked_for) * minimum(8 * tiles, group) * readers, target.l2_gb_s
+        )
+        + rate.part * facts.reductions * parts
+        # The four warps of a quarter of the SM.
+        + ceil_div(warps, 4) * rate.product * tiles * summed(most_squares)
+        + ceil_div(rate.matrix * square_bytes * (summed(in_shared) + ceil_div(tiles * summed(most_squares), 2)), 1024)
+        + item
+    )
+    step = maximum(waiting + work, turns * work)
+    return Draft(
+        family=BLOCKS,
+        facts=facts,
+        model=model,
+        step=step,
+        total=step,
+        busy=step,
+        needed=needed,
+        overcount=0,
+        shape=(unit_blocks, warps, tiles, turns, *shape),
+        tiles={
+            "ctas": ctas,
+            "unit_tile": 8 * unit_blocks,
+            "warps": warps,
+            "batch_tile": 8 * tiles,
+            "turns": turns,
+            "squares_per_warp": summed(most_squares),
+            "register_squares": held,
+            "spilled_registers": 0,
+        },
+        ctas=ctas,
+        threads=32 * warps,
+        shared_bytes=shared_bytes,
+        registers=by(warps, _WARPS, registers_of),
+        group_batch=group_batch,
+        launch_batch=launch_batch,
+    )
+
+
+def _info_bytes(own: _Expected, warps: int) -> int:
+    """Shared memory for the places of a phase's squares."""
+    before_places = own.bands * (ceil(own.strips, 32) * 4 + 4) + 2 * own.most_taken
+    return round_up(before_places, 8) + warps * (own.most_squares + 4) * 2

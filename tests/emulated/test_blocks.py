@@ -1,0 +1,104 @@
+"""Kernels of blocks on a CPU, thread by thread, as test_sparse.py runs the sparse ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from rnncc.ir.family import BLOCKS
+from tests.emulated.compiled import Kernel
+from tests.emulated.fused import DTYPES, EmulatedCase
+from tests.emulated.test_fused import BOUNDS, loops
+from tests.emulated.test_sparse import made_of
+from tests.numeric.compare import Problem
+
+
+def blocks_case(path: str, problem: Problem, masked: bool, made: Mapping[str, Kernel], density: float) -> EmulatedCase:
+    """A case whose matrices have about so many blocks of 16 x 16."""
+    case = EmulatedCase(loops(path)[masked], problem, made)
+    for weight in case.weights:
+        if weight.dim() == 2:
+            rows, columns = (size // 16 for size in weight.shape)
+            weight *= (torch.rand(rows, columns) < density).repeat_interleave(16, 0).repeat_interleave(16, 1)
+    return case
+
+
+def wrong(case: EmulatedCase, dtype: str) -> dict[str, float]:
+    return {name: error for name, error in case.measured().items() if not error <= BOUNDS[dtype]}
+
+
+@pytest.mark.parametrize(
+    ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "entries", "turns", "warps"),
+    [
+        ("lstm", "bf16", 96, 1, 3, {}, 8, 1, 16),
+        ("lstm", "f16", 64, 2, 13, {}, 8, 2, 8),
+        ("lstm", "bf16", 128, 1, 19, {}, 16, 2, 8),
+        ("elman", "f16", 176, 1, 11, {}, 16, 1, 16),
+        ("normed", "bf16", 96, 1, 7, {}, 8, 1, 8),
+        ("normed", "f16", 80, 1, 30, {}, 16, 2, 16),
+        ("narrow", "bf16", 96, 1, 6, {"P": 48}, 8, 2, 16),
+        ("narrow", "f16", 64, 2, 9, {"P": 32}, 16, 1, 8),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+def test_a_kernel_of_blocks(
+    cell: str,
+    dtype: str,
+    head_dim: int,
+    heads: int,
+    batch: int,
+    sizes: dict[str, int],
+    entries: int,
+    turns: int,
+    warps: int,
+    masked: bool,
+    tmp_path: Path,
+) -> None:
+    tiles = {"batch_tile": entries, "turns": turns, "warps": warps}
+    path, made = made_of(cell, dtype, masked, head_dim, tmp_path, BLOCKS, **tiles)
+    assert {kernel.schedule.family for kernel in made.values()} == {BLOCKS}
+    sizes = {"I": 3, "H": head_dim * heads} | {name: size * heads for name, size in sizes.items()}
+    problem = Problem(5, batch, sizes, heads, DTYPES[dtype], reverse=masked)
+    assert wrong(blocks_case(path, problem, masked, made, 0.15), dtype) == {}
+
+
+@pytest.mark.parametrize("density", [0.0, 0.6, 1.0])
+def test_more_blocks_than_planned(density: float, tmp_path: Path) -> None:
+    """Those for which there is no room are multiplied as they lie in memory."""
+    path, made = made_of("lstm", "bf16", False, 192, tmp_path, BLOCKS)
+    problem = Problem(4, 5, {"I": 3, "H": 192}, 1, DTYPES["bf16"])
+    assert wrong(blocks_case(path, problem, False, made, density), "bf16") == {}
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+def test_more_blocks_than_planned_in_several_phases(masked: bool, tmp_path: Path) -> None:
+    path, made = made_of("normed", "f16", masked, 160, tmp_path, BLOCKS, turns=2)
+    problem = Problem(4, 9, {"I": 3, "H": 160}, 1, DTYPES["f16"])
+    assert wrong(blocks_case(path, problem, masked, made, 0.9), "f16") == {}
+
+
+def test_bands_of_very_different_lengths(tmp_path: Path) -> None:
+    """Long bands have many lists, and one has none."""
+    path, made = made_of("elman", "bf16", False, 160, tmp_path, BLOCKS)
+    problem = Problem(4, 5, {"I": 3, "H": 160}, 1, DTYPES["bf16"])
+    case = blocks_case(path, problem, False, made, 0.05)
+    for weight in case.weights:
+        if weight.dim() == 2:
+            weight[32:48] = torch.randn(16, weight.shape[1], dtype=weight.dtype) / 16
+            weight[16:32] = 0
+    assert wrong(case, "bf16") == {}
+
+
+def test_masks_without_blocks(tmp_path: Path) -> None:
+    """Squares of which one element exists are squares."""
+    path, made = made_of("elman", "bf16", False, 96, tmp_path, BLOCKS)
+    problem = Problem(4, 5, {"I": 3, "H": 96}, 1, DTYPES["bf16"])
+    case = blocks_case(path, problem, False, made, 1.0)
+    for weight in case.weights:
+        if weight.dim() == 2:
+            weight *= torch.rand(weight.shape) < 0.01
+    assert wrong(case, "bf16") == {}
