@@ -32,8 +32,9 @@ def relays_of(
         own = {*phase.sum_widths, *after.operand_widths}
         if len(own) != 1 or not own <= set(sizes) or width not in (None, *own):
             continue
-        if elsewhere.isdisjoint((*phase.sums, *after.operands)):
-            found[-1] = _relays(phase, after, chain[number + 1], writes, number + 1)
+        between = chain[number + 1]
+        if elsewhere.isdisjoint((*phase.sums, *(each.target for each in between))):
+            found[-1] = _relays(phase, after, between, [each for each in writes if each.stage == number + 1])
         if found[-1]:
             (width,) = own
     return None if width is None else Relays(width, sizes[width], tuple(found))
@@ -44,9 +45,9 @@ def _relays(
     after: FusedPhase,
     between: Sequence[FusedStatement],
     writes: Sequence[FusedWrite],
-    stage: int,
 ) -> tuple[Relay, ...]:
-    """Where each sum of a phase goes; nothing where something else happens between the phases."""
+    """Where each sum of a phase goes; nothing where something else happens between the phases. `writes`: those of the
+    stage between."""
     if phase.reductions or after.reductions or not phase.sums or not _has_runs_apart(phase):
         return ()
     copied = {name: name for name in phase.sums}
@@ -54,14 +55,13 @@ def _relays(
         if not isinstance(statement.expr, Ref) or statement.expr.name not in copied:
             return ()
         copied[statement.target] = copied[statement.expr.name]
-    own = [(index, write) for index, write in enumerate(writes) if write.stage == stage]
     taken = [copied.get(operand) for operand in after.operands]
-    written = [copied.get(write.value) for _, write in own]
+    written = [copied.get(write.value) for write in writes]
     if sorted(map(str, taken)) != sorted(phase.sums) or None in written or len(set(written)) < len(written):
         return ()
-    if any(write.place is not None and write.place.table is Table.SAVED for _, write in own):
+    if any(write.place is not None and write.place.table is Table.SAVED for write in writes):
         return ()
-    of_write = {copied[write.value]: write.value for _, write in own}
+    of_write = {copied[write.value]: write.value for write in writes}
     return tuple(Relay(taken.index(name), of_write.get(name, "")) for name in phase.sums)
 
 
