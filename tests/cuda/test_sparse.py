@@ -16,7 +16,7 @@ from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
 from rnncc.verify import Case, verify
 from tests.cuda.harness import DTYPES, kernels_of
-from tests.cuda.kernels import SPARSE_LSTM
+from tests.cuda.kernels import BLOCK_LSTM, SPARSE_LSTM
 from tests.generated.chain_runs import families_of
 
 pytestmark = pytest.mark.gpu
@@ -25,49 +25,72 @@ pytestmark = pytest.mark.gpu
 SIZE = 2304
 
 
-@cache
-def request() -> Request:
-    """The cell with sparse matrices, with kernels for a batch of 4."""
-    problems = tuple(Problem(SIZE, 1, dtype, 4) for dtype in DTYPES)
-    text = Path(SPARSE_LSTM).read_text(encoding="utf-8")
-    return Request(Source("sparselstm.rnn", text), "sparselstm", problems=problems)
+# The cells by their family: the class, and the dtypes of its kernels.
+CELLS = {"sparse": ("SparseLSTM", tuple(DTYPES)), "blocks": ("BlockLSTM", ("bf16", "fp16"))}
 
 
 @cache
-def module() -> ModuleType:
-    """The package of the cell."""
-    return load_module(request())
+def request(family: str) -> Request:
+    """A cell with sparse matrices, with kernels for a batch of 4."""
+    name, dtypes = CELLS[family]
+    problems = tuple(Problem(SIZE, 1, dtype, 4) for dtype in dtypes)
+    text = Path(SPARSE_LSTM if family == "sparse" else BLOCK_LSTM).read_text(encoding="utf-8")
+    return Request(Source(f"{name.lower()}.rnn", text), name.lower(), problems=problems)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@cache
+def module(family: str) -> ModuleType:
+    """The package of a family's cell."""
+    return load_module(request(family))
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype"), [(family, dtype) for family, (_, dtypes) in CELLS.items() for dtype in dtypes]
+)
 @pytest.mark.parametrize(("batch", "masked", "reverse"), [(4, False, False), (3, True, True), (7, True, False)])
-def test_a_layer(dtype: str, batch: int, masked: bool, reverse: bool) -> None:
-    (cell,) = compile_cells(request(), "partition").cells
+def test_a_layer(family: str, dtype: str, batch: int, masked: bool, reverse: bool) -> None:
+    (cell,) = compile_cells(request(family), "partition").cells
     case = Case(6, batch, 1, reverse=reverse, masked=masked, sizes=(("I", 64), ("H", SIZE)))
-    report = verify(module().SparseLSTM, cell, device="cuda", dtypes=(DTYPES[dtype],), cases=(case,))
+    made = getattr(module(family), CELLS[family][0])
+    report = verify(made, cell, device="cuda", dtypes=(DTYPES[dtype],), cases=(case,))
     wrong = {row.quantity: row.error for row in report.rows if row.judged and not row.error <= row.bound}
     assert wrong == {}
 
 
-def layer_and_input(dtype: torch.dtype, batch: int) -> tuple[torch.nn.Module, torch.Tensor]:
+def layer_and_input(family: str, dtype: torch.dtype, batch: int) -> tuple[torch.nn.Module, torch.Tensor]:
     torch.manual_seed(0)
-    layer: torch.nn.Module = module().SparseLSTM(64, SIZE, device="cuda", dtype=dtype)
+    layer: torch.nn.Module = getattr(module(family), CELLS[family][0])(64, SIZE, device="cuda", dtype=dtype)
     return layer, torch.randn(5, batch, 64, device="cuda", dtype=dtype)
 
 
+def ran(family: str, layer: torch.nn.Module, x: torch.Tensor) -> list[str]:
+    """The families of the kernels that run forward and backward."""
+    return families_of(kernels_of(lambda: layer(x)[0].float().sum().backward()), CELLS[family][0].lower())
+
+
+@pytest.mark.parametrize("family", CELLS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_sparse_kernel_runs_both_ways(dtype: torch.dtype) -> None:
-    layer, x = layer_and_input(dtype, 4)
-    ran = kernels_of(lambda: layer(x)[0].float().sum().backward())
-    assert families_of(ran, "sparselstm") == ["sparse"]
+def test_its_kernels_run_both_ways(family: str, dtype: torch.dtype) -> None:
+    assert ran(family, *layer_and_input(family, dtype, 4)) == [family]
 
 
-def test_the_next_call_reads_another_mask() -> None:
-    """Also where the matrices have more elements than there is room for, and none at all."""
-    layer, x = layer_and_input(torch.bfloat16, 4)
+def mask_of(kind: str) -> torch.Tensor:
+    """A mask [4 SIZE, SIZE]: of about so many elements or blocks, or with all elements of every twelfth band of 16 rows:
+    these are no more than a tenth, but more than a CTA has room for."""
+    if kind == "bands":
+        return (torch.arange(4 * SIZE, device="cuda") // 16 % 12 == 0)[:, None].expand(-1, SIZE)
+    blocks = torch.rand(4 * SIZE // 16, SIZE // 16, device="cuda") < float(kind)
+    return blocks.repeat_interleave(16, 0).repeat_interleave(16, 1)
+
+
+@pytest.mark.filterwarnings("ignore:.*the mask of weight_hh_l0 has")
+@pytest.mark.parametrize("family", CELLS)
+def test_the_next_call_reads_another_mask(family: str) -> None:
+    """Where it is denser than planned, dense kernels run."""
+    layer, x = layer_and_input(family, torch.bfloat16, 4)
     dense = torch.randn(4 * SIZE, SIZE, device="cuda") * 0.02
-    for density in (0.1, 0.3, 0.0):
-        mask = torch.rand(4 * SIZE, SIZE, device="cuda") < density
+    for kind in ("0.095", "0.3", "bands", "0.0"):
+        mask = mask_of(kind)
         layer.set_mask("R", mask)  # type: ignore[operator]
         with torch.no_grad():
             layer.weight_hh_l0.copy_(dense * mask)  # type: ignore[operator]
@@ -78,4 +101,5 @@ def test_the_next_call_reads_another_mask() -> None:
                 i, f, o, g = (row + h @ layer.weight_hh_l0.float().t()).chunk(4, 1)  # type: ignore[operator]
                 c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
                 h = torch.sigmoid(o) * torch.tanh(c)
-                assert (found[t] - h).norm() <= 0.02 * h.norm()
+                assert (found[t] - h).norm() <= 0.02 * h.norm(), kind
+        assert (ran(family, layer, x) == [family]) == (kind != "0.3")
