@@ -23,8 +23,6 @@ pytestmark = pytest.mark.gpu
 
 # Four dense matrices of this size do not fit on chip.
 SIZE = 2304
-
-
 # The cells by their family: the class, and the dtypes of its kernels.
 CELLS = {"sparse": ("SparseLSTM", tuple(DTYPES)), "blocks": ("BlockLSTM", ("bf16", "fp16"))}
 
@@ -75,7 +73,7 @@ def test_its_kernels_run_both_ways(family: str, dtype: torch.dtype) -> None:
 
 
 def mask_of(kind: str) -> torch.Tensor:
-    """A mask [4 SIZE, SIZE]: of about so many elements or blocks, or with all elements of every twelfth band of 16 rows:
+    """A mask [4 SIZE, SIZE]: of about so many blocks, or with all elements of every twelfth band of 16 rows:
     these are no more than a tenth, but more than a CTA has room for."""
     if kind == "bands":
         return (torch.arange(4 * SIZE, device="cuda") // 16 % 12 == 0)[:, None].expand(-1, SIZE)

@@ -262,7 +262,7 @@ def test_kernels_are_told_of_a_mask_that_is_denser_than_planned() -> None:
     assert told(layer) == [0]
     layer.load_state_dict(planned_layer().state_dict())
     assert told(layer) == [1]
-    prune.custom_from_mask(layer, "weight_hh_l0", SPARSE)
+    prune.custom_from_mask(layer, "weight_hh_l0", SPARSE)  # type: ignore[no-untyped-call]
     assert told(layer) == [0]
     layer.reset_parameters()
     assert told(layer_of()) == told(layer_of().sparsify("R")) == [0]
