@@ -85,10 +85,31 @@ def _host() -> str:
     return table(head, lines)
 
 
+def _pruned() -> str:
+    about = known("sparse_training")
+    head = ("seed", "dense: nats, ms a step", "pruned: nats, ms a step", "difference, nats")
+    lines = []
+    for row in about.rows:
+        each = [f"{row[f'{who}_nats']:.4f}, {number(row[f'{who}_ms'])}" for who in ("dense", "sparse")]
+        lines.append((str(row["seed"]), *each, f"{row['sparse_nats'] - row['dense_nats']:+.4f}"))
+    return table(head, lines)
+
+
+def _pruned_setup() -> str:
+    about = known("sparse_training")
+    row = about.rows[0]
+    head = ("hidden size", "elements kept", "steps × batch × T", "kernels of the pruned layer")
+    taken = f"{row['steps']} × {row['B']} × {row['T']}"
+    kernels = "; ".join(row["kernels"]) or NOTHING
+    return table(head, [(str(row["H"]), f"{row['density']:.1%}", taken, kernels)])
+
+
 TABLES = {
     "language model": _model,
     "packed, even": lambda: _packed("even"),
     "packed, one long": lambda: _packed("one long"),
     "packed on a CPU": _packed_cpu,
     "small calls": _host,
+    "sparse training": _pruned,
+    "sparse training, sizes": _pruned_setup,
 }
