@@ -1,0 +1,139 @@
+"""Recurrences whose matrices are mostly zeros, or of low rank, on a GPU: the kernels that rnncc chooses, its kernels
+for zeros whatever they take, its kernels for the same cell with dense matrices, and a loop of torch's CSR products.
+
+    python benchmarks/gpu_sparse.py [--quick] [--only WORDS] [--out FILE] [--plot PNG] [--packages DIR]
+    python benchmarks/gpu_sparse.py --build DIR [--jobs N] [--only WORDS]
+    python benchmarks/gpu_sparse.py --show FILE [--plot PNG]
+
+All begin with pre-activations, in bfloat16, torch's loop in float32. Times are medians of CUDA events: `call` with the
+GPU waiting for the host, `queued` back to back. With backward they include the gradients of pre-activations, matrices
+and states. Before a kernel is timed, its output and its gradients over 12 steps are compared with float32. A kernel
+that gives something else has an error instead of times. So has a case that no kernel can run, with the scheduler's
+reason.
+
+--build compiles the packages and measures nothing: it needs no GPU. --packages measures those of a folder, so that the
+machine with the GPU compiles nothing. WORDS, separated by commas, choose axes (targets, crossover), parties (rnncc,
+forced, dense, csr) and cells (lstm, elman). --quick takes fewer densities and repeats. Every shape's rows are written
+as soon as they are measured, and a run that is started again goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from gpu_cases import missing, read_case, row_of
+from gpu_run import Results, obstacle, parser_of
+from measure import environment, gpu_ms
+from sparse_calls import Known, Numbers, WrongError, errors, kernels_of, known, timed
+from sparse_cases import Shape, SparseCase, select
+from sparse_packages import build_packages, impossible_cases
+from sparse_table import plot, table, verdict
+
+from rnncc.language.diagnostics import RnnccError
+
+REPEATS, QUEUED = 5, 5
+
+
+def measure(case: SparseCase, numbers: Numbers, right: Known, repeats: int) -> dict[str, Any]:
+    """A case's row. A case that cannot run, or gives something wrong, has `error` instead of times. Raises RuntimeError
+    where nothing else can run any more either."""
+    found: dict[str, Any] = {}
+    try:
+        if case.who != "csr":
+            found["kernels"] = kernels_of(case)
+            found["errors"] = errors(case, numbers, right)
+        # A loop queues many kernels a call: the queue is full anyhow.
+        call, queued = gpu_ms(timed(case, numbers), repeats, 0 if case.who == "csr" else QUEUED)
+    except (RuntimeError, ValueError, WrongError) as error:
+        torch.cuda.synchronize()
+        return row_of(case, **found, error=str(error).splitlines()[0])
+    return row_of(case, **found, call_ms=call, queued_ms=queued, repeats=repeats)
+
+
+def by_shape(cases: Sequence[SparseCase]) -> dict[Shape, list[SparseCase]]:
+    """The cases of each shape, which share numbers. A dense case belongs to its own shape."""
+    found: dict[Shape, list[SparseCase]] = {}
+    for case in cases:
+        found.setdefault(case.shape, []).append(case)
+    return found
+
+
+def rows_of(cases: Sequence[SparseCase], impossible: dict[SparseCase, str], repeats: int) -> Iterator[dict[str, Any]]:
+    """The rows of cases, shape by shape."""
+    for shape, own in by_shape(cases).items():
+        yield from (row_of(case, impossible=True, error=impossible[case]) for case in own if case in impossible)
+        if left := [case for case in own if case not in impossible]:
+            numbers = Numbers(shape)
+            right = known(numbers)
+            for case in left:
+                yield measure(case, numbers, right, repeats)
+            del numbers, right
+            torch.cuda.empty_cache()
+
+
+def run(cases: Sequence[SparseCase], results: Results, packages: Path, repeats: int) -> None:
+    """Measure what the file does not have yet, by the packages of a folder. Raises OSError where it has none."""
+    left = missing(cases, results.rows)
+    # What is missing there is an error, not built.
+    os.environ["RNNCC_COMPILE"] = "0"
+    sys.path.insert(0, str(packages))
+    begin = time.monotonic()
+    for row in rows_of(left, impossible_cases(packages), repeats):
+        results.add(row)
+        case = read_case(SparseCase, row)
+        said = row.get("error") or f"{row['call_ms']:.3f} ms"
+        print(f"{time.monotonic() - begin:5.1f} s {case.who} {case.shape} {case.run}: {said}", flush=True)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Build, measure or read; print the table, draw the plot. 1 where nothing can be measured."""
+    parser = parser_of(__doc__, Path("gpu_sparse.json"))
+    parser.add_argument("--build", type=Path, metavar="DIR", help="build the packages there, and measure nothing")
+    parser.add_argument("--packages", type=Path, metavar="DIR", help="measure those that --build made there")
+    parser.add_argument("--jobs", type=int, help="compilers at a time, by default one per processor")
+    arguments = parser.parse_args(words)
+    try:
+        cases = select([word for word in arguments.only.split(",") if word], arguments.quick)
+        if arguments.build:
+            build_packages(cases, arguments.build, arguments.jobs)
+            return 0
+        if arguments.show:
+            rows = json.loads(arguments.show.read_text(encoding="utf-8"))["results"]
+        else:
+            rows = measure_all(cases, arguments.out, arguments)
+    except (OSError, ValueError, RuntimeError, RnnccError) as error:
+        print(f"gpu_sparse: {error}", file=sys.stderr)
+        return 1
+    print("\n".join((*table(rows), "", *verdict(rows))))
+    if arguments.plot:
+        plot(rows, arguments.plot)
+    return 0
+
+
+def measure_all(cases: Sequence[SparseCase], out: Path, arguments: Any) -> list[dict[str, Any]]:
+    """The rows of all cases. Raises as `main` says."""
+    if (why := obstacle()) and not (arguments.packages and torch.cuda.is_available()):
+        raise ValueError(why)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    results = Results(out, environment(arguments.commit))
+    repeats = 3 if arguments.quick else REPEATS
+    if arguments.packages:
+        run(cases, results, arguments.packages, repeats)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            build_packages(cases, Path(folder), arguments.jobs)
+            run(cases, results, Path(folder), repeats)
+    wanted = set(cases)
+    return [row for row in results.rows if read_case(SparseCase, row) in wanted]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

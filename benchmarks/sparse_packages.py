@@ -1,0 +1,184 @@
+"""The packages of benchmarks/gpu_sparse.py: one for the cells of a batch size, in which each cell has the kernels of
+one party. They can be built on a machine without a GPU.
+
+A package has no more than is measured: kernels of bfloat16 without lengths and resets, each for one batch size, and the
+alternating kernel where a loop has no other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from gpu_cases import PASSES, read_case
+from sparse_cases import Shape, SparseCase
+
+from rnncc.constrint import Infeasible
+from rnncc.driver import make_product
+from rnncc.ir.fused import FusedLoop
+from rnncc.ir.plan import KernelPlan, LoopPlan, NoForm, loop_name
+from rnncc.ir.problem import INDEX_DTYPES, Problem
+from rnncc.ir.request import Request
+from rnncc.ir.schedule import FusedKernels, FusedSchedule
+from rnncc.ir.target import GPUS
+from rnncc.language.source import Source
+from rnncc.machine.cache import Cache, default_root, digest
+from rnncc.machine.targets import architectures
+from rnncc.pipeline import compile_cells
+from rnncc.show.schedule import show_rejected
+from rnncc.stages.build import Job, Product, build, find_nvcc, find_toolchain, first_key, install
+from rnncc.stages.render import render
+from rnncc.stages.schedule import schedule
+from rnncc.stages.schedule.facts import facts_of
+from rnncc.stages.schedule.families import MODELS, families_for
+
+GPU, DTYPE = "h200", "bf16"
+# The pass that runs each program of a loop.
+PROGRAMS = {"inference": PASSES[0], "forward": PASSES[1], "backward": PASSES[1]}
+# Which cases have no kernel, and why: a file beside the packages.
+IMPOSSIBLE = "impossible.json"
+# Smaller batches that kernels for zeros are looked for at, where none takes the whole batch in a launch.
+PARTS = (8, 4)
+
+
+def package_name(shape: Shape) -> str:
+    """The package that has a shape's cells."""
+    return f"sparse_bench_{shape.cell}_{shape.batch}"
+
+
+def cell_name(case: SparseCase) -> str:
+    """The cell that runs a case: `Forced_sparse_density_0_05`."""
+    return re.sub(r"\W+", "_", f"{case.who.capitalize()} {case.shape.weights}").strip("_")
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The kernels of a case's loop, by program, for the pass that runs them; `impossible`: why it has none."""
+
+    kernels: tuple[tuple[str, FusedSchedule], ...]
+    impossible: str = ""
+
+
+def plan_case(case: SparseCase, plan: KernelPlan) -> Planned:
+    """The kernels that run a case, of which there are none where the alternating kernel does."""
+    problem = Problem(case.hidden, 1, DTYPE, case.batch)
+    (loop,) = plan.plain_loops()
+    found = []
+    for program, fused in programs_of(plan, loop, case.run):
+        if case.who != "forced":
+            kernel = schedule(fused, problem, GPUS[GPU]).kernel_for(case.batch)
+        else:
+            kernel = forced(fused, problem)
+            if kernel is None:
+                return Planned((), f"{program.rpartition('_')[2]}: {why_impossible(fused, problem)}")
+        if kernel is not None:
+            found.append((program, kernel))
+    return Planned(tuple(found))
+
+
+def programs_of(plan: KernelPlan, loop: LoopPlan, run: str) -> Iterator[tuple[str, FusedLoop]]:
+    """The names of the programs that a pass runs, each with its loop."""
+    assert not isinstance(loop.fused, NoForm)
+    ahead, back = loop.fused
+    for kind, wanted in PROGRAMS.items():
+        if wanted == run:
+            yield f"{loop_name(plan, loop)}_{kind}", back if kind == "backward" else ahead
+
+
+def forced(loop: FusedLoop, problem: Problem) -> FusedSchedule | None:
+    """The quickest kernel for matrices that are mostly zeros, whether or not a dense one is quicker. Where none takes
+    the batch in one launch, it is one that takes a part of it. None where there is none at all."""
+    known, target = facts_of(loop, problem.dtype), GPUS[GPU]
+    families = [family for family in families_for(known) if family.for_zeros]
+    for batch in (problem.batch, *(part for part in PARTS if part < problem.batch)):
+        found = []
+        for family in families:
+            part = replace(problem, batch=batch)
+            draft = MODELS[family](known, part, target)
+            try:
+                solution = draft.model.minimise(draft.total)
+            except Infeasible:
+                continue
+            found.append(draft.scheduled(solution, part, target))
+        if found:
+            best = min(found, key=lambda kernel: kernel.step_us)
+            return best if batch == problem.batch else replace(best, launch_us=best.step_us)
+    return None
+
+
+def why_impossible(loop: FusedLoop, problem: Problem) -> str:
+    """Why there is no kernel for zeros, in the scheduler's words."""
+    rejected = schedule(loop, problem, GPUS[GPU], reasons=True).rejected
+    return "; ".join(
+        show_rejected(entry, problem.batch)
+        for entry in rejected
+        if entry.family is not None and entry.family.for_zeros and entry.limits
+    )
+
+
+def build_packages(cases: Sequence[SparseCase], folder: Path, jobs: int | None) -> None:
+    """Builds the packages of the cases, and a file of those that have no kernel. `jobs`: compilers at a time. Raises
+    RnnccError."""
+    if jobs is not None:
+        os.environ["MAX_JOBS"] = str(jobs)
+    groups: dict[str, list[SparseCase]] = {}
+    for case in cases:
+        if case.who != "csr":
+            groups.setdefault(package_name(case.shape), []).append(case)
+    impossible: list[dict[str, object]] = []
+    for name, own in groups.items():
+        impossible += [asdict(case) | {"reason": why} for case, why in build_one(name, own, folder).items()]
+    (folder / IMPOSSIBLE).write_text(json.dumps(impossible, indent=1) + "\n", encoding="utf-8")
+
+
+def impossible_cases(folder: Path) -> dict[SparseCase, str]:
+    """The cases that have no kernel, and why. Raises OSError where the folder has no packages of this program."""
+    rows = json.loads((folder / IMPOSSIBLE).read_text(encoding="utf-8"))
+    return {read_case(SparseCase, row): row["reason"] for row in rows}
+
+
+def build_one(name: str, cases: Sequence[SparseCase], folder: Path) -> dict[SparseCase, str]:
+    """Builds the package of these cases, and returns those that have no kernel with the reason. Raises RnnccError."""
+    texts = {cell_name(case): case.shape.text(cell_name(case)) for case in cases}
+    source = Source(f"{name}.rnn", "\n".join(texts.values()))
+    request = Request(source, name, architectures=architectures(GPU), instructions="generic")
+    plans = {plan.cell: plan for plan in compile_cells(request, "lower").plans}
+    planned = {case: plan_case(case, plans[cell_name(case)]) for case in cases}
+    kernels = {cell: fused_of({c: p for c, p in planned.items() if cell_name(c) == cell}) for cell in texts}
+
+    def produce() -> Product:
+        made = compile_cells(request)
+        made.fused = tuple(kernels[plan.cell] for plan in made.plans)
+        files, bundle = render(made.package())
+        used = units_of(planned)
+        units = tuple(unit for unit in bundle.device_units if unit.clusters or unit.name in used)
+        return replace(make_product(request), files=files, bundle=replace(bundle, device_units=units))
+
+    nvcc, compiler = find_nvcc(request.architectures, required=True), find_toolchain()
+    key = digest(first_key(request, nvcc, compiler), repr(kernels))[:32]
+    folder.mkdir(parents=True, exist_ok=True)
+    install(build(Job(key, name, Cache(default_root()), compiler, nvcc, print), produce), folder)
+    return {case: found.impossible for case, found in planned.items() if found.impossible}
+
+
+def fused_of(planned: dict[SparseCase, Planned]) -> tuple[FusedKernels, ...]:
+    """A cell's kernels for each hidden size."""
+    by_size: dict[int, list[tuple[str, FusedSchedule]]] = {}
+    for case, found in planned.items():
+        by_size.setdefault(case.hidden, []).extend(found.kernels)
+    return tuple(FusedKernels(size, 1, INDEX_DTYPES[DTYPE], tuple(found)) for size, found in by_size.items() if found)
+
+
+def units_of(planned: dict[SparseCase, Planned]) -> set[str]:
+    """The files of kernels for all sizes that the cases run: what all cells share, and the alternating kernels of cells
+    that have no other for a program."""
+    programs = Counter(PROGRAMS.values())
+    lacking = [
+        case for case, found in planned.items() if not found.impossible and len(found.kernels) < programs[case.run]
+    ]
+    return {"_core", *(f"{cell_name(case).lower()}_{INDEX_DTYPES[DTYPE]}" for case in lacking)}
