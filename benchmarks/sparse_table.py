@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_cases import PASSES, read_case
 from gpu_table import best_ms, number
-from sparse_cases import CROSSOVER, Shape, SparseCase, case_of_shape, target_of
+from sparse_cases import CROSSOVER, DENSITIES, Shape, SparseCase, case_of_shape, target_of
 
 HEADER = (
     f"{'who':8}{'cell':>6}{'H':>6}{'B':>4} {'R':32}{'pass':>6}{'us/step':>9}{'dense':>9}{'of dense':>9}{'x csr':>8}"
@@ -105,6 +105,7 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import NullFormatter, ScalarFormatter
 
     sizes = sorted({hidden for hiddens, _ in CROSSOVER.values() for hidden in hiddens})
     figure, axes = pyplot.subplots(len(PASSES), len(sizes), figsize=(18, 9), sharex=True, squeeze=False)
@@ -117,6 +118,11 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
                     place.plot(*zip(*points, strict=True), style, color=color, label=label)
             words = "forward" if run == PASSES[0] else "forward + backward"
             place.set(title=f"LSTM of {hidden}, {words}", xscale="log", yscale="log")
+            place.set_xticks([100 * density for density in DENSITIES])
+            for axis in (place.xaxis, place.yaxis):
+                axis.set_major_formatter(ScalarFormatter())
+            place.xaxis.set_minor_formatter(NullFormatter())
+            place.yaxis.set_minor_formatter(ScalarFormatter())
             place.grid(visible=True, which="both", alpha=0.3)
     for place in axes[-1]:
         place.set_xlabel("elements of R that are not zero, %")
