@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_cases import PASSES, read_case
 from gpu_table import best_ms, number
-from sparse_cases import CROSSOVER, Shape, SparseCase, case_of_shape, target_of
+from sparse_cases import CROSSOVER, DENSITIES, Shape, SparseCase, case_of_shape, target_of
 
 HEADER = (
     f"{'who':8}{'cell':>6}{'H':>6}{'B':>4} {'R':32}{'pass':>6}{'us/step':>9}{'dense':>9}{'of dense':>9}{'x csr':>8}"
@@ -16,6 +16,8 @@ HEADER = (
 )
 # What is chosen may take at most this part of the dense kernel's time. Two measurements of one kernel differ by less.
 MOST_OF_DENSE = 1.03
+# The label and the style of each line of the picture.
+LINES = {"rnncc": ("chosen", "o-"), "forced": ("kernel for zeros", "x:"), "dense": ("dense", "--")}
 Found = dict[SparseCase, dict[str, Any]]
 
 
@@ -83,19 +85,17 @@ def verdict(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def lines(rows: Sequence[dict[str, Any]], run: str, hidden: int, batch: int) -> dict[str, list[tuple[float, float]]]:
-    """(density in percent, microseconds per step) of what is chosen, of the kernels for zeros, and of the dense kernel,
-    which takes the same at each density."""
-    found = cases_of_rows(rows)
-    densities = CROSSOVER[batch][1]
-    made = {}
-    for who, label in (("rnncc", "chosen"), ("forced", "kernel for zeros"), ("dense", "dense")):
+    """(density in percent, microseconds per step) of each of LINES that was measured. The dense kernels take the same
+    at each density."""
+    found, made = cases_of_rows(rows), {}
+    for who in LINES:
         points = []
-        for density in densities:
+        for density in CROSSOVER[batch].get(hidden, ()):
             shape = Shape("lstm", hidden, batch, 1.0 if who == "dense" else density)
             if time := step_us(case_of_shape(who, shape, run), found):
                 points.append((100 * density, time))
         if points:
-            made[f"{label}, batch {batch}"] = points
+            made[who] = points
     return made
 
 
@@ -105,18 +105,23 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-    sizes = sorted({hidden for hiddens, _ in CROSSOVER.values() for hidden in hiddens})
+    sizes = sorted({hidden for own in CROSSOVER.values() for hidden in own})
     figure, axes = pyplot.subplots(len(PASSES), len(sizes), figsize=(18, 9), sharex=True, squeeze=False)
     for run, rank in zip(PASSES, axes, strict=True):
         for hidden, place in zip(sizes, rank, strict=True):
-            for color, (batch, (hiddens, _)) in zip(("tab:blue", "tab:orange"), CROSSOVER.items(), strict=True):
-                styles = ("o-", "x:", "--")
-                made = lines(rows, run, hidden, batch) if hidden in hiddens else {}
-                for style, (label, points) in zip(styles, made.items(), strict=False):
-                    place.plot(*zip(*points, strict=True), style, color=color, label=label)
+            for color, batch in zip(("tab:blue", "tab:orange"), CROSSOVER, strict=True):
+                for who, points in lines(rows, run, hidden, batch).items():
+                    label, style = LINES[who]
+                    place.plot(*zip(*points, strict=True), style, color=color, label=f"{label}, batch {batch}")
             words = "forward" if run == PASSES[0] else "forward + backward"
             place.set(title=f"LSTM of {hidden}, {words}", xscale="log", yscale="log")
+            place.set_xticks([100 * density for density in DENSITIES])
+            for axis in (place.xaxis, place.yaxis):
+                axis.set_major_formatter(ScalarFormatter())
+            place.xaxis.set_minor_formatter(NullFormatter())
+            place.yaxis.set_minor_formatter(ScalarFormatter())
             place.grid(visible=True, which="both", alpha=0.3)
     for place in axes[-1]:
         place.set_xlabel("elements of R that are not zero, %")

@@ -58,7 +58,7 @@ def test_words_choose_cases(sparse: Any, cases: Any) -> None:
     assert all(case.dense.steps == case.steps for case in full if case.who != "csr")
     crossover = sparse.select(["crossover", "rnncc"], quick=False)
     points = {(c.hidden, c.density) for c in crossover if c.batch == 4}
-    assert len(points) == 4 * 7 and {c.hidden for c in crossover if c.batch == 16} == {1024, 2048, 4096}
+    assert len(points) == 3 * 7 + 3 and {c.hidden for c in crossover if c.batch == 16} == {1024, 2048, 4096}
     with pytest.raises(ValueError, match="nix"):
         sparse.select(["nix"], quick=True)
 
@@ -216,9 +216,9 @@ def test_the_picture_is_drawn(sparse: Any, tmp_path: Path, capsys: pytest.Captur
     results.add(sparse.row_of(wanted[-1], impossible=True, error="no room"))
     drawn = import_module("sparse_table").lines(results.rows, "fw", 2048, 4)
     percent = [1, 2, 5, 10, 20, 30, 50]
-    assert [density for density, _ in drawn["kernel for zeros, batch 4"]] == pytest.approx(percent)
-    assert [time for _, time in drawn["kernel for zeros, batch 4"]] == pytest.approx(percent)
-    assert [time for _, time in drawn["dense, batch 4"]] == pytest.approx([10] * 7)
+    assert [density for density, _ in drawn["forced"]] == pytest.approx(percent)
+    assert [time for _, time in drawn["forced"]] == pytest.approx(percent)
+    assert [time for _, time in drawn["dense"]] == pytest.approx([10] * 7)
     assert sparse.main(["--show", str(path), "--plot", str(tmp_path / "made" / "sparse.png")]) == 0
     assert (tmp_path / "made" / "sparse.png").read_bytes().startswith(b"\x89PNG")
     assert "worst ratio" in capsys.readouterr().out
