@@ -169,15 +169,16 @@ class SparseLists {
       for (int r = 0; r < Phase::ROWS; ++r) sum += lists_of(r, quads);
       return sum;
     };
-    uint32_t least = 1, quads = ROOM;
+    uint32_t least = 1, most = ROOM;
     has_more_[P] = lists(ROOM) > S::LISTS;
-    while (least < quads && !has_more_[P]) {
-      const uint32_t middle = (least + quads) / 2;
+    while (least < most && !has_more_[P]) {
+      const uint32_t middle = (least + most) / 2;
       if (lists(middle) <= S::LISTS)
-        quads = middle;
+        most = middle;
       else
         least = middle + 1;
     }
+    const uint32_t quads = most;
     shared_quads_[P] = ::max(int(quads) - Phase::HELD, 0);
     if (threadIdx.x < Phase::ROWS) {
       uint32_t first = 0;
