@@ -179,7 +179,8 @@ class FusedPhase:
     reductions      the reductions of the phase
     sum_widths      which of the loop's widths each sum has
     operand_widths  the same for each operand
-    sparsity        what all matrices have of the density of the densest and of blocks; None: some matrix has no mask
+    sparsity        the density of the densest matrix, and a block that divides those of all; None: some matrix has no
+                    mask
     """
 
     sums: tuple[str, ...]

@@ -14,7 +14,7 @@ from .parameters import ordered
 from .sparsity import SparseWeights, density_of, mask_name
 from .spec import DENSER, ParameterSpec
 
-# The least density that a cell is planned for, where a mask leaves nothing.
+# The least density that a cell says: a mask may leave nothing at all.
 _LEAST = 0.001
 
 
@@ -59,11 +59,11 @@ def sparsify(module: SparseWeights, groups: tuple[str, ...]) -> Any:
 
 
 def planned(density: float) -> float:
-    """The density that a cell says for a mask of that density: in two digits, rounded up from one per cent below, for
-    which kernels have room. So masks that differ by an element or two share a build."""
-    exact = max(density / 1.01, _LEAST)
-    unit = 10.0 ** (math.floor(math.log10(exact)) - 1)
-    return min(float(f"{math.ceil(exact / unit - 1e-9) * unit:.2g}"), 1.0)
+    """The density that a cell says for a mask of that density: two digits, so that masks which differ by an element or
+    two share a build. It may be one per cent too low, since kernels have room for that; otherwise it is rounded up."""
+    enough = max(density / 1.01, _LEAST)
+    unit = 10.0 ** (math.floor(math.log10(enough)) - 1)
+    return min(float(f"{math.ceil(enough / unit - 1e-9) * unit:.2g}"), 1.0)
 
 
 def _parameters(module: SparseWeights, groups: tuple[str, ...]) -> list[ParameterSpec]:
@@ -78,8 +78,8 @@ def _parameters(module: SparseWeights, groups: tuple[str, ...]) -> list[Paramete
 
 
 def _mask(module: SparseWeights, parameter: ParameterSpec, suffix: str) -> Tensor:
-    """The mask of a parameter: torch.nn.utils.prune's, its own, or both; else where it is not zero. Raises
-    ValueError."""
+    """The mask of a parameter: that of torch.nn.utils.prune, its own, or what both keep. A parameter with neither keeps
+    its elements that are not zero. Raises ValueError."""
     name = parameter.attribute + suffix
     found = module._parameters.get(name)
     pruning = module._buffers.get(f"{name}_mask") if f"{name}_orig" in module._parameters else None
@@ -107,7 +107,7 @@ def _state(module: nn.Module, made_as: Any, names: list[str]) -> dict[str, Any]:
         if f"{name}_orig" in parameters:
             parameters[name] = parameters.pop(f"{name}_orig")
             del buffers[f"{name}_mask"]
-            state.pop(name, None)  # their product, no parameter
+            state.pop(name, None)  # `prune` keeps the product of both as an attribute
     own = ordered(made_as.spec, bias=state["bias"])
     order = [parameter.attribute + suffix for suffix in state["_suffixes"] for parameter in own]
     rank = {name: i for i, name in enumerate(order)}
@@ -117,6 +117,6 @@ def _state(module: nn.Module, made_as: Any, names: list[str]) -> dict[str, Any]:
     hooks = module._forward_pre_hooks
     kept = {key: hook for key, hook in hooks.items() if getattr(hook, "_tensor_name", None) not in names}
     if len(kept) < len(hooks):
-        # Else the dictionary itself, so that the handles of hooks go on to remove them.
+        # Where no hook goes, both layers share the dictionary, so that handles of hooks can still remove them.
         state["_forward_pre_hooks"] = type(hooks)(kept)
     return state

@@ -20,8 +20,8 @@ from .parameters import blocks_of, gate_view, head_view, members_of, ordered
 from .settings import warns_of_slow_paths
 from .spec import DENSER, CellSpec, ParameterSpec, Sizes
 
-# A mask that is denser by this factor than the cell says is worth a warning.
-_DENSER = 1.1
+# A mask that is denser than the cell says by this factor is clearly denser: GPUs run dense kernels.
+_CLEARLY = 1.1
 
 
 class SparseWeights(nn.Module):
@@ -32,9 +32,9 @@ class SparseWeights(nn.Module):
     _buffers: dict[str, Tensor | None]
     _suffixes: list[str]
     _sizes: list[dict[str, int]]
-    # Whether this layer warned of a mask that is denser than planned.
+    # Whether this layer warned of a mask that is clearly denser than the cell says.
     _told_denser: bool = False
-    # Which masks are denser than planned, by their parameter's name and suffix, and what they were then.
+    # By parameter's name and suffix: whether a mask was clearly denser when last looked at, and its marks then.
     _is_denser: dict[tuple[str, str], bool]
     _looked_at: dict[tuple[str, str], tuple[int, ...]]
 
@@ -47,7 +47,7 @@ class SparseWeights(nn.Module):
             self.register_buffer(mask_name(parameter, suffix), mask)
 
     def _reset_masks(self) -> None:
-        """Draw the masks that are drawn; the others have every element again. What a mask leaves out becomes zero."""
+        """Draw those masks that are drawn, and give the others every element. What a mask leaves out becomes zero."""
         self._is_denser, self._looked_at = {}, {}
         for parameter, sizes, suffix in self._places():
             mask = self._mask(parameter, suffix)
@@ -56,14 +56,13 @@ class SparseWeights(nn.Module):
                 draw(parameter, mask, sizes)
             else:
                 mask.fill_(True)
-            if not parameter.sparsity.drawn:
-                self._found_density(parameter, suffix, most_of(parameter, sizes) < 1)
+                self._note_density(parameter, suffix, most_density(parameter, sizes) < 1)
         self._zero_masked()
 
     @torch.no_grad()
     def _zero_masked(self) -> None:
-        """Set to zero what masks leave out, in this process's part of a DTensor, too. Other tensors keep it: nothing
-        reads it."""
+        """Set to zero what masks leave out: in tensors, and in this process's part of DTensors. Tensors of other kinds
+        keep it, since nothing reads it."""
         for parameter, _, suffix in self._places():
             tensor, mask = getattr(self, parameter.attribute + suffix), self._mask(parameter, suffix)
             if type(tensor) in (Tensor, nn.Parameter):
@@ -72,7 +71,7 @@ class SparseWeights(nn.Module):
                 tensor.to_local().masked_fill_(~own, 0)
 
     def _mask(self, parameter: ParameterSpec, suffix: str) -> Tensor:
-        """A mask, as a tensor of this process."""
+        """A mask, as a tensor of this process: where it is a DTensor, the local part."""
         mask: Any = getattr(self, mask_name(parameter, suffix))
         return mask if _distributed(mask) is None else mask.to_local()  # type: ignore[no-any-return]
 
@@ -88,11 +87,11 @@ class SparseWeights(nn.Module):
 
         `mask` is boolean and has the shape of the parameter, or of the matrix in `gate_parameters()`. What it leaves
         out becomes zero, and what comes back begins at zero. The next call reads the new mask, and so does a program
-        that torch.compile has made before. Optimisers keep their state. Raises ValueError. Warns where the mask is
-        denser than the cell says; to know that, the host waits for the mask's device.
+        that torch.compile has made before. Optimisers keep their state. Warns, once in a layer's life, where a mask is
+        clearly denser than the cell says; to know that, the host waits for the mask's device. Raises ValueError.
         """
         suffix, sizes = self._place(layer, reverse)
-        # Where a mask is kept, the shape that the caller's has, and the parameter.
+        # By name: the part of our mask that it stands for, the shape in which a caller gives it, and the parameter.
         kept: dict[str, tuple[Tensor, torch.Size, ParameterSpec]] = {}
         for parameter in self._sparse():
             whole = self._mask(parameter, suffix)
@@ -113,9 +112,9 @@ class SparseWeights(nn.Module):
         self._look_at_density(parameter, suffix, sizes, mask)
 
     def _look_at_masks(self) -> None:
-        """Look at the density of masks that changed since the last look: by `set_mask`, in place, or by
-        torch.nn.utils.prune. Where nothing changed, the host does not wait. A compiled call keeps what it was compiled
-        with."""
+        """Look at the density of masks that were changed since the last look: by `set_mask`, in place, or by
+        torch.nn.utils.prune. Where nothing has changed, the host does not wait. A compiled call keeps the kernels that
+        it was compiled with."""
         if DENSER not in self._sizes[0] or torch.compiler.is_compiling():
             return
         for parameter, sizes, suffix in self._places():
@@ -127,14 +126,14 @@ class SparseWeights(nn.Module):
         self, parameter: ParameterSpec, suffix: str, sizes: Sizes, given: Tensor | None = None
     ) -> None:
         """See whether a mask is clearly denser than the cell says. Then dense kernels run, and there is a warning, once
-        in a layer's life. With `given`, the part of the mask that was set, only where that part is denser, too: where
-        gates are set one after another, the masks of the later ones have every element until then."""
-        most = most_of(parameter, sizes)
+        in a layer's life. `given` is the part of the mask that a caller has just set: then the warning waits until such
+        a part is too dense by itself. Callers set gate after gate, and the gates to come still have every element."""
+        most = most_density(parameter, sizes)
         if most >= 1 or not self._marks_of(parameter, suffix):
             return
         whole = functools.reduce(torch.logical_and, self._masks_of(parameter, suffix))
         share = density_of(parameter, whole, sizes)
-        self._found_density(parameter, suffix, share > most)
+        self._note_density(parameter, suffix, share > most)
         if share <= most or self._told_denser or not warns_of_slow_paths():
             return
         if given is not None and int(given.sum()) <= most * given.numel():
@@ -149,8 +148,8 @@ class SparseWeights(nn.Module):
             stacklevel=3,
         )
 
-    def _found_density(self, parameter: ParameterSpec, suffix: str, is_denser: bool) -> None:
-        """Note whether a mask is denser than the cell says, for all later calls."""
+    def _note_density(self, parameter: ParameterSpec, suffix: str, is_denser: bool) -> None:
+        """Note whether a mask is clearly denser than the cell says. Later calls choose kernels by that."""
         self._looked_at[parameter.name, suffix] = self._marks_of(parameter, suffix)
         self._is_denser[parameter.name, suffix] = is_denser
         # The directions of a layer run together, so one mask counts for both.
@@ -164,7 +163,7 @@ class SparseWeights(nn.Module):
         return [self._mask(parameter, suffix), *([] if pruning is None else [pruning])]
 
     def _marks_of(self, parameter: ParameterSpec, suffix: str) -> tuple[int, ...]:
-        """Numbers that change where a mask does. Empty where the host cannot read it."""
+        """Numbers that change when a mask does; none where the host cannot read it."""
         masks = self._masks_of(parameter, suffix)
         if not all(map(_can_be_read, masks)):
             return ()
@@ -180,8 +179,8 @@ class SparseWeights(nn.Module):
         return found
 
     def _take_masks(self, state_dict: dict[str, Any], prefix: str) -> None:
-        """Bring what pruning and dense layers save into our form, in place: `weight_hh_l0_orig` and `weight_hh_l0_mask`
-        of torch.nn.utils.prune become the parameter and its mask; without a mask, elements that are not zero exist."""
+        """Bring what pruned and dense layers save into our form, in place. `weight_hh_l0_orig` and `weight_hh_l0_mask`
+        of torch.nn.utils.prune become the parameter and its mask. Without a mask, elements that are not zero exist."""
         for parameter, _, suffix in self._places():
             name, mask = prefix + parameter.attribute + suffix, prefix + mask_name(parameter, suffix)
             if f"{name}_orig" in state_dict and not hasattr(self, f"{parameter.attribute}{suffix}_orig"):
@@ -201,7 +200,7 @@ class SparseWeights(nn.Module):
             self._look_at_density(parameter, suffix, sizes)
 
     def _describe_masks(self) -> Iterator[str]:
-        """Lines of `explain`."""
+        """The lines of `explain` about masks."""
         for parameter in self._sparse():
             mask = self._mask(parameter, self._suffixes[0])
             assert parameter.sparsity is not None
@@ -245,8 +244,8 @@ def _can_be_read(mask: Tensor) -> bool:
 
 
 def shard_of(tensor: Any, mask: Tensor) -> Tensor | None:
-    """The part of a mask that goes with this process's part of a DTensor, without communication; None for other kinds
-    of tensors, and for other placements than a mask of one device can follow."""
+    """The part of a mask that goes with this process's part of a DTensor, without communication. None for other kinds
+    of tensors, and for placements other than Replicate and Shard."""
     tensors = _distributed(tensor)
     if tensors is None or not all(type(p) in (tensors.Replicate, tensors.Shard) for p in tensor.placements):
         return None
@@ -257,7 +256,7 @@ def shard_of(tensor: Any, mask: Tensor) -> Tensor | None:
 
 
 def check_sparsity(cell: CellSpec, parameter: ParameterSpec, sizes: Sizes) -> None:
-    """Raises ValueError where blocks do not divide a matrix, or where a drawn mask would leave nothing of a row."""
+    """Raise ValueError where blocks do not divide a matrix, or where a drawn mask would leave nothing of a row."""
     sparsity = parameter.sparsity
     assert sparsity is not None and parameter.columns is not None
     blocks = blocks_of(parameter, sizes)
@@ -269,15 +268,15 @@ def check_sparsity(cell: CellSpec, parameter: ParameterSpec, sizes: Sizes) -> No
                 f"{cell.name}: {member.name} is {rows} x {columns} in each head, which blocks of {sparsity.block} do "
                 "not divide"
             )
-    if sparsity.drawn and kept_of(parameter, columns) < 1:
+    if sparsity.drawn and kept_per_row(parameter, columns) < 1:
         raise ValueError(
             f"{cell.name}: a density of {sparsity.density:g} leaves nothing of a row of {columns} elements"
         )
 
 
 def density_of(parameter: ParameterSpec, mask: Tensor, sizes: Sizes) -> float:
-    """The share of the elements that a mask keeps, in the head that has most: of all gates together, since a kernel
-    divides the elements of all gates among its threads. Waits for the mask's device."""
+    """The share of the elements that a mask keeps, in the head that has most. It counts all gates together, since a
+    kernel divides the elements of all gates among its threads. Waits for the mask's device."""
     heads = blocks_of(parameter, sizes)
     kept = sum(
         head_view(parameter, member, rows, sizes).flatten(1).sum(1)
@@ -286,18 +285,18 @@ def density_of(parameter: ParameterSpec, mask: Tensor, sizes: Sizes) -> float:
     return float(torch.as_tensor(kept).max()) * heads / max(mask.numel(), 1)
 
 
-def most_of(parameter: ParameterSpec, sizes: Sizes) -> float:
-    """The density from which on a mask is denser than the cell says: a tenth more, or what a row of whole elements (or
-    blocks) comes to."""
+def most_density(parameter: ParameterSpec, sizes: Sizes) -> float:
+    """The density beyond which a mask is clearly denser than the cell says: a tenth more, or what rows have that are
+    rounded up to whole elements (or blocks)."""
     sparsity = parameter.sparsity
     assert sparsity is not None and parameter.columns is not None
     columns = parameter.columns(sizes) // blocks_of(parameter, sizes)
     in_blocks = columns / sparsity.block
-    return max(_DENSER * sparsity.density, math.ceil(sparsity.density * in_blocks) / in_blocks)
+    return max(_CLEARLY * sparsity.density, math.ceil(sparsity.density * in_blocks) / in_blocks)
 
 
-def kept_of(parameter: ParameterSpec, columns: int) -> int:
-    """How many elements (or blocks) of a row of a head's matrix a density keeps."""
+def kept_per_row(parameter: ParameterSpec, columns: int) -> int:
+    """How many elements (or blocks) of a row of a head's matrix a drawn mask keeps."""
     assert parameter.sparsity is not None
     return round(parameter.sparsity.density * columns / parameter.sparsity.block)
 
@@ -309,6 +308,6 @@ def draw(parameter: ParameterSpec, mask: Tensor, sizes: Sizes) -> None:
     size, columns = parameter.sparsity.block, mask.shape[1]
     # Blocks divide each gate's rows in each head.
     scores = torch.rand(mask.shape[0] // size, columns // size, device=mask.device)
-    chosen = scores.topk(kept_of(parameter, columns), dim=1).indices
+    chosen = scores.topk(kept_per_row(parameter, columns), dim=1).indices
     drawn = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, chosen, True)
     mask.copy_(drawn.repeat_interleave(size, 0).repeat_interleave(size, 1))

@@ -20,8 +20,14 @@ def relays_of(
     elsewhere: frozenset[str],
     sizes: Mapping[int, Dim],
 ) -> Relays | None:
-    """The relayed phases of a step, if it has any. `elsewhere`: what outlives its stage, or goes to a row write.
-    `sizes`: the widths that the hidden size and the number of heads determine, by number."""
+    """The relayed phases of a step, if it has any. The sums of all have one width.
+
+    phases      the phases of the step
+    chain       the statements before, between and after them
+    writes      what goes to tensors
+    elsewhere   names that outlive their stage, or go to a row write
+    sizes       the widths that the hidden size and the number of heads determine, by number
+    """
     found: list[tuple[Relay, ...]] = []
     width = None
     for number, phase in enumerate(phases):
@@ -46,8 +52,8 @@ def _relays(
     between: Sequence[FusedStatement],
     writes: Sequence[FusedWrite],
 ) -> tuple[Relay, ...]:
-    """Where each sum of a phase goes; nothing where something else happens between the phases. `writes`: those of the
-    stage between."""
+    """Where each sum of a phase goes, or nothing where the phase is not relayed. Between the phases, `between` must be
+    copies alone, and `writes` at most one of each sum."""
     if phase.reductions or after.reductions or not phase.sums or not _has_runs_apart(phase):
         return ()
     copied = {name: name for name in phase.sums}
@@ -66,7 +72,7 @@ def _relays(
 
 
 def _has_runs_apart(phase: FusedPhase) -> bool:
-    """Whether operands can be divided into as large sets, one for each set of sums: has_runs_apart in
+    """Whether each sum takes the operands of one run alone, and all runs have equally many operands: has_runs_apart in
     templates/include/rnncc/cuda/fused/runs.cuh has the same rule."""
     runs: dict[tuple[bool, ...], int] = {}
     for taken in phase.taken_by:

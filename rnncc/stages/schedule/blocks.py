@@ -34,23 +34,29 @@ _TURNS = (1, 2)
 _MOST_HELD = 28  # squares per warp in registers
 _MOST_SQUARES = 60  # per warp
 _MESSAGES = 128  # pieces of 16 bytes that a lane of each warp asks for at a time, together
-# Registers per thread: while it polls, but for the pieces; while it multiplies, but for the sums; per phase but one;
-# per turn but one; and per square that it holds.
+# Registers per thread: while it polls, without the pieces that it asks for; while it multiplies, without the sums; per
+# phase but one; per turn but one; and per square that it holds.
 _POLL_REGISTERS, _PRODUCT_REGISTERS, _PHASE_REGISTERS, _TURN_REGISTERS, _SQUARE_REGISTERS = 78, 78, 6, 6, 4
-# Blocks fall unevenly on CTAs and warps. There is room for the mean and so many standard deviations.
+# Blocks fall unevenly on CTAs and warps. There is room for the mean plus so many standard deviations.
 _DEVIATIONS = 3.7
 
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """What a CTA has of a phase: its bands, the strips of all operands, those of which some band has a square, and the
-    squares per warp. `most_…`: what it has room for."""
+    """What a CTA has of a phase.
+
+    bands         bands of 16 rows
+    strips        strips of all operands
+    taken         the strips that some band is expected to take
+    room          the strips for which the CTA has room
+    squares       the squares for which a warp has room
+    """
 
     bands: int
     strips: int
     taken: int
-    most_taken: int
-    most_squares: int
+    room: int
+    squares: int
 
 
 def _expected(phase: PhaseFacts, head_dim: int, unit_blocks: int, warps: int) -> _Expected:
@@ -61,16 +67,16 @@ def _expected(phase: PhaseFacts, head_dim: int, unit_blocks: int, warps: int) ->
     if bands > warps:
         return _Expected(bands, strips, 1, 1, 1)
 
-    def at_most(count: int, share: float) -> int:
-        """Of so many things each is there with this probability."""
-        return min(count, math.ceil(count * share + _DEVIATIONS * math.sqrt(count * share * (1 - share))))
+    def at_most(count: int, probability: float) -> int:
+        """How many of `count` things there are, each with this probability, but for rare cases."""
+        deviation = math.sqrt(count * probability * (1 - probability))
+        return min(count, math.ceil(count * probability + _DEVIATIONS * deviation))
 
-    some = 1 - (1 - density) ** bands
-    # Where bands have no more squares than the density says, but all in different strips, there is room, too.
-    most = max(at_most(strips, some), min(strips, math.ceil(strips * density * bands)))
-    return _Expected(
-        bands, strips, math.ceil(strips * some), most, 4 * ceil(at_most(bands * strips, density), 4 * warps)
-    )
+    some = 1 - (1 - density) ** bands  # the probability that some band takes a strip
+    # There is also room where bands have as many squares as the density says, and all in different strips.
+    room = max(at_most(strips, some), min(strips, math.ceil(strips * density * bands)))
+    squares = 4 * ceil(at_most(bands * strips, density), 4 * warps)
+    return _Expected(bands, strips, math.ceil(strips * some), room, squares)
 
 
 def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
@@ -96,13 +102,13 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
         return target.sms // (problem.heads * ctas_of(unit_block_count))
 
     def each(phase: PhaseFacts, number: Callable[[_Expected, int], int]) -> Expression:
-        """A number that follows from what a CTA has of a phase, and from its warps, for each unit tile."""
+        """A number that follows from what a CTA has of a phase and from its warps, for each choice of both."""
 
         def of(key: int) -> int:
             count = max(n for n in _WARPS if n < key)
             return number(_expected(phase, problem.head_dim, key - count, count), count)
 
-        # No two tiles and warps have the same sum.
+        # One table for the two choices: their sum is its key, which no two pairs share.
         return by(unit_blocks + warps, range(min(_WARPS) + 1, max(_WARPS) + max(_UNIT_BLOCKS) + 1), of)
 
     ctas = by(unit_blocks, _UNIT_BLOCKS, ctas_of)
@@ -113,31 +119,31 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
     launch_batch = group_batch * by(unit_blocks, _UNIT_BLOCKS, seats)
     model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
     model.require(facts.sums * unit_blocks <= 2 * warps, because="rows: each band of 16 rows of a CTA has a warp")
-    squares_of_warp = maximum(*(each(phase, lambda own, _: own.most_squares) for phase in facts.products), 1)
-    model.require(squares_of_warp <= _MOST_SQUARES, because="squares: a warp has few enough to know where bands begin")
-
     products = facts.products
-    most_squares = [each(phase, lambda own, _: own.most_squares) for phase in products]
-    room = [each(phase, lambda own, _: own.most_taken) for phase in products]
+    warp_squares = [each(phase, lambda own, _: own.squares) for phase in products]
+    model.require(
+        maximum(*warp_squares, 1) <= _MOST_SQUARES, because="squares: a warp has few enough to know where bands begin"
+    )
+    room = [each(phase, lambda own, _: own.room) for phase in products]
     held = 4 * model.integer("held_fours", 0, _MOST_HELD // 4)
     left: Expression = held
     shape: list[Operand] = []
     in_shared: list[Expression] = []
-    numbers = iter(zip(most_squares, room, strict=True))
+    numbers = iter(zip(warp_squares, room, strict=True))
     for phase in facts.phases:
         if not phase.operands:
             shape += [0, 0, 0]
             continue
         squares, strips = next(numbers)
-        taken = minimum(squares, left)
-        left = left - taken
-        shape += [taken, squares - taken, strips]
-        in_shared.append(squares - taken)
+        own_held = minimum(squares, left)
+        left = left - own_held
+        shape += [own_held, squares - own_held, strips]
+        in_shared.append(squares - own_held)
     model.require(left == 0, because="held: no more squares than there are")
 
-    reductions = [phase for phase in facts.phases if phase.reductions]
-    parts = ceil(problem.head_dim, 32)
-    received_bytes = max((128 * ceil(phase.reductions * parts, 4) for phase in reductions), default=0) * tiles
+    reducing = [phase for phase in facts.phases if phase.reductions]
+    pieces = ceil(problem.head_dim, 32)  # of each reduction: what four blocks of units give, in a piece of 16 bytes
+    received_bytes = max((128 * ceil(phase.reductions * pieces, 4) for phase in reducing), default=0) * tiles
     needed = (
         maximum(_POLL_REGISTERS + 4 * _MESSAGES // warps, _PRODUCT_REGISTERS + 8 * tiles)
         + _PHASE_REGISTERS * (len(facts.phases) - 1)
@@ -168,16 +174,18 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
     item = (rate.grid_piece * facts.pieces + rate.operation * facts.operations) * ceil_div(unit_blocks * tiles, warps)
     asked_for = [each(phase, lambda own, _: own.taken) for phase in products]
     polls = summed(ceil_div(tiles * ceil_div(strips, 2), _MESSAGES) for strips in asked_for)
-    waiting = len(facts.phases) * rate.sparse + rate.poll * polls + rate.join * len(reductions)
+    waiting = len(facts.phases) * rate.sparse + rate.poll * polls + rate.join * len(reducing)
     work = (
         len(facts.phases) * rate.turn
+        # Reads of L2 hide each other in part.
         + ceil_div(
             6 * SQUARE * problem.element_bytes * summed(asked_for) * minimum(8 * tiles, group) * readers, target.l2_gb_s
         )
-        + rate.part * facts.reductions * parts
-        # The four warps of a quarter of the SM.
-        + ceil_div(warps, 4) * rate.product * tiles * summed(most_squares)
-        + ceil_div(rate.matrix * square_bytes * (summed(in_shared) + ceil_div(tiles * summed(most_squares), 2)), 1024)
+        + rate.part * facts.reductions * pieces
+        # A quarter of the SM multiplies for a fourth of the warps.
+        + ceil_div(warps, 4) * rate.product * tiles * summed(warp_squares)
+        # Squares in shared memory, and for each square its operands, which have half of its bytes.
+        + ceil_div(rate.matrix * square_bytes * (summed(in_shared) + ceil_div(tiles * summed(warp_squares), 2)), 1024)
         + item
     )
     step = maximum(waiting + work, turns * work)
@@ -197,7 +205,7 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
             "warps": warps,
             "batch_tile": 8 * tiles,
             "turns": turns,
-            "squares_per_warp": summed(most_squares),
+            "squares_per_warp": summed(warp_squares),
             "register_squares": held,
             "spilled_registers": 0,
         },
@@ -211,6 +219,6 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
 
 
 def _info_bytes(own: _Expected, warps: int) -> int:
-    """Shared memory for the places of a phase's squares."""
-    before_places = own.bands * (ceil(own.strips, 32) * 4 + 4) + 2 * own.most_taken
-    return round_up(before_places, 8) + warps * (own.most_squares + 4) * 2
+    """Shared memory for what a CTA knows of a phase's squares: from BITS_BEGIN to INFO_END in blocks.cuh."""
+    before_places = own.bands * (ceil(own.strips, 32) * 4 + 4) + 2 * own.room
+    return round_up(before_places, 8) + warps * (own.squares + 4) * 2

@@ -35,7 +35,7 @@ class PhaseFacts:
     """A phase of a step: how many sums its product makes and how many operands it takes, each of head_dim units, both 0
     where it has no product; and how many numbers its reductions give.
 
-    sparsity what its matrices have of the density of the densest and of blocks, where all are sparse
+    sparsity the density of its densest matrix, and a block that divides those of all, where all are sparse
     parts    where some sum does not take some operand: a product for each run of operands that the same sums take
     relays   whether its sums do nothing but go into the next phase
     """

@@ -35,7 +35,8 @@ _UNIT_BLOCKS = (1, 2, 3, 4)
 _MORE_UNIT_BLOCKS = (1, 2, 3, 4, 5, 6, 7, 8)  # where relayed sums are dealt out: then units hold less of the matrices
 _TILES = (1, 2, 4)
 _POLLED = 8  # pieces of 16 bytes that a lane asks for at a time
-_MORE_POLLED, _POLLED_REGISTERS = (8, 16), 4  # where relayed sums are dealt out; registers for a piece more
+_MORE_POLLED = (8, 16)  # the same where relayed sums are dealt out
+_POLLED_REGISTERS = 4  # for each piece beyond _POLLED
 # Registers per thread beside its part of the matrix: for what it always has and the words it polls; per tile of the
 # batch; per sums of 16 rows; per operand of an item, and more where an index is divided by 3. Half of an item's
 # registers live while products run. These numbers are fitted to 386 kernels of 16-bit numbers that nvcc 13 made (LSTM,

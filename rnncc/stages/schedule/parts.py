@@ -18,7 +18,7 @@ Halves = Callable[[int], int]  # half-tiles by the blocks of 8 units that a CTA 
 class Part:
     """A product that a warp holds: sums that take the same operands.
 
-    kind    products of one kind are alike to a model, but for their chunks
+    kind    products of one kind have equally many half-tiles, so a model counts their chunks together
     halves  half-tiles of the sums
     chunks  chunks of 32 terms per warp
     """
@@ -37,7 +37,7 @@ class PhaseParts:
     sharers   how many warps have parts of the same sum
     terms     the terms that the CTA receives, for each batch entry
     made      the operands that its items make
-    runs      the CTAs that there must be: where sums are dealt out among CTAs, one for each set of operands
+    runs      the fewest CTAs per head: where sums are dealt out among CTAs, one for each run
     """
 
     parts: tuple[Part, ...]
@@ -54,8 +54,8 @@ class PhaseParts:
 
 
 def phase_parts(facts: Facts, head_dim: int, narrow: int, ctas_of: Halves) -> Iterator[PhaseParts]:
-    """The phases. `narrow`: the head_dim of relayed sums where they are dealt out, or 0. `ctas_of`: the CTAs of a head,
-    by the blocks of 8 units that each has."""
+    """The phases as a CTA runs them. `narrow`: the head_dim of relayed sums where they are dealt out, or 0. `ctas_of`:
+    the CTAs of a head, by the blocks of 8 units that each has."""
     for number, (phase, takes_relayed) in enumerate(facts.after_relays):
         if narrow and phase.relays:
             yield _dealt_among_ctas(number, phase, head_dim, narrow, ctas_of)
@@ -99,7 +99,7 @@ def _dealt_among_ctas(number: int, phase: PhaseFacts, head_dim: int, narrow: int
 
 
 def _are_apart(phase: PhaseFacts, *, same_sums: bool) -> bool:
-    """Whether no sum is in several runs, and all runs are alike: has_runs_apart in runs.cuh has the same rule."""
+    """Whether each sum is in one run, and all runs are alike: has_runs_apart in runs.cuh has the same rule."""
     alike = {(run.operands, run.sums if same_sums else 0) for run in phase.runs}
     return len(alike) == 1 and sum(run.sums for run in phase.runs) == phase.sums
 

@@ -15,7 +15,8 @@ from rnncc.ir.target import GPUS, Target
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Times in tenths of a nanosecond. The first eight are for all fused families, each of the others for one.
+    """Times in tenths of a nanosecond. The first eight are for all fused families. Each group of the others is for the
+    family that its first name says; those of grid serve sparse and blocks too, and those of sparse serve blocks.
 
     product        an mma.m16n8k16 on a quarter of an SM
     float_product  float32 there: 8 rows, 32 terms and 8 batch entries in 64 cycles, with the loads of operands (an

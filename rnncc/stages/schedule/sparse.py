@@ -35,11 +35,11 @@ _QUAD = 4  # words
 _STAGED = (1, 2, 4, 6, 8, 10, 12)
 _MOST_HELD = 12  # quads per thread in registers
 _POLLED = 4  # pieces of 16 bytes that a lane asks for at a time
-_MOST_ROWS = 1 << 16  # of operands: a word names one in 16 bits
-# Registers per thread besides the words that it holds: while it polls, but for the pieces; while it multiplies; per
-# phase but one; per turn but one; and per operand but one.
+_MOST_PLACES = 1 << 16  # of operands in shared memory: a word names one in 16 bits
+# Registers per thread besides the words that it holds: while it polls, without the pieces that it asks for; while it
+# multiplies, without the sums; per phase but one; per turn but one; and per operand but one.
 _POLL_REGISTERS, _PRODUCT_REGISTERS, _PHASE_REGISTERS, _TURN_REGISTERS, _OPERAND_REGISTERS = 54, 72, 6, 6, 5
-# Rows have about as many elements as the density says. Lists are planned for so many hundredths of them.
+# A row has about as many elements as the density says. Lists have room for so many hundredths of that number.
 _ROOM = 103
 
 
@@ -68,24 +68,25 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     depth = round_up(problem.head_dim, 32)
     most_terms = depth * max((phase.operands for phase in facts.products), default=0)
     if not element.is_float:
-        require_at_most(model, "terms", most_terms, _MOST_ROWS - 128, "a word names its operand in 16 bits")
+        require_at_most(model, "terms", most_terms, _MOST_PLACES - 128, "a word names its operand in 16 bits")
 
     def quads_of(phase: PhaseFacts, unit_block_count: int) -> int:
         """The longest list, in quads of words."""
         rows = 8 * unit_block_count * phase.sums
         if rows > _LISTS:
-            return 1
+            return 1  # the requirement of rows rules this layout out
         assert phase.sparsity is not None
         of_row = math.ceil(phase.sparsity.density * problem.head_dim * phase.operands)
+        # A row has whole lists. Rows alike have equally many; others leave half of their last list empty on average.
         lists = max(_LISTS // rows * rows, _LISTS - rows // 2)
         return max(2, ceil(max(ceil(of_row, _LISTS // rows), ceil(_ROOM * rows * of_row, 100 * lists)), _QUAD))
 
     products = facts.products
     quads = [by(unit_blocks, _UNIT_BLOCKS, partial(quads_of, phase)) for phase in products]
-    polled = by(entries, _ENTRIES, lambda n: 32 * 8 // n)  # terms that a warp polls for at a time
+    poll_terms = by(entries, _ENTRIES, lambda n: 32 * 8 // n)  # that a warp asks for with a piece per lane
     held = model.integer("held_quads", 0, _MOST_HELD)
     left: Expression = held
-    staged = model.choice("staged_quads", _STAGED)  # that go into registers at a time
+    staged = model.choice("staged_quads", _STAGED)  # that go into registers in a round
     rounds = ceil_div(held, staged)
     shape: list[Operand] = []
     own = iter(quads)
@@ -95,17 +96,17 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
             shape += [0, 0]
             continue
         needed_quads = next(own)
-        taken = minimum(needed_quads - 1, left)
-        left = left - taken
-        shape += [taken, needed_quads - taken]
-        shared_quads.append(needed_quads - taken)
+        own_held = minimum(needed_quads - 1, left)
+        left = left - own_held
+        shape += [own_held, needed_quads - own_held]
+        shared_quads.append(needed_quads - own_held)
     model.require(left == 0, because="held: no more quads than there are")
 
-    reductions = [phase for phase in facts.phases if phase.reductions]
-    parts = ceil(problem.head_dim, 32)
-    received_bytes = max((128 * ceil(phase.reductions * parts, 4) for phase in reductions), default=0)
+    reducing = [phase for phase in facts.phases if phase.reductions]
+    pieces = ceil(problem.head_dim, 32)  # of each reduction: what four blocks of units give, in a piece of 16 bytes
+    received_bytes = max((128 * ceil(phase.reductions * pieces, 4) for phase in reducing), default=0)
     own_polls = maximum(
-        *(ceil_div(ceil_div(phase.operands * depth, polled), _WARPS) for phase in products), 1
+        *(ceil_div(ceil_div(phase.operands * depth, poll_terms), _WARPS) for phase in products), 1
     )  # of a warp, in a phase
     needed = (
         maximum(
@@ -118,9 +119,9 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         + 2 * _QUAD * element.size // 4 * held
     )
     model.require(needed <= registers_of(_WARPS), because="registers: a thread holds some of its words, sums and items")
-    row_bytes = element.size * entries
+    term_bytes = element.size * entries
     terms = by(entries, _ENTRIES, lambda n: round_up(most_terms, 32 * 8 // n))
-    operand_bytes = 16 * ceil_div((terms + 1) * row_bytes, 16)
+    operand_bytes = 16 * ceil_div((terms + 1) * term_bytes, 16)
     partial_bytes = 4 * entries * (_LISTS + most_rows)
     info_bytes = 8 * 8 * unit_blocks * sum(phase.sums for phase in products)
     quad_bytes = _LISTS * 8 * element.size
@@ -142,21 +143,23 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     group = minimum(turns * entries, by(unit_blocks, _UNIT_BLOCKS, lambda u: share(problem.batch, seats(u))))
     readers = problem.heads * ctas * ceil_div(problem.batch, group)
     item = rate.grid_piece * facts.pieces + rate.operation * facts.operations
-    polled_at_once = _WARPS * _POLLED // (element.size // 2)  # by all warps
-    polls = summed(ceil_div(ceil_div(phase.operands * depth, polled), polled_at_once) for phase in products)
-    # While operands are on their way, a CTA has no work, but for that of another turn.
-    waiting = len(facts.phases) * rate.sparse + rate.poll * polls + rate.join * len(reductions)
+    at_once = _WARPS * _POLLED // (element.size // 2)  # so many times poll_terms, by all warps
+    polls = summed(ceil_div(ceil_div(phase.operands * depth, poll_terms), at_once) for phase in products)
+    # While operands are on their way, a CTA has no work but that of the other turn.
+    waiting = len(facts.phases) * rate.sparse + rate.poll * polls + rate.join * len(reducing)
     work = len(facts.phases) * rate.turn + (
+        # Reads of L2 hide each other in part.
         ceil_div(
             6 * element.size * facts.operands * problem.head_dim * minimum(entries, group) * readers, target.l2_gb_s
         )
-        + rate.part * facts.reductions * parts
+        + rate.part * facts.reductions * pieces
         # A word is multiplied by its operands of all entries.
         + by(entries, _ENTRIES, lambda n: rate.word * (2 + 3 * n) * element.size // 2) * _QUAD * summed(quads)
         + ceil_div(rate.matrix * quad_bytes * summed(shared_quads), 1024)
         + item
     )
-    step = maximum(waiting + work, turns * work) + rounds  # each is a pass through the matrices, before the first step
+    # A round is a pass through the matrices before the first step. It costs a step nothing, but fewer are better.
+    step = maximum(waiting + work, turns * work) + rounds
     return Draft(
         family=SPARSE,
         facts=facts,

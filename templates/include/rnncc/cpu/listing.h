@@ -1,5 +1,5 @@
-// Makes the lists of the elements that are not zero (lists.h) of a call's sparse matrices. They are made anew in every
-// call, so a new mask takes effect at the next one.
+// Makes the lists (lists.h) of a call's sparse matrices. They are made anew in every call, so a new mask takes effect
+// at the next one.
 #pragma once
 
 #include "run.h"
@@ -7,7 +7,7 @@
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// A matrix as a product of a stage sees it.
+// A matrix as a product of a stage sees it: its units are those of the sums, whichever way it lies in memory.
 template <class T>
 struct ListSource {
   const T* data;
@@ -17,9 +17,9 @@ struct ListSource {
   int64_t unit_parts;  // units are laid out [unit_parts, blocks, ...]
 };
 
-// Calls f(unit, row, data, rows, units) for pieces of units [begin, end): element [r, u] of a piece is that of row
-// row + r of unit unit + u. It lies at data[r + u * row_length], or at data[r * row_length + u] where the product is
-// transposed. A unit's rows come in ascending order.
+// Calls f(unit, row, data, rows, units) for pieces of units [begin, end). Element [r, u] of a piece is what unit unit +
+// u has for row row + r of the operand. It lies at data[r + u * row_length], or at data[r * row_length + u] where the
+// product is transposed. A unit's rows come in ascending order.
 template <class T, class F>
 RNNCC_INLINE void for_pieces(const ListSource<T>& source, int64_t begin, int64_t end, const F& f) {
   const ProductShape& shape = source.shape;
@@ -73,7 +73,7 @@ static void count_elements(const ListedProduct<T>& product, const ListSource<T>&
   });
 }
 
-// Sets, from the counts, where every unit's elements begin, and how many there are.
+// Makes of the counts where each unit's elements begin, and how many there are in all.
 template <class T>
 static void place_lists(ListedProduct<T>& product, int64_t matrices) {
   int64_t* begin = product.lists.begin;
@@ -117,8 +117,7 @@ static ListSource<T> list_source(const Run<T>& run, const StageInfo& stage, cons
   return {run.matrix_data(name, shape.row_length), shape, product.transposed, run.dim(stage.width), stage.parts};
 }
 
-// About how many elements of a product's matrices are not zero, from some of their rows. Where a matrix is clearly too
-// dense for lists, these rows tell, and the others are not read.
+// About how many elements of a product's matrices are not zero, by some of their rows.
 template <class T>
 static int64_t estimate_elements(const Run<T>& run, const ProductInfo& product, int64_t all) {
   constexpr int64_t every = 16;
@@ -141,8 +140,10 @@ template <class T>
 static int32_t choose_list(const Run<T>& run, const StageInfo& stage, int16_t p, const CallSizes& sizes) {
   const ProductInfo& product = run.program.products[p];
   ListedProduct<T>& listed = run.listed[p];
+  // Where lists would be slower with half of the estimated elements, the matrices are clearly too dense, and their
+  // other rows are not read.
   if (!lists_are_faster(listed, estimate_elements(run, product, listed.all) / 2, product.transposed, sizes)) return 0;
-  // A thread has so many elements at least.
+  // The fewest elements for which another thread is worth while.
   constexpr int64_t least = 1 << 16;
   const int64_t grain = least / (listed.all / listed.units + 1) + 1;
   const int32_t failed = parallel_ranges(listed.units, grain, [&](int64_t begin, int64_t end) {

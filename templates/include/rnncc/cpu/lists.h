@@ -1,11 +1,11 @@
 // Products with matrices of which most elements are zero: C[entries, units] = A[entries, k] * M[units, k]^T (+ C).
 //
 // M is kept as a list for each unit: the elements of its row that are not zero, each with the row of its operand. The
-// entries of a batch are the axis of vectors. Operands lie as [k, entries], so that one instruction multiplies an
-// element by all entries, and nothing is gathered. What a list leaves out is not read: 0 * NaN counts as 0.
+// batch entries are the axis of vectors: operands lie as [k, entries]. So one instruction multiplies an element by a
+// vector of entries, and nothing is gathered. What a list leaves out is not read: 0 * NaN counts as 0.
 //
-// A list is summed in four parts, element i in part i % 4, and these parts are added as (0 + 1) + (2 + 3). So results do
-// not depend on the number of threads, but they may differ from those of gemm.h in the last bits.
+// A list is summed in four parts, element i in part i % 4, and these parts are added as (0 + 1) + (2 + 3). So results
+// do not depend on the number of threads, but they may differ from those of gemm.h in the last bits.
 #pragma once
 
 #include "vec.h"
@@ -16,14 +16,15 @@ inline namespace RNNCC_ISA_NAMESPACE {
 // A list names the rows of operands in 16 bits.
 constexpr int64_t most_list_rows = 1 << 16;
 
-// So many vectors of entries are multiplied at a time.
+// How many vectors of entries are multiplied at a time.
 constexpr int64_t list_vectors = 2;
 
-// So many batch entries go through a list at a time.
+// How many batch entries go through a list at a time.
 template <class T>
 constexpr int64_t list_entries = list_vectors * lanes<T>;
 
-// A thread spreads the operands of so many entries, and takes them through all its lists, before it spreads the next.
+// Spreading an operand is writing it as [k, entries]. A thread spreads the operands of so many entries and takes them
+// through all its lists, before it spreads those of the next.
 template <class T>
 constexpr int64_t spread_entries = 4 * list_entries<T>;
 
@@ -35,7 +36,8 @@ struct Lists {
   T* value;
 };
 
-// Units [unit, ...) of `lists` times an operand [k, width]. The sums of several terms are taken in one go.
+// What a product adds to sums: units [unit, ...) of `lists` times an operand [k, width]. Several such terms are summed
+// in one go.
 template <class T>
 struct ListTerm {
   Lists<T> lists;
@@ -53,7 +55,7 @@ RNNCC_INLINE int64_t list_width(int64_t entries) {
   return width;
 }
 
-// How many elements one row of an operand has in memory, where it has so many entries.
+// How many elements one row of an operand has in memory, for any number of entries.
 template <class T>
 RNNCC_INLINE int64_t spread_width(int64_t entries) {
   const int64_t rest = entries % list_entries<T>;
@@ -72,8 +74,8 @@ struct Entries<T, 1> {
   typedef T unaligned;
 };
 
-// Writes entries [0, entries) of a[entries, k], whose rows are a_row elements apart, as out[k, WIDTH * VECTORS]. Entries
-// that are not there are zero.
+// Writes a[entries, k], whose rows are a_row elements apart, as out[k, WIDTH * VECTORS]. Entries that are not there are
+// zero.
 template <class T, int WIDTH, int VECTORS>
 static void spread_operand(T* out, const T* a, int64_t a_row, int64_t entries, int64_t k) {
   constexpr int L = lanes<T>;
@@ -165,12 +167,12 @@ static void multiply_lists_of(T* out, int64_t out_row, const ListTerm<T>* terms,
   }
 }
 
-// Calls f(width, vectors), both as types' values, for an operand of so many entries, list_entries at most.
 template <int VALUE>
 struct Number {
   static constexpr int value = VALUE;
 };
 
+// Calls f(width, vectors), two Numbers, for an operand of so many entries, list_entries at most.
 template <class T, class F>
 RNNCC_INLINE void with_list_width(int64_t entries, const F& f) {
   constexpr int L = lanes<T>;
@@ -195,6 +197,7 @@ static void spread(T* out, const T* a, int64_t a_row, int64_t entries, int64_t k
   });
 }
 
+// multiply_lists_of, for as many entries as there are, list_entries at most.
 template <class T>
 static void multiply_lists(T* out, int64_t out_row, const ListTerm<T>* terms, int64_t count, int64_t begin, int64_t end,
                            int64_t entries, bool accumulate) {

@@ -39,14 +39,14 @@ struct StepCost {
     return int64_t(work);
   }
 
-  // The cost of m batch entries. In dense products, one or two wait for memory as long as three take.
+  // The cost of m batch entries. In dense products, one or two take as long as three: they wait for the matrices.
   int64_t of(int64_t m) const { return (m < 3 ? 3 : m) * dense() + listed(m); }
 };
 
-// The cost rule. Where there is little work, one thread does it. Without products the batch is divided, where it has an
-// entry for each thread. With products each way costs a thread its entries times its share of the units. Dividing units
-// adds a barrier per stage, which takes about as long as `barrier_work` multiply-adds. It must win by a fifth, because
-// barriers suffer most where other programs want the processor too.
+// The rule. Where there is little work, one thread does it. Without products, threads divide the batch where it has an
+// entry for each of them, else the units. With products, either way costs a thread its entries times its share of the
+// units. Dividing units adds a barrier per stage, which takes about as long as `barrier_work` multiply-adds. It must
+// win by a fifth, because barriers suffer most where other programs want the processor too.
 template <class T>
 static Sharing choose_sharing(const Run<T>& run) {
   constexpr int64_t least_work = 1 << 16, barrier_work = 20000;

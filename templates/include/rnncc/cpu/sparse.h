@@ -1,4 +1,4 @@
-// Which products of a call are taken from lists of the elements that are not zero (lists.h).
+// Which products of a call are taken from lists (lists.h), and which from dense panels: the rule and its costs.
 #pragma once
 
 #include "layout.h"
@@ -7,12 +7,12 @@
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// A product that may be taken from lists: those of its matrices' units, one matrix behind the other. While lists are
-// made, begin[u + 2] counts the elements of unit u, and then begin[u + 1] is where its next one goes.
+// A product that may be taken from lists. While lists are made, lists.begin[u + 2] counts the elements of unit u, and
+// then lists.begin[u + 1] is where its next one goes.
 template <class T>
 struct ListedProduct {
-  bool listed;
-  Lists<T> lists;
+  bool listed;       // whether this call takes it from lists
+  Lists<T> lists;    // of the units of all its matrices, one matrix behind the other
   int64_t units;     // of one matrix
   int64_t elements;  // how many are not zero
   int64_t all;       // how many there are with the zeros
@@ -36,8 +36,8 @@ RNNCC_INLINE double list_cost(int64_t entries, int64_t rows) {
   return cost;
 }
 
-// Multiplying an element of a dense matrix, zeros included. A few entries wait for the matrix to come from a cache, or
-// from memory where all matrices of a step, which have so many elements, are large.
+// Multiplying an element of a dense matrix, which may be zero, by so many entries. With few entries the time is that of
+// reading the matrix: from a cache, or from memory where all matrices of a step (`step_elements`) are large.
 template <class T>
 RNNCC_INLINE double dense_cost(int64_t entries, int64_t step_elements) {
   const double least = step_elements * int64_t(sizeof(T)) > (24 << 20) ? 0.6 : 0.16;
@@ -45,18 +45,19 @@ RNNCC_INLINE double dense_cost(int64_t entries, int64_t step_elements) {
   return cost < least ? least : cost;
 }
 
-// Putting an element in a list, and in a panel. A panel of a matrix that is not transposed in the product is one that
-// is transposed in memory.
+// Putting an element in a list, and in a panel. Panels have the order of a matrix that the product takes transposed, so
+// these are packed faster.
 constexpr double listing_cost = 70, packing_cost = 13, packing_cost_transposed = 3;
 
-// A call, as far as the rule asks: its steps, entries at a step, and elements of all matrices of a step.
+// What the rule asks of a call: its steps, the entries at a step, and the elements of all matrices of a step.
 struct CallSizes {
   int64_t steps, entries, step_elements;
 };
 
-// The rule by which a product is taken from lists, where so many of its matrices' elements are not zero: where lists take less time than panels, with the making of either. So dense masks, short calls, and one
-// entry's matrix that lies in a cache keep the dense product. On the machine above, a matrix of 512 x 512 in 128 steps
-// becomes a list up to 15 % of its elements at one entry, 26 % at 8, and 49 % at 32; transposed, up to 11, 23 and 48 %.
+// The rule: whether lists take less time than panels, with the making of either, where so many elements of a product's
+// matrices are not zero. So the product stays dense where a mask is dense or a call short, and for one entry where the
+// matrix lies in a cache. On the machine above, a matrix of 512 x 512 in 128 steps becomes lists up to 15 % of its
+// elements at one entry, 26 % at 8, and 49 % at 32; transposed, up to 11, 23 and 48 %.
 template <class T>
 RNNCC_INLINE bool lists_are_faster(const ListedProduct<T>& product, int64_t nonzero, bool transposed,
                                    const CallSizes& call) {

@@ -20,8 +20,8 @@ static void multiply_direct(const Run<T>& run, const ProductInfo& product, const
   }
 }
 
-// Spreads the operands of a stage's products that are taken from lists, list_entries at a time. One entry is read where
-// it lies.
+// Spreads the operands of those of a stage's products that are taken from lists, list_entries at a time. A single entry
+// is not copied: products read it where it lies.
 template <class T>
 static void spread_operands(const Run<T>& run, const StageInfo& stage, const Frame<T>& frame, T* room,
                             const Range& entries) {
@@ -38,9 +38,10 @@ static void spread_operands(const Run<T>& run, const StageInfo& stage, const Fra
   }
 }
 
-// The products that are summed in one go: how many from `first` on are taken from lists and add to the same sums.
+// The most products that are summed in one go.
 constexpr int most_terms = 16;
 
+// How many products from `first` on are summed in one go: they are taken from lists and add to the same sums.
 template <class T>
 static int16_t joined_products(const Run<T>& run, const StageInfo& stage, int16_t first) {
   const ProductInfo* products = run.program.products;
@@ -53,8 +54,8 @@ static int16_t joined_products(const Run<T>& run, const StageInfo& stage, int16_
   return int16_t(next - first);
 }
 
-// Takes `count` products from `first` on for a tile's units and batch entries [entry, end). The operands of the call's
-// entries are spread from entry `begin` on.
+// Takes `count` products from `first` on for a tile's units and the batch entries `entries`. `room` has spread
+// operands, of entry `begin` first.
 template <class T>
 static void multiply_listed(const Run<T>& run, int16_t first, int16_t count, const TileRange& range,
                             const Frame<T>& frame, const T* room, int64_t begin, const Range& entries, T* scratch,
@@ -77,7 +78,7 @@ static void multiply_listed(const Run<T>& run, int16_t first, int16_t count, con
   }
 }
 
-// Runs tiles of a stage for batch entries `entries`, spread_entries at most where products are taken from lists.
+// Runs tiles of a stage for batch entries `entries`: spread_entries at most, where products are taken from lists.
 template <class T>
 static void run_entries(const Run<T>& run, int16_t s, Frame<T>& frame, int64_t member, const Range& entries,
                         const Range& tiles) {

@@ -1,5 +1,5 @@
-// A fused loop over CTAs of the whole grid, for matrices of which whole blocks are zero. A CTA keeps the blocks of its rows
-// that are not, multiplies them by tensor cores, and asks for those operands alone that they take.
+// A fused loop over CTAs of the whole grid, for matrices of which whole blocks are zero. A CTA keeps the blocks of its
+// rows that are not zero, and tensor cores multiply them. It asks for those operands alone that these blocks take.
 #pragma once
 
 #include "blocks_lists.cuh"
@@ -7,8 +7,8 @@
 
 namespace rnncc {
 
-// SQUARES has three numbers for each phase: how many squares a warp holds in registers, for how many more it has room in
-// shared memory, and for how many strips of operands there is room there.
+// SQUARES has three numbers for each phase: how many squares a warp holds in registers, for how many more it has room
+// in shared memory, and for how many strips of operands the CTA has room there (blocks_lists.cuh has these words).
 template <class Step_, int H_, int UNIT_BLOCKS_, int WARPS_, int ENTRY_TILES_, int TURNS_, int... SQUARES_>
 struct BlocksShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, ENTRY_TILES_, TURNS_> {
   using Layout = GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, ENTRY_TILES_, TURNS_>;
@@ -31,8 +31,8 @@ struct BlocksShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, ENTRY_TILES_, T
     static constexpr int MOST_ROOM = ROOM > Phase<P - 1>::MOST_ROOM ? ROOM : Phase<P - 1>::MOST_ROOM;
     static constexpr int HELD_BEGIN = Phase<P - 1>::HELD_END, HELD_END = HELD_BEGIN + HELD;
     static constexpr int SQUARES_BEGIN = Phase<P - 1>::SQUARES_END, SQUARES_END = SQUARES_BEGIN + WARPS_ * SHARED * 512;
-    // In shared memory: which squares there are, which parts a band has, the strips that come, and where each warp's
-    // squares find theirs.
+    // In shared memory: which squares there are, which parts a band has, the strips that the CTA asks for, and for each
+    // square of each warp the place of its strip.
     static constexpr int BITS_BEGIN = Phase<P - 1>::INFO_END, PARTS_BEGIN = BITS_BEGIN + BANDS * BIT_WORDS * 4,
                          STRIPS_BEGIN = PARTS_BEGIN + BANDS * 4, PLACES = BANDS > 0 ? HELD + SHARED + 4 : 0,
                          PLACES_BEGIN = ceil_div(STRIPS_BEGIN + ROOM * 2, 8) * 8,
@@ -54,8 +54,8 @@ struct BlocksShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, ENTRY_TILES_, T
       PARTIAL_BYTES + Layout::RECEIVED_BYTES + STRIPS_BYTES + SQUARES_BYTES + INFO_BYTES + Layout::Memory::BYTES;
 };
 
-// The products of a kernel of blocks. Where a matrix has more blocks than there is room for, they are multiplied as they
-// lie in memory: right, but slow.
+// The products of a kernel of blocks. Where a CTA has more squares or strips than there is room for, all its squares
+// are read from memory at every step: right, but slow.
 template <class S>
 class BlockProducts : public BlockLists<S> {
  public:
@@ -69,7 +69,7 @@ class BlockProducts : public BlockLists<S> {
     using Phase = typename S::template Phase<P>;
     float sums[2][S::ENTRY_TILES][4] = {};  // two, so that products do not wait for each other
     bool in_vain = false;
-    // All strips that are needed come at once, but where there is no room for what the CTA has.
+    // All strips that are needed come at once. Where there is no room for them, they come by rounds.
     for (int first = 0; first < strips_needed_[P]; first += Phase::ROOM) {
       if (has_more_[P]) this->template take_strips<P>(first);
       const int count = ::min(strips_needed_[P] - first, Phase::ROOM);
@@ -134,10 +134,11 @@ class BlockProducts : public BlockLists<S> {
 
  private:
   using Lists::begins_, Lists::first_part_, Lists::has_more_, Lists::held_, Lists::lane_, Lists::own_squares_,
-      Lists::parts_, Lists::rows_, Lists::strips_needed_, Lists::warp_;
-  static constexpr int AT_ONCE = 128 / S::K_WARPS / S::ENTRY_TILES;  // strips that a lane asks for before it waits
+      Lists::parts_, Lists::operands_, Lists::strips_needed_, Lists::warp_;
+  // How many strips a lane asks for, eight terms of each, before it waits.
+  static constexpr int AT_ONCE = 128 / S::K_WARPS / S::ENTRY_TILES;
 
-  // Where the lane's numbers of a part begin: two for the upper 8 rows of each tile of entries, then for the lower ones.
+  // Where the lane's numbers of a part begin: for each tile of entries two of the upper 8 rows, then two of the lower.
   RNNCC_DEVICE char* part(int number) const { return parts_ + number * S::PART_BYTES + lane_ * 8; }
   // Leaves sums as a part, and begins others.
   RNNCC_DEVICE static void leave(char* to, float (&sums)[2][S::ENTRY_TILES][4]) {
@@ -155,10 +156,10 @@ class BlockProducts : public BlockLists<S> {
         for (float& sum : of_tile) sum = 0.0f;
   }
 
-  // Where an entry of a strip lies: in another order in every other strip, so that what lanes write at once goes to
-  // different banks.
+  // Where an entry of a strip lies. Every other strip has its entries in another order, so that what lanes write at
+  // once goes to different banks.
   RNNCC_DEVICE char* entry_of(int place, int n, int entry) const {
-    return rows_ + place * S::STRIP_BYTES + n * 256 + (entry ^ (place & 1) << 1) * 32;
+    return operands_ + place * S::STRIP_BYTES + n * 256 + (entry ^ (place & 1) << 1) * 32;
   }
 
   // What four squares are multiplied by.
@@ -168,7 +169,7 @@ class BlockProducts : public BlockLists<S> {
   RNNCC_DEVICE uint2 operand(int place, int n) const {
     return *reinterpret_cast<const uint2*>(entry_of(place, n, lane_ / 4) + lane_ % 4 * 8);
   }
-  // The operands of the warp's squares i to i + 3. Behind its squares there are zeros.
+  // The operands of the warp's squares i to i + 3. Behind its last square they are zeros.
   template <int P>
   RNNCC_DEVICE Operands operands_of(int i) const {
     const uint2 places = *reinterpret_cast<const uint2*>(this->template places<P>() + i);
@@ -181,7 +182,7 @@ class BlockProducts : public BlockLists<S> {
     return four;
   }
 
-  // Brings the first `count` of the strips that the CTA asks for into shared memory. A lane polls for eight terms of one
+  // Brings the first `count` of the strips that the CTA asks for into shared memory. A lane polls for eight terms of an
   // entry.
   template <int P, class Move>
   RNNCC_DEVICE bool receive(const char* from, const GridTerms<S>& places, int t, int count, const Move& move) const {
@@ -237,7 +238,8 @@ class BlockProducts : public BlockLists<S> {
     return in_vain;
   }
 
-  // Multiplies the squares of so many strips from `first` on as they lie in memory. The warps of a band share them.
+  // Multiplies the squares of `count` strips from `first` on, which it reads from memory. The warps of a band share
+  // them.
   template <int P>
   RNNCC_DEVICE void multiply_from_memory(int first, int count, float (&sums)[S::ENTRY_TILES][4]) const {
     using Phase = typename S::template Phase<P>;

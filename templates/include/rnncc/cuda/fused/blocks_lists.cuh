@@ -1,14 +1,15 @@
-// What a CTA of a kernel of blocks keeps of its matrices, and how it finds that before the first step.
+// What a CTA of a kernel of blocks keeps of its matrices, and how it makes that before the first step.
 #pragma once
 
 #include "step.cuh"
 
 namespace rnncc {
 
-// A *band* is 16 rows of one sum, a *strip* is 16 terms of an operand, and a *square* is what a band has of a strip. A
-// square is kept where one of its elements is not zero. A CTA's squares are in the order of bands, and a *list* is what one
-// warp multiplies: as many of them as every other warp has, or fewer. For each band of its list a warp leaves a *part* of the
-// band's sums. Parts are in the order of warps, and those of a warp in the order of bands.
+// A *band* is 16 rows of one sum, a *strip* is 16 terms of an operand, and a *square* is the 16 x 16 elements by which
+// a band multiplies a strip. A square is kept where one of its elements is not zero. A *list* is what one warp
+// multiplies. The CTA's squares, band after band, are cut into lists of equal length; the last lists may be shorter.
+// For each band of its list a warp leaves a *part* of the band's sums. Parts are in the order of warps, and those of a
+// warp in the order of bands.
 template <class S>
 class BlockLists {
  public:
@@ -20,8 +21,8 @@ class BlockLists {
       : lane_(threadIdx.x % 32),
         warp_(threadIdx.x / 32),
         parts_(shared),
-        rows_(shared + S::PARTIAL_BYTES + S::RECEIVED_BYTES),
-        squares_(rows_ + S::STRIPS_BYTES),
+        operands_(shared + S::PARTIAL_BYTES + S::RECEIVED_BYTES),
+        squares_(operands_ + S::STRIPS_BYTES),
         info_(squares_ + S::SQUARES_BYTES) {}
 
   // Makes the lists of all phases. All threads call it.
@@ -35,7 +36,7 @@ class BlockLists {
       if constexpr (S::template Phase<P>::SUMS > 0) fill_phase<P>();
     });
     if (threadIdx.x < S::STRIP_BYTES / 16)
-      reinterpret_cast<uint4*>(rows_ + S::ZERO_STRIP * S::STRIP_BYTES)[threadIdx.x] = uint4{};
+      reinterpret_cast<uint4*>(operands_ + S::ZERO_STRIP * S::STRIP_BYTES)[threadIdx.x] = uint4{};
   }
 
  protected:
@@ -44,8 +45,8 @@ class BlockLists {
   RNNCC_DEVICE uint16_t* strips() const {
     return reinterpret_cast<uint16_t*>(info_ + S::template Phase<P>::STRIPS_BEGIN);
   }
-  // For each square of the warp's list: the place of its strip among those, and its band in the upper four bits. Behind
-  // the last square: the place of zeros.
+  // For each square of the warp's list: its strip's place among the strips that the CTA asks for, and its band in the
+  // upper four bits. Behind the last square: the place of zeros.
   template <int P>
   RNNCC_DEVICE uint16_t* places() const {
     using Phase = typename S::template Phase<P>;
@@ -56,13 +57,13 @@ class BlockLists {
   RNNCC_DEVICE uint32_t& parts(int band) const {
     return reinterpret_cast<uint32_t*>(info_ + S::template Phase<P>::PARTS_BEGIN)[band];
   }
-  // The lane's part of the warp's squares in shared memory.
+  // The lane's elements of the warp's squares in shared memory.
   template <int P>
   RNNCC_DEVICE char* squares() const {
     using Phase = typename S::template Phase<P>;
     return squares_ + Phase::SQUARES_BEGIN + warp_ * Phase::SHARED * 512 + lane_ * 16;
   }
-  // Asks for all strips from `first` on for which there is room.
+  // Makes the strips from `first` on, as many as there is room for, those that the CTA asks for. All threads call it.
   template <int P>
   RNNCC_DEVICE void take_strips(int first) const {
     for (int place = threadIdx.x; place < S::template Phase<P>::ROOM; place += S::THREADS)
@@ -74,8 +75,9 @@ class BlockLists {
     return (bits<P>(band)[strip / 32] >> strip % 32 & 1) != 0;
   }
 
-  // A square from memory, as operand A of mma. In place of terms 2 q, 2 q + 1, 2 q + 8 and 2 q + 9, lane 4 r + q has terms
-  // 4 q to 4 q + 3, of both factors. A part that is not there yet gives it room.
+  // A square from memory, as operand A of mma. Lane 4 r + q of an mma has terms 2 q, 2 q + 1, 2 q + 8 and 2 q + 9. Here
+  // it has terms 4 q to 4 q + 3 in their place, of both factors, so that it loads its operands at once. The square goes
+  // through shared memory, where a part will lie later.
   template <int P>
   RNNCC_DEVICE uint4 square(int band, int strip) const {
     char* const room = parts_ + warp_ * S::PART_BYTES;
@@ -124,8 +126,9 @@ class BlockLists {
     }
     __syncthreads();
 
-    // The strips that some band takes, how many of them come before each 32, and how many squares each band has.
-    uint32_t* const taken = reinterpret_cast<uint32_t*>(rows_);
+    // The strips that some band takes, how many of them come before each word of bits, and how many squares each band
+    // has. The room of operands is free before the loop.
+    uint32_t* const taken = reinterpret_cast<uint32_t*>(operands_);
     uint32_t* const before = taken + WORDS;
     uint32_t* const counts = before + WORDS;
     for (int word = threadIdx.x; word < WORDS; word += S::THREADS) {
@@ -161,7 +164,7 @@ class BlockLists {
       if (taken[strip / 32] >> strip % 32 & 1) strips<P>()[place_of(taken, before, strip)] = uint16_t(strip);
     __syncthreads();
 
-    // The warp's list: so many squares of the CTA from square `first` on.
+    // The warp's list: `own` squares of the CTA from square `first` on.
     const int first = warp_ * length, own = ::min(::max(total - first, 0), length);
     own_squares_[P] = own;
     uint64_t begins = 0;
@@ -188,9 +191,9 @@ class BlockLists {
       if (i < own) held_[Phase::HELD_BEGIN + i] = own_square(i);
     for (int i = Phase::HELD; i < MOST; ++i)
       *reinterpret_cast<uint4*>(squares<P>() + (i - Phase::HELD) * 512) = i < own ? own_square(i) : uint4{};
-    __syncthreads();  // before other phases use what lies in the strips' place
+    __syncthreads();  // before the next phase uses the room of operands
   }
-  // The parts of a band's sums, where each warp has a list of that length.
+  // The parts of a band's sums (as `parts` has them), where each warp has a list of `length` squares.
   template <int P>
   RNNCC_DEVICE uint32_t parts_of(const uint32_t* counts, int band, int length) const {
     constexpr uint32_t EACH = S::K_WARPS / at_least_one(S::template Phase<P>::BANDS);
@@ -208,16 +211,18 @@ class BlockLists {
  protected:
   const int lane_, warp_;
   char* const parts_;
-  char* const rows_;
+  char* const operands_;
   char* const squares_;
   char* const info_;
   const FusedCall<Step>* call_ = nullptr;
   const FusedTensors<Step>* own_ = nullptr;
   int head_ = 0, unit0_ = 0;
-  // Per phase: whether the CTA has more squares, or needs more strips, than there is room for; and how many strips.
+  // Per phase: whether the CTA has more squares, or takes more strips, than there is room for; and how many strips
+  // come.
   bool has_more_[S::PHASES] = {};
   int strips_needed_[S::PHASES] = {};
-  // The warp's squares, those that are the first one of a band though not of the list, and its first part.
+  // Per phase: how many squares the warp has; the number of its first part; and a bit for each square with which
+  // another band begins in the list.
   int own_squares_[S::PHASES] = {}, first_part_[S::PHASES] = {};
   uint64_t begins_[S::PHASES] = {};
   uint4 held_[at_least_one(S::template Phase<S::LAST>::HELD_END)];

@@ -1,5 +1,5 @@
 // The loop of CTAs of the whole grid. Operands and parts of reductions go through the exchange (exchange.cuh). There is
-// no barrier of the grid, and no fence. grid.cuh and sparse.cuh say how matrices are held and multiplied.
+// no barrier of the grid, and no fence. grid.cuh, sparse.cuh and blocks.cuh say how matrices are held and multiplied.
 #pragma once
 
 #include "exchange.cuh"
@@ -9,8 +9,9 @@ namespace rnncc {
 
 // What all kernels of this form have in common, however they hold matrices.
 //
-// A CTA takes its group in TURNS parts. While the operands of one are on their way, it works for the other one. A part has
-// ENTRY_TILES tiles, and a tile has LANE_ENTRIES entries: 8, as many as an item, or fewer.
+// A CTA takes its group of batch entries in one or two *turns*. While the operands of one turn are on their way, it
+// works for the other one. A turn has ENTRY_TILES tiles, and a tile has LANE_ENTRIES entries: 8, as many as an item, or
+// fewer.
 template <class Step_, int H_, int UNIT_BLOCKS_, int K_WARPS_, int ENTRY_TILES_, int TURNS_ = 1, int LANE_ENTRIES_ = 8>
 struct GridLayout {
   using Step = Step_;
@@ -30,8 +31,8 @@ struct GridLayout {
     using PhaseOf<Step, P>::SUMS, PhaseOf<Step, P>::OPERANDS;
     static constexpr bool RELAYS = rnncc::Relays<Step>::has_phase(P),
                           TAKES_RELAYED = rnncc::Relays<Step>::has_phase(P - 1);
-    // The exchange is [step][entry][head][operand][DEPTH], so that the terms that a warp reads follow each other. It has
-    // the operands of all phases.
+    // The exchange is [step][entry][head][operand][DEPTH], so that the terms that a warp reads follow each other. It
+    // has the operands of all phases.
     static constexpr int WIDTH = TAKES_RELAYED ? rnncc::Relays<Step>::NARROW : H, DEPTH = ceil_div(WIDTH, 32) * 32,
                          OPERAND_BYTES = DEPTH * int(sizeof(E));
     static constexpr int OPERANDS_BEGIN = OfPhase<P - 1>::OPERANDS_END,
@@ -50,8 +51,8 @@ struct GridLayout {
   struct OfPhase<-1, V> {
     static constexpr int OPERANDS_END = 0, MOST_PARTS = 0, MOST_RECEIVED = 0;
   };
-  // Behind the operands, the exchange has what each block of units gives to the reductions: floats [reduction][SOURCES],
-  // padded to 16 bytes.
+  // Behind the operands, the exchange has what each block of units gives to the reductions: floats
+  // [reduction][SOURCES], padded to 16 bytes.
   static constexpr int REDUCTIONS = LastPhase<Step>::FIRST_REDUCTION + LastPhase<Step>::REDUCTIONS;
   static constexpr int REDUCTIONS_BEGIN = OfPhase<LAST>::OPERANDS_END;
   static constexpr int HEAD_BYTES = REDUCTIONS_BEGIN + REDUCTIONS * SOURCE_PIECES * 16;
@@ -140,8 +141,8 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
       places_of[turn].terms[n] = exchange_row(entry) + q * 8 * sizeof(E);
       if constexpr (Step::MASKED) places_of[turn].until[n] = rows_of(entry).steps;
     }
-  // Where the lane stores what an item gives to reductions: for an entry of its own, if it has one. In masked loops, for
-  // how many steps it does.
+  // Where the lane stores what an item gives to reductions. Few lanes store: those that have an entry for it. In masked
+  // loops, for how many steps they do.
   [[maybe_unused]] uint32_t given_row[S::OWNED];
   [[maybe_unused]] int given_steps[S::OWNED];
 #pragma unroll
@@ -289,8 +290,9 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
                                                        unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
                           ::min(S::UNITS, S::H - unit0) * int(sizeof(E)));
         }
-        // Not all operands can arrive before this CTA has sent its own. A warp that polls before that would only slow the
-        // others down. Between turns, the barrier in which warps wait for operands is enough where nothing is reduced.
+        // Not all operands can arrive before this CTA has sent its own. A warp that polls before that would only slow
+        // the others down. Between turns, the barrier in which warps wait for operands is enough where nothing is
+        // reduced.
         if (turn + 1 == S::TURNS || Phase::SUMS == 0 || Phase::REDUCTIONS > 0) __syncthreads();
       }
     });

@@ -1,5 +1,6 @@
-// Relayed phases in a grid: their sums do nothing but go into the next phase. They are narrow, and all CTAs of a head share
-// them, however few units they have (runs.cuh). call.cuh says which phases these are.
+// Relayed phases in a grid. The sums of such a phase do nothing but go into the next phase, and they are narrower than
+// the state. So all CTAs of a head share them, each some half-tiles, whatever units it has (runs.cuh). call.cuh says
+// which phases these are.
 #pragma once
 
 #include "exchange.cuh"
@@ -7,7 +8,7 @@
 
 namespace rnncc {
 
-// The run whose rows a CTA has, and the first of its half-tiles among the run's. A CTA without rows has a run behind the
+// The run whose rows a CTA has, and which of the run's half-tiles is its first. A CTA without rows has a run behind the
 // last one.
 struct RelayedSeat {
   int run, first_half;
@@ -47,15 +48,15 @@ RNNCC_DEVICE RelayedRows relayed_rows(int rank, int half) {
   return {exist, exist ? sum_of_run<Step, P>(seat.run, index / BLOCKS) : 0, index % BLOCKS * 8};
 }
 
-// Sends the sums of relayed phases to the other CTAs, and writes them to their tensors. A warp does so for a half-tile and
-// a tile of entries.
+// Sends the sums of relayed phases to the other CTAs, and writes them to their tensors. An *item* here is a half-tile
+// of sums for a tile of entries. A warp sends it.
 template <class S>
 class Relay {
  public:
   using Step = typename S::Step;
   using E = typename S::E;
 
-  // How many half-tiles and tiles a CTA has in phase P.
+  // How many items a CTA has in phase P.
   template <int P>
   RNNCC_DEVICE static constexpr int items() {
     return S::template Phase<P>::HALVES * S::ENTRY_TILES;
@@ -73,10 +74,10 @@ class Relay {
         for (int o = 0; o < OWNED<P>; ++o) {
           const int item = threadIdx.x / 32 + o * S::K_WARPS;
           const RelayedRows rows = relayed_rows<S, P>(seat.rank, item % S::template Phase<P>::HALVES);
-          Place& place = place_[P][o];
-          place = {};
-          place.exists = item < items<P>() && rows.exist;
-          if (!place.exists) continue;
+          Destination& to = to_[P][o];
+          to = {};
+          to.exists = item < items<P>() && rows.exist;
+          if (!to.exists) continue;
           int operand = 0, write = -1;
           for_numbers<PhaseOf<Step, P>::SUMS>([&](auto number) {
             constexpr int I = PhaseOf<Step, P>::FIRST_SUM + decltype(number)::value;
@@ -90,52 +91,53 @@ class Relay {
 #pragma unroll
           for (int j = 0; j < STORES; ++j) {
             const int entry = tile + (sizeof(E) == 4 ? 2 * q + j : row);
-            place.to[j] = exchange_row(entry) + uint32_t(Next::OPERANDS_BEGIN + operand * Next::OPERAND_BYTES) +
-                          unit * uint32_t(sizeof(E));
-            place.steps[j] = entry < seat.entries ? rows_of(entry).steps : 0;
+            to.exchange[j] = exchange_row(entry) + uint32_t(Next::OPERANDS_BEGIN + operand * Next::OPERAND_BYTES) +
+                             unit * uint32_t(sizeof(E));
+            to.steps[j] = entry < seat.entries ? rows_of(entry).steps : 0;
             if (write < 0 || entry >= seat.entries) continue;
-            const rnncc::Place& given = own.writes[write];
+            const Place& given = own.writes[write];
             const OwnRows own_row = own_rows<Step>(call, own.descending, seat.first_entry + entry);
-            place.step = given.step;
+            to.step = given.step;
             if (given.base)
-              place.write[j] = given.base + own_row.first * given.entry +
-                               (int64_t(seat.head) * Relays<Step>::NARROW + unit) * int(sizeof(E));
+              to.write[j] = given.base + own_row.first * given.entry +
+                            (int64_t(seat.head) * Relays<Step>::NARROW + unit) * int(sizeof(E));
           }
         }
       }
     });
   }
 
-  // The sums of phase P of step t are parts of `products`. `exchange`: the step in the exchange.
+  // Sends the sums of phase P of step t, which `products` has. `exchange`: where the step begins in the exchange.
   template <int P, class Products>
   RNNCC_DEVICE void send(const Products& products, char* exchange, int t) {
 #pragma unroll
     for (int o = 0; o < OWNED<P>; ++o) {
       const int item = threadIdx.x / 32 + o * S::K_WARPS;
-      const Place& place = place_[P][o];
-      if (!place.exists) continue;
+      const Destination& to = to_[P][o];
+      if (!to.exists) continue;
       const float2 sum =
           products.template half_sum<P>(item % S::template Phase<P>::HALVES, item / S::template Phase<P>::HALVES);
       if constexpr (sizeof(E) == 4) {
-        put(place, 0, t, exchange, message(sum.x));
-        put(place, 1, t, exchange, message(sum.y));
+        put(to, 0, t, exchange, message(sum.x));
+        put(to, 1, t, exchange, message(sum.y));
       } else {
-        put(place, 0, t, exchange, transpose8x8(pack<E>(sum.x, sum.y)));
+        put(to, 0, t, exchange, transpose8x8(pack<E>(sum.x, sum.y)));
       }
     }
   }
 
-  // Bring the lines of a step of the exchange that the CTA writes from memory into L2, before anyone polls: those of the
-  // sums of phase P, and those of operands that are not relayed. `at`: what a lane's entry has in the step. One warp does
-  // the latter in the first relayed phase, if it has no item there.
+  // The CTA brings those lines of a later step of the exchange that it will write from memory into L2, before anyone
+  // polls for them. `prefetch` does so for the sums of phase P, and `prefetch_operands` for operands that are not
+  // relayed: in the first relayed phase, by one warp, where that has no item then. `at`: where a lane's entry begins in
+  // the step.
   template <int P>
   RNNCC_DEVICE void prefetch(const char* exchange, int t) const {
 #pragma unroll
     for (int o = 0; o < OWNED<P>; ++o)
 #pragma unroll
       for (int j = 0; j < STORES; ++j)
-        if (has_first_unit() && t < place_[P][o].steps[j])
-          prefetch_l2(exchange + place_[P][o].to[j], 8 * int(sizeof(E)));
+        if (has_first_unit() && t < to_[P][o].steps[j])
+          prefetch_l2(exchange + to_[P][o].exchange[j], 8 * int(sizeof(E)));
   }
   template <int P>
   RNNCC_DEVICE static constexpr bool prefetches() {
@@ -156,22 +158,23 @@ class Relay {
   template <int P>
   static constexpr int OWNED = ceil_div(S::template Phase<P>::HALVES * S::ENTRY_TILES, S::K_WARPS);
 
-  // How many stores a lane makes for an item: it has the sums of one unit for two entries. Sums of 16 bits become those of
-  // two units for one entry.
+  // How many stores a lane makes for an item. It has the sums of one unit for two entries. Where sums are sent in 16
+  // bits, lanes first exchange them: then it has those of two units for one entry, which are one store.
   static constexpr int STORES = sizeof(E) == 4 ? 2 : 1;
-  // Where a lane stores the sums of an item: for each store, the offset in a step of the exchange,
-  // the steps that the entry has, and the place in a tensor at the loop's first step.
-  struct Place {
+  // Where a lane stores the sums of an item. For each store: the offset in a step of the exchange, how many steps the
+  // entry has, and the address in a tensor at the loop's first step, if a tensor takes the sum. `step` leads from one
+  // step of that tensor to the next.
+  struct Destination {
     bool exists;
-    uint32_t to[STORES];
+    uint32_t exchange[STORES];
     int steps[STORES];
     char* write[STORES];
     int64_t step;
   };
-  RNNCC_DEVICE static void put(const Place& place, int j, int t, char* exchange, uint32_t value) {
-    if (t >= place.steps[j]) return;
-    store4_relaxed(exchange + place.to[j], value);
-    if (place.write[j]) *reinterpret_cast<uint32_t*>(place.write[j] + t * place.step) = value;
+  RNNCC_DEVICE static void put(const Destination& to, int j, int t, char* exchange, uint32_t value) {
+    if (t >= to.steps[j]) return;
+    store4_relaxed(exchange + to.exchange[j], value);
+    if (to.write[j]) *reinterpret_cast<uint32_t*>(to.write[j] + t * to.step) = value;
   }
 
   // The first relayed phase, or the number of phases.
@@ -184,7 +187,7 @@ class Relay {
   }
   // Whether the lane stores an item's first unit.
   RNNCC_DEVICE static bool has_first_unit() { return sizeof(E) == 4 ? threadIdx.x % 32 < 4 : threadIdx.x % 4 == 0; }
-  // How many places a phase has at most.
+  // The most items that a warp has in a phase.
   template <int P = 0>
   static constexpr int most() {
     if constexpr (P < S::PHASES) {
@@ -194,7 +197,7 @@ class Relay {
       return 0;
     }
   }
-  Place place_[S::PHASES][at_least_one(most())];
+  Destination to_[S::PHASES][at_least_one(most())];
 };
 
 }  // namespace rnncc

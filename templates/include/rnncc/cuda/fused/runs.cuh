@@ -1,5 +1,5 @@
-// Which matrices a phase has. A sum need not take every operand. Operands that stand side by side and that the same sums
-// take are a *run*. Where each sum takes each operand, there is one run.
+// Which matrices a phase has. A sum need not take every operand. A *run* is operands that stand side by side and are
+// taken by the same sums. Where each sum takes each operand, there is one run.
 #pragma once
 
 #include "call.cuh"
@@ -24,7 +24,7 @@ __host__ __device__ constexpr int runs_of() {
   return runs;
 }
 
-// A run of phase P. `place` counts the sums of a run.
+// Run R of phase P. `sum` counts the sums of the phase, and `place` those of the run.
 template <class Step, int P, int R>
 struct RunOf {
   using Phase = PhaseOf<Step, P>;
@@ -33,7 +33,7 @@ struct RunOf {
   static constexpr uint64_t TAKEN_BY = OPERANDS > 0 ? Phase::taken_by(FIRST_OPERAND) : 0;
 
   __host__ __device__ static constexpr bool has_sum(int sum) { return !Phase::HAS_HOLES || has(TAKEN_BY, sum); }
-  // How many of the phase's first sums the run has.
+  // How many sums of the run come before a sum of the phase.
   __host__ __device__ static constexpr int sums_before(int sum) {
     if (!Phase::HAS_HOLES) return sum;
     int count = 0;
@@ -60,7 +60,7 @@ __host__ __device__ constexpr int sums_of_run(int run) {
     count += !Phase::HAS_HOLES || has(Phase::taken_by(first_of_run<Step, P>(run)), i);
   return count;
 }
-// The number in the phase of a run's sum, where both are known at run time only.
+// RunOf::sum_at, where the run is known at run time only.
 template <class Step, int P>
 RNNCC_DEVICE int sum_of_run(int run, int place) {
   int sum = 0;
@@ -71,7 +71,8 @@ RNNCC_DEVICE int sum_of_run(int run, int place) {
   return sum;
 }
 
-// Whether no sum of phase P is in several runs, and all runs have as many operands; SAME_SUMS: and as many sums.
+// Whether each sum of phase P is in one run, and all runs have equally many operands; `same_sums`: and equally many
+// sums.
 template <class Step, int P>
 __host__ __device__ constexpr bool has_runs_apart(bool same_sums) {
   int sums = 0;
@@ -104,8 +105,9 @@ __host__ __device__ constexpr bool shares_warps(int warps) {
   return runs_of<Step, P>() > 1 && runs_of<Step, P>() <= warps && has_runs_apart<Step, P>(true);
 }
 
-// The rows of a relayed phase are dealt out among the CTAs of a head in half-tiles of 8 units of a sum. A CTA has
-// half-tiles of one run alone, so it takes no operands of other runs. How many CTAs have half-tiles, if each has `halves`:
+// The rows of a relayed phase are dealt out among the CTAs of a head in half-tiles: 8 units of a sum. A CTA has
+// half-tiles of one run alone, so it takes no operands of other runs. How many CTAs have half-tiles, where each has up
+// to `halves`:
 template <class Step, int P>
 __host__ __device__ constexpr int relayed_ctas(int halves) {
   int ctas = 0;
@@ -113,7 +115,7 @@ __host__ __device__ constexpr int relayed_ctas(int halves) {
     ctas += ceil_div(sums_of_run<Step, P>(r) * (Relays<Step>::NARROW / 8), halves);
   return ctas;
 }
-// The fewest half-tiles per CTA.
+// The fewest half-tiles per CTA with which so many CTAs are enough.
 template <class Step, int P>
 __host__ __device__ constexpr int relayed_halves(int ctas) {
   int halves = 1;
@@ -130,7 +132,7 @@ __host__ __device__ constexpr int relayed_halves_of(int ctas) {
   return 0;
 }
 
-// Something of each run of a phase of a shape.
+// An Of<Run> for each run of a phase of a shape.
 template <class Phase, template <class> class Of, int R, bool EXISTS>
 struct FromRun {
   Of<typename Phase::template Run<R>> own;

@@ -1,6 +1,7 @@
-// A fused loop over CTAs of the whole grid, for matrices that are mostly zeros. A CTA keeps the elements of its rows that
-// are not zero, each with the place of its operand. All operands of a phase come into shared memory, and each thread
-// gathers those of its elements. Zhu, Pool, Andersch, Rennich and Keckler (arXiv:1804.10223) have the idea.
+// A fused loop over CTAs of the whole grid, for matrices that are mostly zeros. A CTA keeps the elements of its rows
+// that are not zero, each with the place of its operand. All operands of a phase come into shared memory, and each
+// thread gathers those of its elements. The idea is that of Zhu, Pool, Andersch, Rennich and Keckler
+// (arXiv:1804.10223).
 #pragma once
 
 #include "grid_loop.cuh"
@@ -8,8 +9,9 @@
 
 namespace rnncc {
 
-// QUADS has two numbers for each phase: how many quads a thread holds in registers, and for how many more it has room
-// in shared memory. What threads hold comes into registers through shared memory, STAGED quads at a time.
+// QUADS has two numbers for each phase: how many quads (sparse_lists.cuh) a thread holds in registers, and for how many
+// more it has room in shared memory. What threads hold comes into registers through shared memory, STAGED quads at a
+// time.
 template <class Step_, int H_, int UNIT_BLOCKS_, int WARPS_, int TURNS_, int LANE_ENTRIES_, int STAGED_, int... QUADS_>
 struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE_ENTRIES_> {
   using Layout = GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE_ENTRIES_>;
@@ -20,20 +22,20 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE
   static constexpr int QUADS[] = {QUADS_...};
   static_assert(sizeof...(QUADS_) == 2 * PHASES && (LANE_ENTRIES == 4 || LANE_ENTRIES == 8));
 
-  // A row of the operands in shared memory is a term of all entries of the group.
-  static constexpr int ROW_BYTES = LANE_ENTRIES * int(sizeof(E)), LISTS = THREADS,
+  // In shared memory a term of all batch entries of the group lies side by side. Each phase has LISTS lists.
+  static constexpr int TERM_BYTES = LANE_ENTRIES * int(sizeof(E)), LISTS = THREADS,
                        QUAD_BYTES = LISTS * Quad<E>::PARTS * 16;
-  // The terms that a warp polls for at a time, with all entries.
-  static constexpr int POLLED = 32 * (8 / LANE_ENTRIES), AT_ONCE = 4 / Message<E>::PARTS;
+  // The terms that a warp asks for with one message per lane, of all entries. A lane has AT_ONCE messages on their way.
+  static constexpr int POLL_TERMS = 32 * (8 / LANE_ENTRIES), AT_ONCE = 4 / Message<E>::PARTS;
 
-  // Where the operand of a term lies: among POLLED rows that begin at a multiple of POLLED, in another order. So what lanes
-  // write at once goes to different banks.
-  __host__ __device__ static constexpr uint32_t row_of(uint32_t term) {
+  // The place of a term in shared memory. Terms that come with one message change places among themselves, so that what
+  // lanes write at once goes to different banks.
+  __host__ __device__ static constexpr uint32_t place_of(uint32_t term) {
     if (sizeof(E) == 4) return term ^ (term >> 3 & (LANE_ENTRIES == 8 ? 3 : 7));
     return term ^ (term >> (LANE_ENTRIES == 8 ? 3 : 4) & 3) << 1;
   }
-  // The banks of an operand's row are those of all rows with the same number modulo this.
-  static constexpr int ROWS_PER_LINE = 128 / ROW_BYTES;
+  // Places lie in the same banks where their numbers are equal modulo this.
+  static constexpr int TERMS_PER_LINE = 128 / TERM_BYTES;
 
   template <int P, class = void>
   struct Phase : Layout::template OfPhase<P> {
@@ -41,15 +43,15 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE
     using Of::OPERANDS, Of::SUMS;
     static constexpr int ROWS = SUMS * UNITS, SEGMENTS = SUMS > 0 ? THREADS / at_least_one(ROWS) : 0;
     static_assert(ROWS <= LISTS, "a row has a thread");
-    static_assert(QUADS[2 * P] < 64 && QUADS[2 * P + 1] < 64, "words of a bank are counted in eight digits");
+    static_assert(QUADS[2 * P] < 64 && QUADS[2 * P + 1] < 64, "words of a bank are counted in eight bits");
     static constexpr int HELD = QUADS[2 * P], SHARED = QUADS[2 * P + 1];
-    static constexpr int TERMS = OPERANDS * DEPTH, POLLS = ceil_div(TERMS, POLLED);
+    static constexpr int TERMS = OPERANDS * DEPTH, POLLS = ceil_div(TERMS, POLL_TERMS);
     // Whether some terms that are polled for belong to no operand. Their places are never written.
-    static constexpr bool PADDED = DEPTH > H_ || POLLS* POLLED > TERMS || POLLS % WARPS_ != 0;
+    static constexpr bool PADDED = DEPTH > H_ || POLLS* POLL_TERMS > TERMS || POLLS % WARPS_ != 0;
     static constexpr int MOST_POLLS = POLLS > Phase<P - 1>::MOST_POLLS ? POLLS : Phase<P - 1>::MOST_POLLS,
                          MOST_ROWS = ROWS > Phase<P - 1>::MOST_ROWS ? ROWS : Phase<P - 1>::MOST_ROWS;
     static constexpr int HELD_BEGIN = Phase<P - 1>::HELD_END, HELD_END = HELD_BEGIN + HELD;
-    // In shared memory: the phase's words, and which lists have a row's.
+    // In shared memory: the phase's words, and what is known of each row (SparseLists::info, first_unlisted).
     static constexpr int WORDS_BEGIN = Phase<P - 1>::WORDS_END, WORDS_END = WORDS_BEGIN + SHARED * QUAD_BYTES;
     static constexpr int INFO_BEGIN = Phase<P - 1>::INFO_END, INFO_END = INFO_BEGIN + ROWS * 8;
   };
@@ -58,22 +60,23 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE
     static constexpr int MOST_POLLS = 0, MOST_ROWS = 0, HELD_END = 0, WORDS_END = 0, INFO_END = 0;
   };
 
-  // Each list leaves the sum of its words, and a row whose words have no room in lists leaves the sum of the others.
+  // Each list leaves a partial sum, and so does each row for its elements that have no room in lists.
   static constexpr int PARTIALS = LISTS + Phase<LAST>::MOST_ROWS, PARTIAL_BYTES = PARTIALS * LANE_ENTRIES * 4;
   static constexpr int INFO_BYTES = Phase<LAST>::INFO_END;
-  static constexpr uint32_t ZERO_ROW = Phase<LAST>::MOST_POLLS * POLLED;  // behind all operands
-  // Before the loop, threads count here what is not zero, and then they stage what they hold.
-  static constexpr int WITH_ZERO_ROW = ceil_div((Phase<LAST>::MOST_POLLS * POLLED + 1) * ROW_BYTES, 16) * 16,
+  static constexpr uint32_t ZERO_PLACE = Phase<LAST>::MOST_POLLS * POLL_TERMS;  // behind all operands
+  // Before the loop there are no operands, and their room serves to count elements and to stage what threads hold.
+  static constexpr int WITH_ZERO_PLACE = ceil_div((Phase<LAST>::MOST_POLLS * POLL_TERMS + 1) * TERM_BYTES, 16) * 16,
                        COUNT_BYTES = 2 * THREADS * 4,
                        BEFORE_LOOP = STAGED * QUAD_BYTES > COUNT_BYTES ? STAGED * QUAD_BYTES : COUNT_BYTES,
-                       OPERAND_ROWS_BYTES = WITH_ZERO_ROW > BEFORE_LOOP ? WITH_ZERO_ROW : BEFORE_LOOP;
+                       OPERANDS_BYTES = WITH_ZERO_PLACE > BEFORE_LOOP ? WITH_ZERO_PLACE : BEFORE_LOOP;
   static constexpr int WORD_BYTES = Phase<LAST>::WORDS_END;
   static constexpr int SHARED_BYTES =
-      PARTIAL_BYTES + Layout::RECEIVED_BYTES + INFO_BYTES + OPERAND_ROWS_BYTES + WORD_BYTES + Layout::Memory::BYTES;
-  static_assert(sizeof(E) == 4 || Phase<LAST>::MOST_POLLS * POLLED < 65536, "a word names a row in 16 bits");
+      PARTIAL_BYTES + Layout::RECEIVED_BYTES + INFO_BYTES + OPERANDS_BYTES + WORD_BYTES + Layout::Memory::BYTES;
+  static_assert(sizeof(E) == 4 || Phase<LAST>::MOST_POLLS * POLL_TERMS < 65536, "a word names a place in 16 bits");
 };
 
-// The products of a sparse kernel. What has no room in lists is multiplied as it lies in memory: right, but slow.
+// The products of a sparse kernel. Elements that have no room in lists are read from memory at every step: right, but
+// slow.
 template <class S>
 class SparseProducts : public SparseLists<S> {
  public:
@@ -94,18 +97,18 @@ class SparseProducts : public SparseLists<S> {
 #pragma unroll 4
     for (int i = 0; i < shared_quads_[P]; ++i) add(Lists::load(words, i), sums);
     leave(threadIdx.x, sums);
-    if (has_more_[P]) multiply_others<P>();
+    if (has_more_[P]) multiply_unlisted<P>();
     return in_vain;
   }
 
   template <int P, int GIVES>
   RNNCC_DEVICE void sum(int u, int, float (&sum)[2][GIVES]) const {
     using Phase = typename S::template Phase<P>;
-    constexpr int AT_ONCE = Phase::SUMS < 4 ? 8 / Phase::SUMS : 2;  // parts of a sum that are on their way
+    constexpr int AT_ONCE = Phase::SUMS < 4 ? 8 / Phase::SUMS : 2;  // parts of a sum that are read at a time
     const int unit = u * 8 + lane_ / 4, q = lane_ % 4;
     if (q * 2 >= S::LANE_ENTRIES) return;
     const char* const from = partials_ + q * S::PARTIALS * 8;
-    const auto part = [&](int place) { return *reinterpret_cast<const float2*>(from + place * 8); };
+    const auto part = [&](int number) { return *reinterpret_cast<const float2*>(from + number * 8); };
     uint32_t lists[Phase::SUMS];
     int most = 0;
 #pragma unroll
@@ -134,11 +137,11 @@ class SparseProducts : public SparseLists<S> {
   }
 
  private:
-  using Lists::has_more_, Lists::held_, Lists::lane_, Lists::partials_, Lists::rows_, Lists::shared_quads_,
+  using Lists::has_more_, Lists::held_, Lists::lane_, Lists::partials_, Lists::operands_, Lists::shared_quads_,
       Lists::warp_, Lists::words_;
 
-  // A quad in registers. The compiler does not see that it is the same at every step, so it takes no registers for what
-  // is made of it.
+  // The same quad, but the compiler does not know that. Otherwise it would compute addresses and values once, before
+  // the loop, and keep them in registers.
   RNNCC_DEVICE static Quad<E> again(Quad<E> quad) {
 #pragma unroll
     for (uint4& part : quad.part)
@@ -147,13 +150,13 @@ class SparseProducts : public SparseLists<S> {
     return quad;
   }
 
-  // sums += the element times its operand, for each entry.
+  // Adds elements times their operands, for each entry.
   RNNCC_DEVICE void add(const Quad<E>& quad, float (&sums)[S::LANE_ENTRIES]) const {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) add(quad.value(i), quad.row(i), sums);
+    for (int i = 0; i < 4; ++i) add(quad.value(i), quad.place(i), sums);
   }
-  RNNCC_DEVICE void add(float value, uint32_t row, float (&sums)[S::LANE_ENTRIES]) const {
-    const char* const at = rows_ + row * S::ROW_BYTES;
+  RNNCC_DEVICE void add(float value, uint32_t place, float (&sums)[S::LANE_ENTRIES]) const {
+    const char* const at = operands_ + place * S::TERM_BYTES;
     if constexpr (sizeof(E) == 4) {
 #pragma unroll
       for (int e = 0; e < S::LANE_ENTRIES; e += 4) {
@@ -170,15 +173,16 @@ class SparseProducts : public SparseLists<S> {
         sums[e] = fmaf(value, to_float(E{uint16_t(all.words[e / 2] >> e % 2 * 16)}), sums[e]);
     }
   }
-  // A row of operands of 16 bits.
+  // A term of all entries, in 16 bits.
   struct alignas(2 * S::LANE_ENTRIES) Operands {
     uint32_t words[S::LANE_ENTRIES / 2];
   };
 
-  RNNCC_DEVICE void leave(int place, const float (&sums)[S::LANE_ENTRIES]) const {
+  // Leaves a partial sum for the warps that finish units.
+  RNNCC_DEVICE void leave(int number, const float (&sums)[S::LANE_ENTRIES]) const {
 #pragma unroll
     for (int e = 0; e < S::LANE_ENTRIES; e += 2)
-      *reinterpret_cast<float2*>(partials_ + (e / 2 * S::PARTIALS + place) * 8) = make_float2(sums[e], sums[e + 1]);
+      *reinterpret_cast<float2*>(partials_ + (e / 2 * S::PARTIALS + number) * 8) = make_float2(sums[e], sums[e + 1]);
   }
 
   // Brings the operands of phase P into shared memory.
@@ -187,7 +191,7 @@ class SparseProducts : public SparseLists<S> {
     using Phase = typename S::template Phase<P>;
     constexpr int OWN = ceil_div(Phase::POLLS, S::K_WARPS);
     const int q = lane_ % 4, half = lane_ / 4 / S::LANE_ENTRIES;
-    const auto first = [&](int i) { return (warp_ * OWN + i) * S::POLLED + half * 32; };
+    const auto first = [&](int i) { return (warp_ * OWN + i) * S::POLL_TERMS + half * 32; };
     const auto is_wanted = [&](int i) {
       return i < OWN && places.has_rows(0, t) &&
              (!Phase::PADDED || (first(i) < Phase::TERMS && first(i) % S::DEPTH + q * 8 < S::H));
@@ -219,19 +223,19 @@ class SparseProducts : public SparseLists<S> {
 #pragma unroll
       for (int b = 0; b < S::AT_ONCE; ++b)
         if (begin + b < OWN && (!Phase::PADDED || warp_ * OWN + begin + b < Phase::POLLS))
-          put(h[b], rows_ + (warp_ * OWN + begin + b) * (S::POLLED * S::ROW_BYTES));
+          put(h[b], operands_ + (warp_ * OWN + begin + b) * (S::POLL_TERMS * S::TERM_BYTES));
     }
     return in_vain;
   }
 
-  // Puts what the warp has received of POLLED terms into their rows, which begin at `rows`.
-  RNNCC_DEVICE void put(const Message<E>& message, char* rows) const {
+  // Puts the POLL_TERMS terms that the warp has received into their places, the first of which begins at `to`.
+  RNNCC_DEVICE void put(const Message<E>& message, char* to) const {
     const int row = lane_ / 4, q = lane_ % 4;
     if constexpr (sizeof(E) == 4) {
       const int own = row / S::LANE_ENTRIES * 32 + q * 8, entry = row % S::LANE_ENTRIES;
 #pragma unroll
       for (int i = 0; i < 8; ++i)
-        *reinterpret_cast<uint32_t*>(rows + S::row_of(own + i) * S::ROW_BYTES + entry * 4) =
+        *reinterpret_cast<uint32_t*>(to + S::place_of(own + i) * S::TERM_BYTES + entry * 4) =
             Quad<E>::component(message.part[i / 4], i % 4);
     } else {
       // Lanes have exchanged terms and entries: a lane gets one term of two entries.
@@ -239,21 +243,21 @@ class SparseProducts : public SparseLists<S> {
       const int own = q / PAIRS * 32 + row / 2 * 8 + row % 2;
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        *reinterpret_cast<uint32_t*>(rows + S::row_of(own + 2 * i) * S::ROW_BYTES + q % PAIRS * 4) =
+        *reinterpret_cast<uint32_t*>(to + S::place_of(own + 2 * i) * S::TERM_BYTES + q % PAIRS * 4) =
             transpose8x8(Quad<E>::component(message.part[0], i));
     }
   }
 
-  // Multiplies what has no room in lists: a warp takes a row.
+  // Multiplies the elements that have no room in lists: a warp takes a row.
   template <int P>
-  RNNCC_DEVICE void multiply_others() const {
+  RNNCC_DEVICE void multiply_unlisted() const {
     using Phase = typename S::template Phase<P>;
     for (int row = warp_; row < Phase::ROWS; row += S::K_WARPS) {
-      const int from = this->template others<P>(row);
+      const int from = this->template first_unlisted<P>(row);
       float sums[S::LANE_ENTRIES] = {};
       for (int octet = from / 8 + lane_; octet < Phase::TERMS / 8; octet += 32)
         this->template for_elements<P>(row, octet, octet + 1, [&](int term, E x) {
-          if (term >= from) add(to_float(x), S::row_of(term), sums);
+          if (term >= from) add(to_float(x), S::place_of(term), sums);
         });
 #pragma unroll
       for (float& sum : sums)

@@ -1,11 +1,11 @@
-// What a CTA of a sparse kernel keeps of its matrices, and how it finds that before the first step.
+// What a CTA of a sparse kernel keeps of its matrices, and how it makes that before the first step.
 #pragma once
 
 #include "step.cuh"
 
 namespace rnncc {
 
-// Four elements that are not zero, as a thread loads them. A *word* is an element and the row of its operand: in the
+// Four words, as a thread loads them. A *word* is an element that is not zero and the place of its operand: in the
 // upper and the lower half of 32 bits, or in 32 bits each where elements are float.
 template <class E>
 struct Quad {
@@ -21,7 +21,7 @@ struct Quad {
     else
       return to_float(E{uint16_t(component(part[0], i) >> 16)});
   }
-  RNNCC_DEVICE uint32_t row(int i) const {
+  RNNCC_DEVICE uint32_t place(int i) const {
     if constexpr (sizeof(E) == 4)
       return component(part[i / 2], i % 2 * 2 + 1);
     else
@@ -29,9 +29,9 @@ struct Quad {
   }
 };
 
-// The elements of a CTA's rows that are not zero. A *list* is what one thread multiplies: words of one row of a matrix. A
-// row has as many lists as it needs, and no list of a phase is longer than the others but for a quad. What has no room in
-// lists, because a matrix has more elements than the kernel was planned for, stays in memory.
+// The elements of a CTA's rows that are not zero. A *list* is what one thread multiplies: words of one row of a matrix.
+// Each row has as many lists as it needs for the lists of a phase to be about as long. A matrix may have more elements
+// than the kernel was planned for. Then those that have no room in lists stay in memory.
 template <class S>
 class SparseLists {
  public:
@@ -44,8 +44,8 @@ class SparseLists {
         warp_(threadIdx.x / 32),
         partials_(shared),
         info_(shared + S::PARTIAL_BYTES + S::RECEIVED_BYTES),
-        rows_(info_ + S::INFO_BYTES),
-        words_(rows_ + S::OPERAND_ROWS_BYTES) {}
+        operands_(info_ + S::INFO_BYTES),
+        words_(operands_ + S::OPERANDS_BYTES) {}
 
   // Makes the lists of all phases. All threads call it.
   RNNCC_DEVICE void fill(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Seat& seat) {
@@ -57,7 +57,8 @@ class SparseLists {
       constexpr int P = decltype(phase)::value;
       if constexpr (S::template Phase<P>::SUMS > 0) fill_phase<P>();
     });
-    if (threadIdx.x < S::ROW_BYTES / 4) reinterpret_cast<uint32_t*>(rows_ + padding_ * S::ROW_BYTES)[threadIdx.x] = 0;
+    if (threadIdx.x < S::TERM_BYTES / 4)
+      reinterpret_cast<uint32_t*>(operands_ + padding_ * S::TERM_BYTES)[threadIdx.x] = 0;
   }
 
  protected:
@@ -66,9 +67,10 @@ class SparseLists {
   RNNCC_DEVICE uint32_t& info(int row) const {
     return reinterpret_cast<uint32_t*>(info_ + S::template Phase<P>::INFO_BEGIN)[row];
   }
-  // The first term of a row whose words have no room in its lists.
+  // The first term of a row whose element has no room in lists: nor have those behind it. The number of terms where all
+  // have room.
   template <int P>
-  RNNCC_DEVICE uint32_t& others(int row) const {
+  RNNCC_DEVICE uint32_t& first_unlisted(int row) const {
     return reinterpret_cast<uint32_t*>(info_ + S::template Phase<P>::INFO_BEGIN)[S::template Phase<P>::ROWS + row];
   }
 
@@ -81,8 +83,8 @@ class SparseLists {
     return quad;
   }
 
-  // Calls f(term, element) for the elements of a row that are not zero, in the order of the terms, from octet `begin` of
-  // terms to octet `end`.
+  // Calls f(term, element) for the elements of a row that are not zero, in the order of the terms, from octet `begin`
+  // of terms to octet `end`.
   template <int P, class F>
   RNNCC_DEVICE void for_elements(int row, int begin, int end, const F& f) const {
     const int sum = row / S::UNITS, unit = unit0_ + row % S::UNITS;
@@ -129,15 +131,15 @@ class SparseLists {
     const int part = slot / 4 * Quad<E>::PARTS + slot % 4 / PER_PART;
     return reinterpret_cast<uint32_t*>(words + (part * S::LISTS + list) * 16) + slot % PER_PART * Quad<E>::PARTS;
   }
-  RNNCC_DEVICE static void set_word(uint32_t* to, E x, uint32_t row) {
+  RNNCC_DEVICE static void set_word(uint32_t* to, E x, uint32_t place) {
     if constexpr (sizeof(E) == 4) {
       to[0] = __float_as_uint(x);
-      to[1] = row;
+      to[1] = place;
     } else {
-      to[0] = uint32_t(x.bits) << 16 | row;
+      to[0] = uint32_t(x.bits) << 16 | place;
     }
   }
-  RNNCC_DEVICE static uint32_t row_of_word(const uint32_t* at) {
+  RNNCC_DEVICE static uint32_t place_of_word(const uint32_t* at) {
     return sizeof(E) == 4 ? at[sizeof(E) / 4] : at[0] & 0xffff;
   }
 
@@ -149,7 +151,7 @@ class SparseLists {
     const int row = threadIdx.x % Phase::ROWS, segment = threadIdx.x / Phase::ROWS, begin = segment * OCTETS;
     const int end = segment < Phase::SEGMENTS ? ::min(begin + OCTETS, Phase::TERMS / 8) : begin;
     // A thread counts the elements of its segment that are not zero, and one thread per row adds these up.
-    uint32_t* const counts = reinterpret_cast<uint32_t*>(rows_);
+    uint32_t* const counts = reinterpret_cast<uint32_t*>(operands_);
     uint32_t* const totals = counts + S::THREADS;
     uint32_t count = 0, before = 0;
     for_elements<P>(row, begin, end, [&](int, E) { ++count; });
@@ -160,7 +162,7 @@ class SparseLists {
     if (segment == segments - 1) totals[row] = before + count;
     __syncthreads();
 
-    // The shortest lists that are enough. All threads find the same.
+    // The fewest quads per list for which there are enough lists. All threads find the same.
     const auto lists_of = [&](int r, uint32_t quads) { return (totals[r] + 4 * quads - 1) / (4 * quads); };
     const auto lists = [&](uint32_t quads) {
       uint32_t sum = 0;
@@ -183,48 +185,50 @@ class SparseLists {
       const uint32_t each = S::LISTS / Phase::ROWS;
       for (int r = 0; r < row && !has_more_[P]; ++r) first += lists_of(r, quads);
       info<P>(row) = has_more_[P] ? row * each << 16 | each : first << 16 | lists_of(row, quads);
-      others<P>(row) = Phase::TERMS;
+      first_unlisted<P>(row) = Phase::TERMS;
     }
     __syncthreads();
 
     const uint32_t own = info<P>(row), own_lists = own & 0xffff;
-    // Puts the words of quads `from` to `from + room` into shared memory.
-    const auto place = [&](char* words, int from, int room) {
+    // Puts the words of quads [from, from + room) of all lists into shared memory. Neighbours in a row go to different
+    // lists.
+    const auto put = [&](char* words, int from, int room) {
       for (int slot = 0; slot < 4 * room; ++slot) set_word(word(words, threadIdx.x, slot), E{}, padding_);
       __syncthreads();
       uint32_t number = before;
       for_elements<P>(row, begin, end, [&](int term, E x) {
         const uint32_t list = (own >> 16) + number % own_lists, slot = number / own_lists;
         if (4 * from <= int(slot) && int(slot) < 4 * (from + room))
-          set_word(word(words, list, slot - 4 * from), x, S::row_of(term));
-        if (number == 4 * quads * own_lists) others<P>(row) = term;
+          set_word(word(words, list, slot - 4 * from), x, S::place_of(term));
+        if (number == 4 * quads * own_lists) first_unlisted<P>(row) = term;
         ++number;
       });
       __syncthreads();
       spread(words, 4 * room);
     };
-    place(words_ + Phase::WORDS_BEGIN, Phase::HELD, Phase::SHARED);
+    put(words_ + Phase::WORDS_BEGIN, Phase::HELD, Phase::SHARED);
     for_numbers<ceil_div(Phase::HELD, at_least_one(S::STAGED))>([&](auto round) {
       constexpr int FROM = decltype(round)::value * S::STAGED;
       constexpr int END = FROM + S::STAGED < Phase::HELD ? FROM + S::STAGED : Phase::HELD;
-      place(rows_, FROM, END - FROM);
+      put(operands_, FROM, END - FROM);
 #pragma unroll
-      for (int i = FROM; i < END; ++i) held_[Phase::HELD_BEGIN + i] = load(rows_ + threadIdx.x * 16, i - FROM);
+      for (int i = FROM; i < END; ++i) held_[Phase::HELD_BEGIN + i] = load(operands_ + threadIdx.x * 16, i - FROM);
       __syncthreads();
     });
   }
 
-  // Orders the words of lists, so that lanes which load operands at once mostly find them in different banks. A lane
-  // proposes the free bank in which it has the most words, and of the lanes that propose a bank the first one gets it.
-  // Where no lane has a word in a free bank, all banks are free again.
+  // Orders the words of lists, so that lanes which load operands at once mostly find them in different banks. Slot by
+  // slot, each lane proposes the free bank in which most of its words have their operands. Where several lanes propose
+  // the same bank, the first one gets it, and the others propose again. Where no lane has a word in a free bank, all
+  // banks are free again. A *bank* here is as many of the chip's as a term takes.
   RNNCC_DEVICE void spread(char* words, int room) const {
-    constexpr uint32_t BANKS = S::ROWS_PER_LINE;
+    constexpr uint32_t BANKS = S::TERMS_PER_LINE;
     constexpr int AT_ONCE = BANKS > 8 ? BANKS : 8;  // lanes
     const auto at = [&](int slot) { return word(words, threadIdx.x, slot); };
     const int first_bank = lane_ / AT_ONCE * BANKS;  // of the lanes that load at once
     BankCounts left = {};                            // the words that have no slot yet
-    int own = 0;                                     // words; those behind them have no element
-    for (; own < room && row_of_word(at(own)) != padding_; ++own) left.add(row_of_word(at(own)) % BANKS);
+    int own = 0;                                     // words of the list; behind them there is padding
+    for (; own < room && place_of_word(at(own)) != padding_; ++own) left.add(place_of_word(at(own)) % BANKS);
     for (int slot = 0; !__all_sync(~0u, slot >= own); ++slot) {
       uint32_t taken = 0, bank = 0;
       bool waits = slot < own;
@@ -245,7 +249,7 @@ class SparseLists {
       }
       if (slot >= own) continue;
       int from = slot;
-      while (row_of_word(at(from)) % BANKS != bank) ++from;
+      while (place_of_word(at(from)) % BANKS != bank) ++from;
 #pragma unroll
       for (int i = 0; i < Quad<E>::PARTS; ++i) {
         const uint32_t moved = at(slot)[i];
@@ -254,7 +258,7 @@ class SparseLists {
       }
     }
   }
-  // How many words of a list there are in each bank, at most 255: digit i of all counts, a bit per bank.
+  // How many words of a list there are in each bank, at most 255. digits[i] has bit i of all counts: a bit per bank.
   struct BankCounts {
     uint32_t digits[8];
     RNNCC_DEVICE void add(uint32_t bank) {
@@ -286,15 +290,16 @@ class SparseLists {
     }
   };
 
-  static constexpr uint32_t padding_ = S::ZERO_ROW;  // the row of words without an element
+  static constexpr uint32_t padding_ = S::ZERO_PLACE;  // the place that words without an element name
   const int lane_, warp_;
   char* const partials_;
   char* const info_;
-  char* const rows_;
+  char* const operands_;
   char* const words_;
   const FusedCall<Step>* call_ = nullptr;
   const FusedTensors<Step>* own_ = nullptr;
   int head_ = 0, unit0_ = 0;
+  // Per phase: how many quads of each list lie in shared memory, and whether some elements have no room in lists.
   int shared_quads_[S::PHASES] = {};
   bool has_more_[S::PHASES] = {};
   Quad<E> held_[at_least_one(S::template Phase<S::LAST>::HELD_END)];
