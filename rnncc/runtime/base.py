@@ -166,11 +166,16 @@ class RecurrentModule(StateDicts, Regularised):
         """Give every parameter and buffer a new initial value."""
         for sizes, suffix in zip(self._sizes, self._suffixes, strict=True):
             for parameter in ordered(self.spec, bias=self.bias):
-                initialise(parameter, getattr(self, parameter.attribute + suffix), sizes)
+                initialise(parameter, self._stored(parameter.attribute + suffix), sizes)
         self._reset_masks()
         for sizes, suffix in zip(self._sizes, self._suffixes, strict=True):
             for parameter in ordered(self.spec, bias=self.bias):
-                rescale(parameter, getattr(self, parameter.attribute + suffix), sizes)
+                rescale(parameter, self._stored(parameter.attribute + suffix), sizes)
+
+    def _stored(self, name: str) -> Tensor:
+        """A parameter or buffer; where torch.nn.utils.prune makes it anew in each call, what it makes it of."""
+        original = self._parameters.get(f"{name}_orig")
+        return getattr(self, name) if original is None else original
 
     def _parameters_of(self, place: int, like: Tensor) -> dict[str, Tensor]:
         """The cell's parameters and buffers by attribute. Biases that bias=False removed are zeros."""

@@ -42,6 +42,10 @@ def resolve_sizes(
         if not ready:
             raise TypeError(f"{cell.name} needs the keyword argument {waiting[0].name}")
         waiting = [size for size in waiting if size not in ready]
+    for size in cell.sizes:
+        if size.solved is not None and not size.is_keyword and sizes[size.name] < 1:
+            group = size.name.removesuffix("__rank")
+            raise ValueError(f"{cell.name}: the rank of {group} must be at least 1; at these sizes it is 0")
     check_heads(cell, sizes)
     for constraint in cell.constraints:
         _check(constraint, sizes)

@@ -70,10 +70,14 @@ def _parameters(module: SparseWeights, groups: tuple[str, ...]) -> list[Paramete
     """The parameters of these groups. Raises TypeError, ValueError."""
     if not groups or not all(isinstance(name, str) for name in groups):
         raise TypeError(f"sparsify takes names of groups, as sparsify('R'), got: {groups!r}")
-    matrices = {p.name: p for p in ordered(module.spec, bias=True) if p.columns is not None}
+    # What the compiler names are the factors of a group of low rank.
+    matrices = {p.name: p for p in ordered(module.spec, bias=True) if p.columns is not None and "__" not in p.name}
     for name in groups:
+        if any(size.name == f"{name}__rank" for size in module.spec.sizes):
+            raise ValueError(f"sparsify: {name} of {module.spec.name} is of low rank, and takes no mask")
         if name not in matrices:
-            raise ValueError(f"sparsify: {module.spec.name} has no matrices {name!r}; it has {', '.join(matrices)}")
+            known = f"it has {', '.join(matrices)}" if matrices else "it has none that can take a mask"
+            raise ValueError(f"sparsify: {module.spec.name} has no matrices {name!r}; {known}")
     return [matrices[name] for name in dict.fromkeys(groups)]
 
 
@@ -81,7 +85,7 @@ def _mask(module: SparseWeights, parameter: ParameterSpec, suffix: str) -> Tenso
     """The mask of a parameter: that of torch.nn.utils.prune, its own, or what both keep. A parameter with neither keeps
     its elements that are not zero. Raises ValueError."""
     name = parameter.attribute + suffix
-    found = module._parameters.get(name)
+    found = (module._parameters if parameter.trained else module._buffers).get(name)
     pruning = module._buffers.get(f"{name}_mask") if f"{name}_orig" in module._parameters else None
     if found is None and pruning is None:
         raise ValueError(f"sparsify: {name} is computed from other parameters; make it a parameter again")
@@ -102,6 +106,7 @@ def _state(module: nn.Module, made_as: Any, names: list[str]) -> dict[str, Any]:
     """The contents of the layer to be made: those of `module`, with the pruning of these parameters undone. Parameters
     are the same objects, in the order in which a new layer has them."""
     state = dict(vars(module))
+    state.pop("_compiled_call_impl", None)  # `module.compile()` made it: it calls `module`
     parameters, buffers = dict(module._parameters), dict(module._buffers)
     for name in names:
         if f"{name}_orig" in parameters:

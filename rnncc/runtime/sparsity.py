@@ -32,6 +32,8 @@ class SparseWeights(nn.Module):
     _buffers: dict[str, Tensor | None]
     _suffixes: list[str]
     _sizes: list[dict[str, int]]
+    _shapes: list[dict[str, tuple[int, ...]]]
+    _parameters: dict[str, nn.Parameter | None]
     # Whether this layer warned of a mask that is clearly denser than the cell says.
     _told_denser: bool = False
     # By parameter's name and suffix: whether a mask was clearly denser when last looked at, and its marks then.
@@ -64,15 +66,37 @@ class SparseWeights(nn.Module):
         """Set to zero what masks leave out: in tensors, and in this process's part of DTensors. Tensors of other kinds
         keep it, since nothing reads it."""
         for parameter, _, suffix in self._places():
-            tensor, mask = getattr(self, parameter.attribute + suffix), self._mask(parameter, suffix)
-            if type(tensor) in (Tensor, nn.Parameter):
-                tensor.masked_fill_(~mask, 0)
-            elif (own := shard_of(tensor, mask)) is not None:
-                tensor.to_local().masked_fill_(~own, 0)
+            name, mask = parameter.attribute + suffix, self._mask(parameter, suffix)
+            tensor: Any
+            # Where torch.nn.utils.prune makes the matrix anew in each call, what it makes it of.
+            for tensor in (getattr(self, name), self._parameters.get(f"{name}_orig")):
+                if type(tensor) in (Tensor, nn.Parameter):
+                    tensor.masked_fill_(~mask, 0)
+                elif tensor is not None and (own := shard_of(tensor, mask)) is not None:
+                    tensor.to_local().masked_fill_(~own, 0)
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """See torch.nn.Module. Raises ValueError where torch.nn.utils.prune would put its mask in the place of a single
+        step's own, which has the name that prune takes."""
+        is_mask = name in self._buffers and name in {mask_name(parameter, of) for parameter, _, of in self._places()}
+        if is_mask and isinstance(tensor, Tensor) and tensor.dtype != torch.bool:
+            raise ValueError(
+                f"{self.spec.name}: {name} is a mask and must be torch.bool, got: {_said_of(tensor)}. "
+                "torch.nn.utils.prune cannot prune this matrix of a single step: prune the layer's, or call set_mask"
+            )
+        super().register_buffer(name, tensor, persistent)
+
+    def _own_mask(self, parameter: ParameterSpec, suffix: str) -> Tensor:
+        """A mask as it is registered. Raises RuntimeError where something else was put in its place."""
+        name, shape = mask_name(parameter, suffix), self._shapes[self._suffixes.index(suffix)][parameter.attribute]
+        mask = getattr(self, name)
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != shape:
+            raise RuntimeError(f"{self.spec.name}: {name} must be torch.bool {list(shape)}, got: {_said_of(mask)}")
+        return mask
 
     def _mask(self, parameter: ParameterSpec, suffix: str) -> Tensor:
         """A mask, as a tensor of this process: where it is a DTensor, the local part."""
-        mask: Any = getattr(self, mask_name(parameter, suffix))
+        mask: Any = self._own_mask(parameter, suffix)
         return mask if _distributed(mask) is None else mask.to_local()  # type: ignore[no-any-return]
 
     def _value_of(self, parameter: ParameterSpec, suffix: str) -> Tensor:
@@ -80,7 +104,7 @@ class SparseWeights(nn.Module):
         tensor: Tensor = getattr(self, parameter.attribute + suffix)
         if parameter.sparsity is None:
             return tensor
-        return torch.where(getattr(self, mask_name(parameter, suffix)), tensor, 0)
+        return torch.where(self._own_mask(parameter, suffix), tensor, 0)
 
     def set_mask(self, name: str, mask: Tensor, layer: int = 0, *, reverse: bool = False) -> None:
         """Take another mask for a sparse group (`R`), or for one of its matrices (`R_i`), of one layer and direction.
@@ -104,10 +128,10 @@ class SparseWeights(nn.Module):
             raise ValueError(f"set_mask: {self.spec.name} has no sparse weights {name!r}; {known}")
         place, shape, parameter = kept[name]
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != shape:
-            given = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else repr(mask)
-            raise ValueError(f"set_mask: the mask of {name} must be torch.bool {list(shape)}, got: {given}")
+            raise ValueError(f"set_mask: the mask of {name} must be torch.bool {list(shape)}, got: {_said_of(mask)}")
+        given = mask.reshape(place.shape).clone()  # it may be a view of the mask that it replaces
         self._zero_masked()  # an optimiser with momentum may have moved what comes back now
-        place.copy_(mask.reshape(place.shape))
+        place.copy_(given)
         self._zero_masked()
         self._look_at_density(parameter, suffix, sizes, mask)
 
@@ -183,12 +207,16 @@ class SparseWeights(nn.Module):
         of torch.nn.utils.prune become the parameter and its mask. Without a mask, elements that are not zero exist."""
         for parameter, _, suffix in self._places():
             name, mask = prefix + parameter.attribute + suffix, prefix + mask_name(parameter, suffix)
-            if f"{name}_orig" in state_dict and not hasattr(self, f"{parameter.attribute}{suffix}_orig"):
+            pruned = f"{name}_orig" in state_dict and f"{name}_mask" in state_dict
+            if pruned and not hasattr(self, f"{parameter.attribute}{suffix}_orig"):
                 kept = state_dict.pop(f"{name}_mask")
                 state_dict[name] = state_dict.pop(f"{name}_orig") * kept
                 state_dict.setdefault(mask, kept != 0)
             if mask not in state_dict and isinstance(state_dict.get(name), Tensor):
                 state_dict[mask] = state_dict[name] != 0
+            kept = state_dict.get(mask)
+            if isinstance(kept, Tensor) and kept.dtype != torch.bool:
+                state_dict[mask] = kept != 0  # `assign=True` would take it as it is
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any], *rest: Any
@@ -225,6 +253,10 @@ class SparseWeights(nn.Module):
         raise ValueError(f"there is no layer {layer}{' in the reverse direction' if reverse else ''}")
 
 
+def _said_of(mask: object) -> str:
+    return f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else repr(mask)
+
+
 def mask_name(parameter: ParameterSpec, suffix: str) -> str:
     """`weight_hh_mask_l0` of `weight_hh_l0`."""
     return f"{parameter.attribute}_mask{suffix}"
@@ -238,7 +270,10 @@ def _distributed(tensor: object) -> Any:
 
 
 def _can_be_read(mask: Tensor) -> bool:
-    """Whether a mask has values that the host may wait for."""
+    """Whether a mask has values that the host may wait for. Under torch.func's transforms it may stand for many, and
+    the eager fallback runs."""
+    if torch._C._are_functorch_transforms_active():
+        return False
     captured = mask.is_cuda and torch.cuda.is_current_stream_capturing()
     return type(mask) is Tensor and not (mask.is_meta or captured or torch.compiler.is_compiling())
 

@@ -9,8 +9,9 @@ from itertools import chain
 
 import torch
 
-from rnncc.ir.cell import Cell, Constraint
+from rnncc.ir.cell import Cell, Constraint, Size
 from rnncc.ir.dim import evaluate
+from rnncc.ir.structure import DENSER
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -82,15 +83,19 @@ def sizes_of(cell: Cell, case: Case) -> dict[str, int]:
     return sizes | {size.name: evaluate(size.solved, sizes) for size in cell.sizes if size.solved is not None}
 
 
+def free_sizes(cell: Cell) -> list[Size]:
+    """The dims that nothing else determines and a caller may give."""
+    return [size for size in cell.sizes if size.solved is None and size.name != DENSER]
+
+
 def problem_sizes(cell: Cell, num_heads: int = 1) -> dict[str, int]:
     """I, H and every dim: small sizes that meet the cell's constraints, 7 and 12 where they allow it.
 
     Raises ValueError where no small sizes meet them with so many heads."""
     for inputs, hidden, free in _candidates():
         sizes = {"I": inputs, "H": hidden, "num_heads": num_heads}
-        for size in cell.sizes:
-            if size.solved is None:
-                sizes[size.name] = size.default if size.default is not None else free
+        for size in free_sizes(cell):
+            sizes[size.name] = size.default if size.default is not None else free
         for size in cell.sizes:
             if size.solved is not None:
                 sizes[size.name] = evaluate(size.solved, sizes)

@@ -12,7 +12,7 @@ from rnncc.analysis.kinks import Branch, branches, fixed_branches
 from rnncc.ir.cell import Cell, Pointwise, value_table
 from rnncc.ir.dim import evaluate
 from rnncc.verify import reference
-from rnncc.verify.cases import Case, sizes_of
+from rnncc.verify.cases import Case, free_sizes, sizes_of
 
 # A branch (a relu, a comparison, a spike) is decided where its value lies farther from the jump than MARGIN times the
 # rounding error. Undecided steps are drawn again, for at most ROUNDS rounds, and until PATIENCE rounds in a row brought
@@ -52,7 +52,7 @@ class Problem:
                 "lengths": steps - entry % steps,
                 "reset": (step[:, None] % (2 + entry) == 1).to(dtype),
             }
-        dims = {size.name: sizes[size.name] for size in cell.sizes if size.solved is None}
+        dims = {size.name: sizes[size.name] for size in free_sizes(cell)}
         fixed_decided = False
         for seed in range(ROUNDS + 1):
             torch.manual_seed(seed)

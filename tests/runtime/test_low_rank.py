@@ -65,3 +65,10 @@ def test_a_single_step_is_the_layers() -> None:
     for row in x:
         h = step(row, h)
     torch.testing.assert_close(h, layer(x)[1][0])
+
+
+def test_a_rank_that_comes_to_nothing() -> None:
+    made = rnncc.compile("cell Few\nstate h\nweights R: lowrank(H//16)\nh[t] = tanh(W@x + R@h[t-1] + b)", "few_ranks")
+    assert made.Few(5, 32).weight_hh_u_l0.shape == (32, 2)
+    with pytest.raises(ValueError, match="Few: the rank of R must be at least 1; at these sizes it is 0"):
+        made.Few(5, 8)

@@ -70,3 +70,17 @@ def test_resets_cut_what_passes_either_way(file: str, name: str, way: str, backe
         found = list(output.split(list(lengths)))
     assert [len(part) for part in found] == [len(part) for part in expected]
     close(torch.cat(found), torch.cat(expected))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("steps", [0, T])
+def test_lengths_of_an_empty_batch(backend: str, steps: int) -> None:
+    """A tensor of no lengths has no memory."""
+    layer = layer_class("lstm", "LSTM")(IN, H, bidirectional=True, **DOUBLE, backend=backend)
+    x = torch.randn(steps, 0, IN, **DOUBLE, requires_grad=True)
+    reset = torch.zeros(steps, 0, dtype=torch.bool)
+    for marks in ({}, {"reset": reset}):
+        output, (h, c) = layer(x, lengths=torch.zeros(0, dtype=torch.int64), **marks)
+        assert output.shape == (steps, 0, 2 * H) and h.shape == c.shape == (2, 0, H)
+        output.sum().backward()
+    assert x.grad is not None and x.grad.shape == x.shape

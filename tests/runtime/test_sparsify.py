@@ -206,6 +206,32 @@ def test_a_single_step() -> None:
     torch.testing.assert_close(sparse(x[0])[0], expected, rtol=0, atol=1e-12)
 
 
+def test_a_layer_that_compile_changed() -> None:
+    """`layer.compile()` calls that layer; the sparse one runs itself, and compiles again."""
+    layer = make()
+    layer.compile(backend="eager")
+    sparse = pruned(layer).sparsify("R")
+    sparse.set_mask("R", torch.zeros(4 * H, H, dtype=torch.bool))
+    expected = copy.deepcopy(sparse)(x)[0]
+    with torch.no_grad():
+        sparse.weight_hh_l0.fill_(1)
+    assert torch.equal(sparse(x)[0], expected)
+    sparse.compile(backend="eager")
+    assert torch.equal(sparse(x)[0], expected)
+
+
+def test_a_buffer() -> None:
+    """The reservoir of a network that is not trained."""
+    torch.manual_seed(0)
+    layer = rnncc.load("leakyesn").LeakyESN(IN, H, dtype=torch.float64)
+    with torch.no_grad():
+        layer.A_l0[:, ::2] = 0
+    sparse = layer.sparsify("A")
+    assert sparse.A_l0 is layer.A_l0 and torch.equal(sparse.A_mask_l0, layer.A_l0 != 0)
+    assert not any(name.startswith("A") for name, _ in sparse.named_parameters())
+    torch.testing.assert_close(sparse(x)[0], layer(x)[0], rtol=0, atol=1e-12)
+
+
 def test_instances_of_torch_s_class() -> None:
     class Derived(nn.LSTM):
         def twice(self, given: Tensor) -> Tensor:
@@ -241,6 +267,11 @@ def test_what_cannot_become_sparse(monkeypatch: pytest.MonkeyPatch) -> None:
     typed = rnncc.compile("cell T\nstate h\nweights R: blockdiag(2)\nh[t] = tanh(W@x + R@h[t-1])", "typed").T(IN, H)
     with pytest.raises(ValueError, match=r"R of T is blockdiag\(2\): a matrix of that type takes no mask"):
         typed.sparsify("R")
+    typed = rnncc.compile("cell T\nstate h\nweights R: lowrank(2)\nh[t] = tanh(W@x + R@h[t-1])", "factors").T(IN, H)
+    with pytest.raises(ValueError, match="R of T is of low rank, and takes no mask"):
+        typed.sparsify("R")
+    with pytest.raises(ValueError, match=r"T has no matrices 'R__u'; it has W$"):
+        typed.sparsify("R__u")
     monkeypatch.setitem(sys.modules, "rnncc.driver", None)
     with pytest.raises(ValueError, match=r"`weights R: mask\(density=0.25\)` is another program, for which rnncc must"):
         pruned(layer).sparsify("R")

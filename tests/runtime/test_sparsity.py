@@ -307,3 +307,92 @@ def test_a_compiled_call_is_told_too() -> None:
     layer.set_mask("R", DENSE)
     assert torch.equal(run(x)[0], layer(x)[0])
     assert seen == [[6, 8, 0], [6, 8, 1]]
+
+
+def test_masks_of_params_and_buffers_in_a_loop() -> None:
+    """Also where no group has one."""
+    text = "cell Alone\nstate h\nbuffer A: sparse(density=0.25)\nparam V: mask\nh[t] = tanh(W@x + A@h[t-1] + V@h[t-1])"
+    layer = rnncc.compile(text, "alone").Alone(6, 8, dtype=torch.float64)
+    layer.set_mask("V", torch.rand(1, 8, 8) < 0.3)
+    h, outputs = torch.zeros(3, 8, dtype=torch.float64), []
+    for row in x:
+        h = torch.tanh(row @ layer.weight_ih_l0.T + h @ (layer.A_l0 + layer.V_l0 * layer.V_mask_l0).T)
+        outputs.append(h)
+    torch.testing.assert_close(layer(x)[0], torch.stack(outputs), rtol=0, atol=1e-12)
+    found = torch.autograd.grad(layer(x)[0].square().sum(), layer.V_l0)[0]
+    wanted = torch.autograd.grad(torch.stack(outputs).square().sum(), layer.V_l0)[0]
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+
+
+def test_an_ensemble_under_vmap() -> None:
+    """Of layers whose masks differ, as torch.func's guide makes it; and a gradient of one of them."""
+    layers = [planned_layer() for _ in range(3)]
+    for i, layer in enumerate(layers):
+        layer.set_mask("R", SPARSE.roll(i, 1))
+    values = torch.func.stack_module_state(layers)
+    base = copy.deepcopy(layers[0]).to("meta")
+
+    def run(parameters: Any, masks: Any) -> torch.Tensor:
+        output: torch.Tensor = torch.func.functional_call(base, (parameters, masks), (x,))[0]
+        return output
+
+    together = torch.func.vmap(run)(*values)
+    for found, layer in zip(together, layers, strict=True):
+        torch.testing.assert_close(found, layer(x)[0], rtol=0, atol=1e-12)
+    own = [{name: tensor[1] for name, tensor in part.items()} for part in values]
+    gradient = torch.func.grad(lambda parameters: run(parameters, own[1]).sum())(own[0])["weight_hh_l0"]
+    wanted = torch.autograd.grad(layers[1](x)[0].sum(), layers[1].weight_hh_l0)[0]
+    torch.testing.assert_close(gradient, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:Planned. the mask")
+def test_what_comes_back_in_a_pruned_layer_begins_at_zero() -> None:
+    layer = planned_layer()
+    prune.custom_from_mask(layer, "weight_hh_l0", DENSE)  # type: ignore[no-untyped-call]
+    layer.set_mask("R", SPARSE)
+    assert not layer.weight_hh_l0[~SPARSE].any() and not layer.weight_hh_l0_orig[~SPARSE].any()
+    before = layer.weight_hh_l0_orig.clone()
+    layer.set_mask("R", DENSE)
+    layer(x)
+    assert torch.equal(layer.weight_hh_l0, before)
+    layer.reset_parameters()
+    layer(x)
+    assert layer.weight_hh_l0.all()
+
+
+def test_a_mask_may_be_a_view_of_the_one_that_it_replaces() -> None:
+    layer = layer_of("MaskedLSTM")
+    before = layer.gate_masks()["R_f"].copy_(torch.rand(1, 8, 8) < 0.5).clone()
+    layer.set_mask("R_f", layer.gate_masks()["R_f"].transpose(1, 2))
+    assert torch.equal(layer.gate_masks()["R_f"], before.transpose(1, 2))
+
+
+def test_what_is_no_mask() -> None:
+    """In the buffer's place: an error that names it. In a dictionary: what is not zero exists."""
+    saved = layer_of().state_dict()
+    saved["weight_hh_mask_l0"] = saved["weight_hh_mask_l0"] * 0.5
+    for assign in (False, True):
+        layer = layer_of()
+        layer.load_state_dict(saved, assign=assign)
+        assert torch.equal(layer(x)[0], layer_of()(x)[0])
+    for wrong in (torch.ones(8, dtype=torch.bool), torch.ones(32, 8), None):
+        layer = layer_of()
+        layer._buffers["weight_hh_mask_l0"] = wrong
+        with pytest.raises(RuntimeError, match=r"SparseLSTM: weight_hh_mask_l0 must be torch.bool \[32, 8\], got: "):
+            layer(x)
+    with pytest.raises(ValueError, match=r"weight_hh_mask_l0 is a mask and must be torch\.bool, got: torch\.uint8"):
+        layer.register_buffer("weight_hh_mask_l0", torch.ones(32, 8, dtype=torch.uint8))
+    normed = nn.utils.spectral_norm(nn.LSTM(6, 8), "weight_hh_l0")
+    with pytest.raises(RuntimeError, match=r'Unexpected key.*"weight_hh_l0_orig", "weight_hh_l0_u"'):
+        layer_of("MaskedLSTM").load_state_dict(normed.state_dict())
+
+
+def test_a_single_step_with_a_mask_is_not_pruned() -> None:
+    """torch.nn.utils.prune would put its mask in the place of the step's own. The step stays as it was."""
+    step = package().SparseLSTMCell(6, 8, dtype=torch.float64)
+    before, mask = step(x[0])[0], step.weight_hh_mask.clone()
+    with pytest.raises(ValueError, match=r"weight_hh_mask is a mask.*cannot prune this matrix of a single step"):
+        prune.random_unstructured(step, "weight_hh", 0.5)  # type: ignore[no-untyped-call]
+    assert torch.equal(step.weight_hh_mask, mask) and torch.equal(step(x[0])[0], before)
+    assert isinstance(step.weight_hh, nn.Parameter)
+    assert torch.equal(step.sparsify("R")(x[0])[0], before)

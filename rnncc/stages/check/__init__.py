@@ -96,6 +96,7 @@ def _states_written(symbols: Symbols, resolved: Resolved, report: Report) -> Non
 
 def _typed(decl: CellDecl, symbols: Symbols, resolved: Resolved, shapes: Shapes, output: str) -> Typed:
     values, constants = shapes.values, symbols.constants.items()
+    types = [*symbols.groups.values(), *(param.type for param in symbols.params.values())]
     return Typed(
         name=decl.name,
         inputs=tuple(
@@ -116,7 +117,7 @@ def _typed(decl: CellDecl, symbols: Symbols, resolved: Resolved, shapes: Shapes,
             Size(name, default, shapes.solved.get(name), span) for name, (default, span) in symbols.dims.items()
         )
         + tuple(Size(made.size, None, made.rank, symbols.spans[name]) for name, made in symbols.low_rank.items())
-        + ((Size(DENSER, 0),) if any(type_.sparsity for type_ in symbols.groups.values()) else ()),
+        + ((Size(DENSER, 0),) if any(type_.sparsity for type_ in types) else ()),
         constants=tuple(Constant(name, c.value, name in symbols.statics.shaping, c.span) for name, c in constants),
         groups=tuple(
             Group(name, type_, symbols.spans.get(written(name), NOWHERE)) for name, type_ in symbols.groups.items()

@@ -70,7 +70,11 @@ def _sparsity(written: TypeDecl, statics: Statics, report: Report) -> Sparsity:
         report.error("RNN227", f"'{name}' takes a density", written.span, help=example)
         return Sparsity(1.0, drawn=drawn)
     density, block = 1.0, 1
+    given_before: set[str] = set()
     for keyword, value in written.keywords:
+        if keyword in given_before:
+            report.error("RNN227", f"the argument '{keyword}' of '{name}' is given twice", value.span)
+        given_before.add(keyword)
         if isinstance(value, Lambda):
             report.error("RNN227", f"'{keyword}' is a number", value.span, help=example)
             continue

@@ -76,16 +76,18 @@ class _Packer:
                     self.report.error("RNN224", message, (spans or [self.origin(parameter.name)])[0])
 
     def check_attributes(self, parameters: list[Parameter]) -> None:
-        """Each parameter becomes an attribute of the module, under a name that nothing else there has."""
+        """Each parameter becomes an attribute of the module, under a name that nothing else there has.
+        So does each mask."""
+        made = [(p.name, p.attribute, f"'{p.name}'") for p in parameters]
+        made += [(p.name, f"{p.attribute}_mask", f"the mask of '{p.name}'") for p in parameters if p.sparsity]
         taken: dict[str, str] = {}
-        for parameter in parameters:
-            name, attribute = parameter.name, parameter.attribute
+        for name, attribute, said in made:
             if reserved_attribute(attribute):
                 message = f"no parameter can be called '{attribute}': every torch module has that name, or keeps it"
             elif attribute in taken:
-                message = f"'{name}' would be the module's '{attribute}', which '{taken[attribute]}' is already"
+                message = f"{said} would be the module's '{attribute}', which {taken[attribute]} is already"
             else:
-                taken[attribute] = name
+                taken[attribute] = said
                 continue
             self.report.error("RNN217", message, self.origin(name), "a reserved name", "choose another name")
 

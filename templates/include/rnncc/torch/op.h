@@ -313,7 +313,7 @@ class Run {
     } else {
       restart[0] = T(0);
     }
-    if (length) {
+    if (lengths) {  // those of an empty batch have no memory
       for (int64_t t = 0; t < steps; ++t)
         for (int64_t b = 0; b < batch; ++b) active[t * batch + b] = t < length[b] ? T(1) : T(0);
     } else {
