@@ -20,8 +20,6 @@ from torch import Tensor
 CHECKED_STEPS, MOST_WRONG = 12, 0.02
 DTYPE = torch.bfloat16
 
-Forward = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor]
-
 
 class WrongError(Exception):
     """A kernel's result is not that of float32."""
@@ -76,9 +74,13 @@ class Numbers:
 
 
 def op_of(case: SparseCase) -> tuple[Any, Any]:
-    """The functional op that runs a case, and its layer's class."""
-    module, name = import_module(package_name(case.shape)), cell_name(case)
-    return getattr(module, name.lower()), getattr(module, name)
+    """The functional op that runs a case, and its layer's class. Raises ValueError where no package has them."""
+    package, name = package_name(case.shape), cell_name(case)
+    try:
+        module = import_module(package)
+        return getattr(module, name.lower()), getattr(module, name)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise ValueError(f"no package {package} with {name} was built: {error}") from error
 
 
 def run_op(case: SparseCase, inputs: Sequence[Tensor]) -> Tensor:

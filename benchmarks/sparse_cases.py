@@ -27,7 +27,7 @@ GATES = {"lstm": 4, "elman": 1}
 DENSITIES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 FEW_DENSITIES = (0.01, 0.05, 0.1, 0.3)
 # By batch: the densities at each hidden size. At 8192 units there is room for the first two, and a dense step is long.
-CROSSOVER = {
+CROSSOVER: dict[int, dict[int, tuple[float, ...]]] = {
     4: {1024: DENSITIES, 2048: DENSITIES, 4096: DENSITIES, 8192: DENSITIES[:3]},
     16: dict.fromkeys((1024, 2048, 4096), FEW_DENSITIES),
 }

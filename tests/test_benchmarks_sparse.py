@@ -127,6 +127,14 @@ def test_results_are_compared(shape: tuple[Any, ...], sparse: Any, cases: Any, m
         monkeypatch.setattr(calls, "op_of", lambda case: (module.some, module.Some))
 
 
+def test_a_package_that_was_not_built_is_named(sparse: Any, cases: Any) -> None:
+    calls = import_module("sparse_calls")
+    case = cases.case_of_shape("rnncc", cases.Shape("lstm", 1024, 4, 0.1), "fw")
+    with pytest.raises(ValueError, match="no package sparse_bench_lstm_4 with Rnncc_sparse_density_0_1 was built"):
+        calls.op_of(case)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_the_loop_of_csr_products_is_the_cell(sparse: Any, cases: Any) -> None:
     calls, shape = import_module("sparse_calls"), cases.Shape("lstm", 32, 2, 0.25)
     numbers = calls.Numbers(shape, "cpu")
