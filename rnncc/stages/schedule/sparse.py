@@ -33,7 +33,7 @@ _ENTRIES = (4, 8)  # of a group, in each turn
 _TURNS = (1, 2)
 _QUAD = 4  # words
 _STAGED = (1, 2, 4, 6, 8, 10, 12)
-_MOST_HELD = 12  # quads per thread in registers
+_MOST_HELD, _MOST_SHARED = 12, 63  # quads per thread in registers, and in shared memory
 _POLLED = 4  # pieces of 16 bytes that a lane asks for at a time
 _MOST_PLACES = 1 << 16  # of operands in shared memory: a word names one in 16 bits
 # Registers per thread besides the words that it holds: while it polls, without the pieces that it asks for; while it
@@ -41,6 +41,9 @@ _MOST_PLACES = 1 << 16  # of operands in shared memory: a word names one in 16 b
 _POLL_REGISTERS, _PRODUCT_REGISTERS, _PHASE_REGISTERS, _TURN_REGISTERS, _OPERAND_REGISTERS = 54, 72, 6, 6, 5
 # A row has about as many elements as the density says. Lists have room for so many hundredths of that number.
 _ROOM = 103
+# Where shared memory is left, lists have room for up to so many hundredths more. A mask that magnitudes have chosen has
+# more elements in some rows and columns than in others, and what has no room is read from memory at every step.
+_SPARE = 30
 
 
 def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
@@ -91,6 +94,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     shape: list[Operand] = []
     own = iter(quads)
     shared_quads: list[Operand] = []
+    places: list[int] = []  # of these numbers in the shape
     for phase in facts.phases:
         if not phase.operands:
             shape += [0, 0]
@@ -98,6 +102,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         needed_quads = next(own)
         own_held = minimum(needed_quads - 1, left)
         left = left - own_held
+        places.append(len(shape) + 1)
         shape += [own_held, needed_quads - own_held]
         shared_quads.append(needed_quads - own_held)
     model.require(left == 0, because="held: no more quads than there are")
@@ -139,6 +144,11 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         + traffic_bytes
     )
     require_shared(model, shared_bytes, target)
+    left_bytes: Expression = target.shared_bytes - shared_bytes
+    for number, (own_quads, in_shared) in enumerate(zip(quads, shared_quads, strict=True)):
+        more = minimum(ceil_div(_SPARE * own_quads, 100), left_bytes // quad_bytes, _MOST_SHARED - in_shared)
+        left_bytes = left_bytes - quad_bytes * more
+        shape[places[number]] = in_shared + more
 
     group = minimum(turns * entries, by(unit_blocks, _UNIT_BLOCKS, lambda u: share(problem.batch, seats(u))))
     readers = problem.heads * ctas * ceil_div(problem.batch, group)
@@ -181,7 +191,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         },
         ctas=ctas,
         threads=32 * _WARPS,
-        shared_bytes=shared_bytes,
+        shared_bytes=target.shared_bytes - left_bytes,
         registers=registers_of(_WARPS),
         group_batch=turns * entries,
         launch_batch=launch_batch,

@@ -181,10 +181,19 @@ class SparseLists {
     const uint32_t quads = most;
     shared_quads_[P] = ::max(int(quads) - Phase::HELD, 0);
     if (threadIdx.x < Phase::ROWS) {
-      uint32_t first = 0;
-      const uint32_t each = S::LISTS / Phase::ROWS;
-      for (int r = 0; r < row && !has_more_[P]; ++r) first += lists_of(r, quads);
-      info<P>(row) = has_more_[P] ? row * each << 16 | each : first << 16 | lists_of(row, quads);
+      uint32_t first = 0, end = 0;
+      if (has_more_[P]) {
+        // Each row has a list, and the others are shared out in proportion.
+        uint64_t sooner = 0, all = 0;
+        for (int r = 0; r < Phase::ROWS; ++r) sooner += r < row ? totals[r] : 0, all += totals[r];
+        const auto begin_of = [&](int r, uint64_t words) { return r + words * (S::LISTS - Phase::ROWS) / all; };
+        first = uint32_t(begin_of(row, sooner));
+        end = uint32_t(begin_of(row + 1, sooner + totals[row]));
+      } else {
+        for (int r = 0; r < row; ++r) first += lists_of(r, quads);
+        end = first + lists_of(row, quads);
+      }
+      info<P>(row) = first << 16 | (end - first);
       first_unlisted<P>(row) = Phase::TERMS;
     }
     __syncthreads();
