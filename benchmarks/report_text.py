@@ -22,7 +22,7 @@ COMMANDS = {
     "gpu_cells": "gpu_cells.py",
     "gpu_flashrnn": "gpu_flashrnn.py",
     "gpu_model": "gpu_model.py",
-    "sparse_training": "sparse_training.py --hidden 128 --steps 1000 --lr 3e-3 --validation 65536",
+    "sparse_training": "sparse_training.py",
     "gpu_scan": "gpu_scan.py --only targets",
     "gpu_scan_peers": "gpu_scan.py",
     "gpu_scan_newton": "gpu_scan.py --only newton",
