@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rnncc.constrint import Infeasible
-from rnncc.ir.family import SPARSE
+from rnncc.ir.family import GRID, SPARSE
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
@@ -78,6 +78,25 @@ def test_a_sparse_kernel_is_chosen_where_it_is_the_quickest() -> None:
     assert SPARSE not in {kernel.family for kernel in schedule(loop, Problem(512, 1, "bf16"), H200).kernels}
     large = schedule(loop, Problem(4096, 1, "bf16", 4), H200).kernel_for(4)
     assert large is not None and large.family is SPARSE
+
+
+def test_kernels_for_dense_matrices_are_there_too() -> None:
+    """Masks may become denser. And where a dense kernel is about as quick, there is no sparse one: how long that takes
+    depends on the mask."""
+    problem = Problem(2048, 1, "bf16", 4)
+
+    def backward(density: float) -> FusedLoop:
+        text = LSTM.replace("density=0.1", f"density={density}")
+        found = compile_cells(Request(Source("own.rnn", text), "own"), "lower").plans[0].loops[0].fused_backward
+        assert isinstance(found, FusedLoop)
+        return found
+
+    few, many = (schedule(backward(density), problem, H200) for density in (0.02, 0.1))
+    taken = few.kernel_for(4)
+    assert taken is not None and taken.family is SPARSE
+    grids = [[kernel for kernel in found.kernels if kernel.family is GRID] for found in (few, many)]
+    assert grids[0] == grids[1] != []
+    assert SPARSE in {each.family for each in many.rejected}
 
 
 def test_what_has_no_room_is_said() -> None:

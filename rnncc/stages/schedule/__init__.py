@@ -11,7 +11,7 @@ docs/design.md lists them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -40,6 +40,8 @@ REASON_LIMITS = Limits(nodes=200, steps=1_000)
 # A fused kernel must be expected to take at most this part of the alternating kernel's time. Otherwise it is not worth
 # its compilation, and the estimates are not more accurate than that.
 WORTH = 0.9
+# The same of a kernel for matrices that are mostly zeros, and of all other kernels.
+SPARSE_WORTH = 0.85
 _LARGE = 256  # a large batch
 # The numbers of launches at which a kernel is compared with those that take any batch.
 _LAUNCHES = (2, 8, 256)
@@ -89,13 +91,12 @@ def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> Found:
 
     search = _Search(known, problem, target)
     families = families_for(known)
-    answer = search.solve(problem.batch, families)
-    best = answer.quickest
-    # Where no family is quick at the planned batch, one may be at a small batch.
-    first = answer if best or problem.batch <= TILE_BATCH else search.solve(TILE_BATCH, families)
-    larger = _with_a_large_one(tuple(_for_larger_batches(first, search)), first, search)
-    groups = next((kernel for kernel in larger if kernel.launch_batch is None), None)
-    kernels = _of_use(_again(kernel, groups, search) for kernel in larger)
+    answer, kernels = _for_all_batches(families, search)
+    if any(kernel.family.for_zeros for kernel in kernels):
+        # Masks may be denser than planned, or so uneven that a kernel for zeros is slow. So the others are there, too.
+        _, dense = _for_all_batches([family for family in families if not family.for_zeros], search)
+        for_zeros = (kernel for kernel in kernels if kernel.family.for_zeros)
+        kernels = (*(kernel for kernel in for_zeros if _saves_time(kernel, dense, search)), *dense)
     if stepwise_takes(loop, problem):
         kernels = (*kernels, *_by_steps(kernels, search))
     found = Schedule(kernels, alternating, answer.rejected, answer.nodes)
@@ -103,12 +104,34 @@ def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> Found:
     if taken is not None:
         # If the kernel needs several launches, its family was rejected above, where the whole batch had to run at once.
         others = tuple(entry for entry in found.rejected if entry.family is not taken.family)
+        quickest = answer.quickest
+        if quickest is not None and quickest.family is not taken.family:
+            others = (*others, Rejected(quickest.family, quickest.step_us, ()))
         found = replace(
             found,
             step_us=round(step_us(known, taken, problem, target), 3),
             rejected=(*others, Rejected(ALTERNATING, alternating, ())),
         )
     return Found(found, answer.proofs)
+
+
+def _for_all_batches(families: Sequence[Family], search: _Search) -> tuple[_Answer, tuple[FusedSchedule, ...]]:
+    """The answer for the planned batch, and the kernels of these families for all batches."""
+    batch = search.problem.batch
+    answer = search.solve(batch, families)
+    # Where no family is quick at the planned batch, one may be at a small batch.
+    first = answer if answer.quickest or batch <= TILE_BATCH else search.solve(TILE_BATCH, families)
+    larger = _with_a_large_one(tuple(_for_larger_batches(first, search)), first, search)
+    groups = next((kernel for kernel in larger if kernel.launch_batch is None), None)
+    return answer, _of_use(_again(kernel, groups, search) for kernel in larger)
+
+
+def _saves_time(kernel: FusedSchedule, dense: Sequence[FusedSchedule], search: _Search) -> bool:
+    """Whether a kernel for matrices that are mostly zeros is expected to be clearly quicker than all others, at the
+    largest batch of a launch: how long it takes depends on the mask."""
+    assert kernel.launch_batch is not None
+    planned = [us for other in dense if (us := other.planned_us(kernel.launch_batch)) is not None]
+    return kernel.pass_us <= SPARSE_WORTH * min([*planned, search.alternating_us(kernel.launch_batch)])
 
 
 def _for_larger_batches(answer: _Answer, search: _Search) -> Iterator[FusedSchedule]:
