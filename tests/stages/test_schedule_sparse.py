@@ -37,6 +37,14 @@ def loop_of(text: str) -> FusedLoop:
     return loop
 
 
+def backward_of(density: float) -> FusedLoop:
+    """The LSTM's backward loop."""
+    text = LSTM.replace("density=0.1", f"density={density}")
+    loop = compile_cells(Request(Source("own.rnn", text), "own"), "lower").plans[0].loops[0].fused_backward
+    assert isinstance(loop, FusedLoop)
+    return loop
+
+
 def sparse_kernel(loop: FusedLoop, problem: Problem, **tiles: int) -> FusedSchedule:
     """The kernel of these tiles."""
     draft = sparse(facts_of(loop, problem.dtype), problem, H200)
@@ -84,19 +92,19 @@ def test_kernels_for_dense_matrices_are_there_too() -> None:
     """Masks may become denser. And where a dense kernel is about as quick, there is no sparse one: how long that takes
     depends on the mask."""
     problem = Problem(2048, 1, "bf16", 4)
-
-    def backward(density: float) -> FusedLoop:
-        text = LSTM.replace("density=0.1", f"density={density}")
-        found = compile_cells(Request(Source("own.rnn", text), "own"), "lower").plans[0].loops[0].fused_backward
-        assert isinstance(found, FusedLoop)
-        return found
-
-    few, many = (schedule(backward(density), problem, H200) for density in (0.02, 0.1))
+    few, many = (schedule(backward_of(density), problem, H200) for density in (0.02, 0.1))
     taken = few.kernel_for(4)
     assert taken is not None and taken.family is SPARSE
     grids = [[kernel for kernel in found.kernels if kernel.family is GRID] for found in (few, many)]
     assert grids[0] == grids[1] != []
     assert SPARSE in {each.family for each in many.rejected}
+
+
+@pytest.mark.parametrize(("density", "head_dim"), [(0.1, 2304), (0.05, 4096)])
+def test_a_backward_loop_has_its_kernel(density: float, head_dim: int) -> None:
+    """It takes four operands, where the forward loop takes one."""
+    kernel = sparse_kernel(backward_of(density), Problem(head_dim, 1, "bf16", 4))
+    assert kernel.group_batch == 4 and kernel.shared_bytes <= H200.shared_bytes
 
 
 def test_what_has_no_room_is_said() -> None:

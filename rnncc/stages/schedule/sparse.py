@@ -131,9 +131,9 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     info_bytes = 8 * 8 * unit_blocks * sum(phase.sums for phase in products)
     quad_bytes = _LISTS * 8 * element.size
     traffic_bytes = by(
-        4 * unit_blocks + turns,
-        range(4 * max(_UNIT_BLOCKS) + 4),
-        lambda key: facts.traffic_bytes(key // 4, 8 * (key % 4)),
+        4 * unit_blocks + turns * entries // 4 - 1,
+        range(4, 4 * max(_UNIT_BLOCKS) + 4),
+        lambda key: facts.traffic_bytes(key // 4, 4 * (key % 4 + 1)),
     )
     shared_bytes = (
         partial_bytes

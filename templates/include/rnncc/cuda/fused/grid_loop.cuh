@@ -61,7 +61,7 @@ struct GridLayout {
   static constexpr int ITEMS = UNIT_BLOCKS * ENTRY_TILES * TURNS, OWNED = ceil_div(ITEMS, K_WARPS);
   static constexpr int AHEAD = 4;
   static constexpr int RECEIVED_BYTES = OfPhase<LAST>::MOST_RECEIVED;
-  using Memory = Traffic<Step, H, UNITS, TURNS * ENTRY_TILES * 8, THREADS, LANE_ENTRIES>;
+  using Memory = Traffic<Step, H, UNITS, TURNS * ENTRY_TILES * LANE_ENTRIES, THREADS, LANE_ENTRIES>;
   static_assert(H % 8 == 0);
 };
 

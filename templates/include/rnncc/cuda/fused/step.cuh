@@ -73,7 +73,7 @@ struct Item {
   using R = typename RowElement<E, Step::ROW_FLOAT != 0>::type;
   R row_now[2][at_least_one(Step::ROW_READS)] = {}, row_next[2][at_least_one(Step::ROW_READS)] = {};  // two steps
 
-  // The item has the CTA's units from `own_unit` on, and its rows of entries from `own_row` on.
+  // The item has the CTA's units from `own_unit` on, and its entries from `own_row` on, where each tile counts as 8.
   RNNCC_DEVICE void begin(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Traffic& traffic,
                           const Seat& seat, int first_unit, int own_unit, int own_row) {
     const int lane = threadIdx.x % 32, in_tile = lane % 4 * 2, cta_unit = own_unit + lane / 4;
@@ -86,8 +86,10 @@ struct Item {
       has_unit[w] = unit < head_dim_of<Step, H>(call, w);
     }
     entry = seat.first_entry + group_entry;
-    e_row = traffic.shared + (own_row + in_tile) * In::E_ROW + cta_unit * 2;
-    float_row = traffic.shared + (own_row + in_tile) * In::FLOAT_ROW + cta_unit * 4;
+    // Lanes whose entries a tile does not have read others' rows, and write none.
+    const int row = own_row / 8 * Traffic::LANE_ENTRIES + in_tile % Traffic::LANE_ENTRIES;
+    e_row = traffic.shared + row * In::E_ROW + cta_unit * 2;
+    float_row = traffic.shared + row * In::FLOAT_ROW + cta_unit * 4;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       has_entry[j] = in_tile + j < Traffic::LANE_ENTRIES && group_entry + j < seat.entries && unit < H;
@@ -211,11 +213,12 @@ struct Item {
   template <int S>
   RNNCC_DEVICE void put_down(const FusedTensors<Step>& own, int t, const float (&write)[2][written<Step>]) const {
     const uint32_t begin = Traffic::WRITTEN + (t & 1) * Out::BYTES;
+    const bool has_row = Traffic::LANE_ENTRIES == 8 || threadIdx.x % 4 * 2 < Traffic::LANE_ENTRIES;
 #pragma unroll
     for (int w = 0; w < Step::WRITES; ++w)
 #pragma unroll
       for (int j = 0; j < 2; ++j)
-        if (!has(writes_of<Step, S>, w))
+        if (!has(writes_of<Step, S>, w) || !has_row)
           continue;
         else if (has(float_writes<Step>, w))
           *reinterpret_cast<float*>(float_row + (begin + Out::offset(w) + j * Out::FLOAT_ROW)) = write[j][w];

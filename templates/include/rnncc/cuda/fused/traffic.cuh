@@ -39,7 +39,7 @@ struct Piece {
 // steps ahead into a ring, whose barriers count the threads. Writes leave once all threads have put their values down.
 // (The bulk copy engine is no help: it needs some 50 ns for each of these short rows.)
 //
-// There are rows for tiles of 8 entries, of which only the first LANE_ENTRIES may exist.
+// A tile is for 8 entries. Where only the first LANE_ENTRIES of them may exist, it has rows for those alone.
 template <class Step, int H, int UNITS, int ENTRIES, int THREADS, int LANE_ENTRIES_ = 8>
 struct Traffic {
   static constexpr int LANE_ENTRIES = LANE_ENTRIES_;
@@ -133,7 +133,6 @@ struct Traffic {
                                  int first_unit, const Seat& seat) {
     const int index = (THREADS - 32 - threadIdx.x / 32 * 32 + threadIdx.x % 32) + THREADS * i;
     const int row = index / at_least_one(R::PER_ENTRY), in_entry = index % at_least_one(R::PER_ENTRY);
-    const int entry = row / 8 * LANE_ENTRIES + row % 8;
     Piece piece = {};
     int head_dim = head_dim_of<Step, H>(call, width_of<Step, VALUE>(0));
 #pragma unroll
@@ -145,8 +144,8 @@ struct Traffic {
     const bool is_float = has(FLOATS, piece.tensor);
     const int part = in_entry - R::before(piece.tensor), unit = first_unit + part * (is_float ? 4 : 8);
     const Place& place = places[piece.tensor];
-    piece.exists = index < R::ALL && row % 8 < LANE_ENTRIES && entry < seat.entries && unit < head_dim && place.base;
-    const OwnRows rows = own_rows<Step>(call, own.descending, seat.first_entry + (piece.exists ? entry : 0));
+    piece.exists = index < R::ALL && row < seat.entries && unit < head_dim && place.base;
+    const OwnRows rows = own_rows<Step>(call, own.descending, seat.first_entry + (piece.exists ? row : 0));
     piece.steps = rows.steps;
     piece.row_offset = R::offset(piece.tensor) + row * (is_float ? R::FLOAT_ROW : R::E_ROW) + part * 16;
     piece.at =
