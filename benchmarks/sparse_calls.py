@@ -62,7 +62,7 @@ class Numbers:
         return [each.detach().requires_grad_(trained) for each in (stream, *self.weights, *zeros)]
 
     def gradient(self, steps: int) -> Tensor:
-        """That of the output, [T, B, H]."""
+        """The gradient of the output, [T, B, H]."""
         return self._normal(steps, self.shape.batch, self.shape.hidden).to(self.dtype)
 
     def matrix(self, weights: Sequence[Tensor]) -> Tensor:

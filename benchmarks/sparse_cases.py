@@ -173,5 +173,5 @@ def everybody(shape: Shape) -> Iterator[SparseCase]:
 
 
 def case_of_shape(who: str, shape: Shape, run: str) -> SparseCase:
-    """A case. Of torch's loop a few steps tell as much."""
+    """A case. A few steps of torch's loop tell as much."""
     return SparseCase(who=who, run=run, steps=LOOP_STEPS if who == "csr" else STEPS, **asdict(shape))
