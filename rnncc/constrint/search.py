@@ -27,6 +27,12 @@ class Search:
 
     def solutions(self) -> Iterator[tuple[int, ...]]:
         """The values of the user's variables, solution by solution. Raises WrongAnswer if one is none."""
+        for values in self.leaves():
+            self.verify(values)
+            yield values
+
+    def leaves(self) -> Iterator[tuple[int, ...]]:
+        """The same as propagation leaves them, not verified."""
         domains, count = self.store.domains, self.store.program.user_variable_count
         if not self.consistent():
             return
@@ -35,9 +41,7 @@ class Search:
         while True:
             choice = self.choose()
             if choice is None:
-                values = tuple(domain[0] for domain in domains[:count])
-                self.verify(values)
-                yield values
+                yield tuple(domain[0] for domain in domains[:count])
             else:
                 path.append(self.children(*choice))
             while path and next(path[-1], self) is self:
