@@ -12,11 +12,12 @@
 It knows nothing of what its numbers mean and imports only the standard library. See docs/constrint.md.
 """
 
-from rnncc.constrint.errors import ConstrintError, LimitReached, ModelError
+from rnncc.constrint.errors import ConstrintError, LimitReached, ModelError, WrongAnswer
 from rnncc.constrint.explain import Conflict, Infeasible, Part
 from rnncc.constrint.expr import (
     Constraint,
     Expression,
+    Requirement,
     Variable,
     all_of,
     any_of,
@@ -34,7 +35,7 @@ from rnncc.constrint.expr import (
 )
 from rnncc.constrint.model import Model
 from rnncc.constrint.order import Branch, ascending, descending, preferring, towards
-from rnncc.constrint.problem import Requirement, Solution
+from rnncc.constrint.problem import Solution
 from rnncc.constrint.store import Limits
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "Requirement",
     "Solution",
     "Variable",
+    "WrongAnswer",
     "all_of",
     "any_of",
     "ascending",

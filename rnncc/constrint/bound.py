@@ -60,9 +60,9 @@ class Minimisation(Search):
         )
         super().__init__(bounded, (*owners, _BETTER), decisions, meter)
 
-    def solutions(self) -> Iterator[tuple[int, ...]]:
-        """The values of the user's variables, each solution better than the one before."""
-        for values in super().solutions():
+    def leaves(self) -> Iterator[tuple[int, ...]]:
+        """The values of the user's variables, each solution better than the one before, not verified."""
+        for values in super().leaves():
             self.improve.best = self.bounds()
             yield values
 
@@ -109,9 +109,15 @@ def minimum(
     """
     run = Minimisation(program, owners, decisions, objectives, meter)
     best: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    reached: LimitReached | None = None
     try:
-        for values in run.solutions():
+        for values in run.leaves():
             best = values, run.bounds()
     except LimitReached as limit:
-        raise LimitReached(str(limit), best and best[0]) from None
+        reached = LimitReached(str(limit), best and best[0])
+    # Only the last needs to be verified: those before it have excluded nothing as good as the last.
+    if best is not None:
+        run.verify(best[0])
+    if reached is not None:
+        raise reached
     return best

@@ -1,4 +1,7 @@
-"""What can go wrong: a model that makes no sense, and a search that was cut short. Infeasibility is in `explain`."""
+"""What can go wrong: a model that makes no sense, a search that was cut short, a mistake of the solver.
+
+Infeasibility is in `explain`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,10 @@ class ConstrintError(Exception):
 
 class ModelError(ConstrintError):
     """The model itself is wrong: an empty domain, a divisor that may be zero, a value beyond 2**62."""
+
+
+class WrongAnswer(ConstrintError):
+    """The search took for a solution what is none: a mistake in this package, never in the model."""
 
 
 class LimitReached(ConstrintError):

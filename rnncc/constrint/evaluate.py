@@ -42,38 +42,52 @@ COMPARISONS: dict[str, Callable[[int, int], bool]] = {
 }
 
 
-def value(expression: Node, values: Sequence[int]) -> int:
-    """The value of an expression, given the values of the variables by their index."""
+def value(expression: Node, values: Sequence[int], known: dict[Node, int] | None = None) -> int:
+    """The value of an expression, given the values of the variables by their index.
+
+    `known` keeps the values of expressions, so that what several share is evaluated once.
+    """
+    if known is None:
+        known = {}
+    found = known.get(expression)
+    if found is None:
+        found = known[expression] = _value(expression, values, known)
+    return found
+
+
+def _value(expression: Node, values: Sequence[int], known: dict[Node, int]) -> int:
     match expression:
         case Constant(number):
             return number
         case Variable(_, index, _):
             return values[index]
         case Apply("min" | "max" as operator, arguments):
-            return OPERATORS[operator]([value(argument, values) for argument in arguments])
+            return OPERATORS[operator]([value(argument, values, known) for argument in arguments])
         case Apply(operator, (left, right)):
-            return OPERATORS[operator](value(left, values), value(right, values))
+            return OPERATORS[operator](value(left, values, known), value(right, values, known))
         case Apply(operator, arguments):
             raise ModelError(f"{operator} takes two arguments, not {len(arguments)}")
         case Lookup(key, table):
-            return dict(table)[value(key, values)]
+            return dict(table)[value(key, values, known)]
         case Truth(constraint):
-            return int(holds(constraint, values))
+            return int(holds(constraint, values, known))
         case _:
             assert_never(expression)
 
 
-def holds(constraint: Relation, values: Sequence[int]) -> bool:
-    """Whether a constraint holds, given the values of the variables by their index."""
+def holds(constraint: Relation, values: Sequence[int], known: dict[Node, int] | None = None) -> bool:
+    """Whether a constraint holds, given the values of the variables by their index; `known` as in `value`."""
+    if known is None:
+        known = {}
     match constraint:
         case Comparison(operator, left, right):
-            return COMPARISONS[operator](value(left, values), value(right, values))
+            return COMPARISONS[operator](value(left, values, known), value(right, values, known))
         case Table(expressions, rows, allowed):
-            return (tuple(value(expression, values) for expression in expressions) in rows) == allowed
+            return (tuple(value(expression, values, known) for expression in expressions) in rows) == allowed
         case Conjunction(parts):
-            return all(holds(part, values) for part in parts)
+            return all(holds(part, values, known) for part in parts)
         case Disjunction(parts):
-            return any(holds(part, values) for part in parts)
+            return any(holds(part, values, known) for part in parts)
         case _:
             assert_never(constraint)
 

@@ -15,9 +15,9 @@ from rnncc.constrint import evaluate, text
 from rnncc.constrint.bound import minimum
 from rnncc.constrint.domain import describe
 from rnncc.constrint.errors import ConstrintError, LimitReached
-from rnncc.constrint.expr import Comparison, Expression, Variable, as_expression, maximum
+from rnncc.constrint.expr import Comparison, Expression, Requirement, Variable, as_expression, maximum
 from rnncc.constrint.order import ascending
-from rnncc.constrint.problem import Lowered, Problem, Requirement
+from rnncc.constrint.problem import Lowered, Problem
 from rnncc.constrint.search import Search
 from rnncc.constrint.store import Limits, Meter
 

@@ -181,6 +181,18 @@ class Disjunction(Constraint):
 Relation: TypeAlias = Union[Comparison, Table, "Conjunction", "Disjunction"]
 
 
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A constraint, what to call it, and why it must hold."""
+
+    name: str
+    reason: str
+    constraint: Relation
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}" if self.reason else self.name
+
+
 def as_expression(value: object) -> Node:
     """An operand as a tree; a constraint counts as 1 or 0 only through `truth`."""
     if isinstance(value, Constant | Variable | Apply | Lookup | Truth):

@@ -27,6 +27,7 @@ from rnncc.constrint.expr import (
     Lookup,
     Node,
     Relation,
+    Requirement,
     Table,
     Truth,
     Variable,
@@ -80,10 +81,11 @@ class Lowering:
         # A model uses many of its expressions several times. (Their hashes are their identities, so none are compared.)
         self.forms: dict[Node, Form] = {}
 
-    def program(self) -> Program:
-        """What has been lowered so far."""
+    def program(self, requirements: tuple[Requirement, ...]) -> Program:
+        """What has been lowered so far. Owners are positions in `requirements`."""
         owners, defined = tuple(self.owners), tuple(self.defined)
-        return Program(tuple(self.domains), self.user_variable_count, tuple(self.propagators), owners, defined)
+        domains, propagators = tuple(self.domains), tuple(self.propagators)
+        return Program(domains, self.user_variable_count, propagators, owners, defined, requirements)
 
     # Requirements
 

@@ -10,7 +10,7 @@ from rnncc.constrint import order as orders
 from rnncc.constrint import text
 from rnncc.constrint.bound import minimum
 from rnncc.constrint.domain import LARGEST
-from rnncc.constrint.errors import ModelError
+from rnncc.constrint.errors import ModelError, WrongAnswer
 from rnncc.constrint.explain import Infeasible
 from rnncc.constrint.expr import (
     Comparison,
@@ -18,13 +18,14 @@ from rnncc.constrint.expr import (
     Constraint,
     Expression,
     Operand,
+    Requirement,
     Variable,
     as_expression,
     as_relation,
     maximum,
 )
 from rnncc.constrint.order import Branch
-from rnncc.constrint.problem import Problem, Requirement, Solution
+from rnncc.constrint.problem import Problem, Solution
 from rnncc.constrint.search import Search
 from rnncc.constrint.store import Limits, Meter
 
@@ -124,7 +125,10 @@ class Model:
         best = minimum(lowered.program, range(len(problem.requirements)), lowered.decisions, lowered.objectives, meter)
         if best is None:
             raise Infeasible(problem, lowered)
-        return Solution(problem.variables, best[0], best[1], meter.nodes)
+        solution = Solution(problem.variables, best[0], best[1], meter.nodes)
+        if (evaluated := tuple(map(solution.value, parts))) != solution.objectives:
+            raise WrongAnswer(f"a mistake of the solver: its objectives are {evaluated}, not {solution.objectives}")
+        return solution
 
     def maximise(
         self,

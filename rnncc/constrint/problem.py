@@ -6,22 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rnncc.constrint import evaluate
-from rnncc.constrint.expr import Node, Operand, Relation, Variable, as_expression
+from rnncc.constrint.expr import Node, Operand, Requirement, Variable, as_expression
 from rnncc.constrint.lower import Lowering
 from rnncc.constrint.order import Branch, Decisions
 from rnncc.constrint.store import Limits, Program
-
-
-@dataclass(frozen=True, slots=True)
-class Requirement:
-    """A constraint, what to call it, and why it must hold."""
-
-    name: str
-    reason: str
-    constraint: Relation
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.reason}" if self.reason else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +37,7 @@ class Problem:
             lowering.require(requirement.constraint, owner)
         holders = tuple(lowering.variable(objective) for objective in objectives)
         decisions = tuple((lowering.variable(branch.expression), branch.split) for branch in self.order)
-        return Lowered(lowering.program(), decisions, holders)
+        return Lowered(lowering.program(self.requirements), decisions, holders)
 
     def only(self, owners: Sequence[int]) -> Problem:
         """The same with only some of the requirements."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
+from rnncc.constrint import evaluate
 from rnncc.constrint.domain import Domain
+from rnncc.constrint.errors import WrongAnswer
+from rnncc.constrint.expr import Node
 from rnncc.constrint.order import Decisions, Split, ascending_values
 from rnncc.constrint.store import Contradiction, Meter, Program, Store
 
@@ -15,6 +18,7 @@ class Search:
     def __init__(self, program: Program, owners: Collection[int], decisions: Decisions, meter: Meter) -> None:
         named = {variable for variable, _ in decisions}
         self.store = Store(program, program.part(owners, named), meter)
+        self.requirements = [each for owner, each in enumerate(program.requirements) if owner in owners]
         self.meter = meter
         self.decisions = decisions
         self.undecided = [variable for variable in range(program.user_variable_count) if variable not in named]
@@ -22,7 +26,13 @@ class Search:
         self.on_contradiction: Callable[[], None] | None = None
 
     def solutions(self) -> Iterator[tuple[int, ...]]:
-        """The values of the user's variables, solution by solution."""
+        """The values of the user's variables, solution by solution. Raises WrongAnswer if one is none."""
+        for values in self.leaves():
+            self.verify(values)
+            yield values
+
+    def leaves(self) -> Iterator[tuple[int, ...]]:
+        """The same as propagation leaves them, not verified."""
         domains, count = self.store.domains, self.store.program.user_variable_count
         if not self.consistent():
             return
@@ -38,6 +48,14 @@ class Search:
                 path.pop()
             if not path:
                 return
+
+    def verify(self, values: tuple[int, ...]) -> None:
+        """Raise WrongAnswer unless the requirements hold by their definition, which propagators have no part in."""
+        known: dict[Node, int] = {}
+        for requirement in self.requirements:
+            if not evaluate.holds(requirement.constraint, values, known):
+                named = {each.name: values[each.index] for each in evaluate.variables(requirement.constraint)}
+                raise WrongAnswer(f"a mistake of the solver: its solution violates {requirement}, with {named}")
 
     def choose(self) -> tuple[int, Split] | None:
         """The variable to decide next: the first open one of the order, then the one with the fewest values."""

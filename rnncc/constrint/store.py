@@ -17,6 +17,7 @@ from functools import cached_property
 from rnncc.constrint import domain as sets
 from rnncc.constrint.domain import Domain
 from rnncc.constrint.errors import LimitReached
+from rnncc.constrint.expr import Requirement
 
 # What happened to a domain, as bits. A propagator that watches only bounds sleeps through a hole.
 LOW, HIGH, HOLE, FIXED = 1, 2, 4, 8
@@ -64,6 +65,7 @@ class Program:
 
     `owners` gives the requirement each propagator stands for; None if it only defines an auxiliary variable, which any
     values of the user's variables allow: that of `defined`. A definition stands before the users of its variable.
+    Owners are positions in `requirements`.
     """
 
     domains: tuple[Domain, ...]
@@ -71,6 +73,7 @@ class Program:
     propagators: tuple[Propagator, ...]
     owners: tuple[int | None, ...]
     defined: tuple[int | None, ...]
+    requirements: tuple[Requirement, ...]
 
     def part(self, owners: Collection[int], variables: Iterable[int]) -> int:
         """The propagators of the requirements `owners`, and of the auxiliary variables among these and `variables`: a

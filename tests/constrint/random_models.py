@@ -28,7 +28,7 @@ from rnncc.constrint import (
     truth,
 )
 from rnncc.constrint.evaluate import holds, value
-from rnncc.constrint.expr import as_expression
+from rnncc.constrint.expr import Constant, as_expression
 
 MOST_ASSIGNMENTS = 400
 
@@ -60,13 +60,16 @@ DOMAIN = st.one_of(
     st.sets(st.integers(-8, 40), min_size=1, max_size=7).map(lambda values: tuple(sorted(values))),
 )
 
+# A few values far apart.
+SPARSE_DOMAIN = st.sets(st.integers(-8, 40), min_size=3, max_size=6).map(lambda values: tuple(sorted(values)))
+
 
 def positive(expression: Expression) -> Expression:
     """Something that may divide."""
     return maximum(1, expression)
 
 
-Recipe = Callable[[Sequence[Variable]], Any]
+Recipe = Callable[[Sequence[Expression]], Any]
 
 
 def combined(function: Callable[..., Any], *parts: st.SearchStrategy[Recipe]) -> st.SearchStrategy[Recipe]:
@@ -84,7 +87,8 @@ def number(low: int, high: int) -> st.SearchStrategy[Recipe]:
     return st.integers(low, high).map(lambda value: lambda _: value)
 
 
-LEAF = st.integers(0, 3).map(lambda index: lambda variables: variables[index % len(variables)])
+# A variable, or another expression that the requirements of a model share.
+LEAF = st.integers(0, 6).map(lambda index: lambda operands: operands[index % len(operands)])
 
 
 def _larger(part: st.SearchStrategy[Recipe]) -> st.SearchStrategy[Recipe]:
@@ -136,18 +140,65 @@ CONSTRAINT = st.one_of(
 
 
 @st.composite
-def models(draw: st.DrawFn) -> Random:
+def sums(draw: st.DrawFn, variables: Sequence[Variable]) -> tuple[Expression, range]:
+    """A sum of one to three variables and a constant, and a range that holds its values."""
+    low = high = draw(st.integers(-5, 9))
+    total: Expression = Constant(low)
+    for variable in draw(st.lists(st.sampled_from(variables), min_size=1, max_size=3)):
+        factor = draw(st.sampled_from((1, 1, 2, -1)))
+        ends = factor * variable.domain[0], factor * variable.domain[-1]
+        total, low, high = total + factor * variable, low + min(ends), high + max(ends)
+    return total, range(low, high + 1)
+
+
+@st.composite
+def lookups(draw: st.DrawFn, key: Expression, keys: range) -> Expression:
+    """What a table gives for a key: 1 or 2 for a few values, 0 for the others."""
+    few = draw(st.dictionaries(st.sampled_from(keys), st.sampled_from((1, 2)), min_size=1, max_size=5))
+    return lookup(key, {each: few.get(each, 0) for each in keys})
+
+
+@st.composite
+def general_models(draw: st.DrawFn) -> Random:
     """A model of one to four variables and up to five requirements, and one or two objectives."""
+    model = drawn_variables(draw, DOMAIN)
+    for number in range(draw(st.integers(1, 5))):
+        model.require(draw(CONSTRAINT)(model.variables), because=f"requirement {number}: drawn")
+    return Random(model, drawn_objectives(draw, model.variables))
+
+
+@st.composite
+def lookup_models(draw: st.DrawFn) -> Random:
+    """A model whose one to four requirements share lookups over one or two sums. They leave wide holes in the sums."""
+    model = drawn_variables(draw, st.one_of(DOMAIN, SPARSE_DOMAIN, SPARSE_DOMAIN))
+    keys = draw(st.lists(sums(model.variables), min_size=1, max_size=2))
+    shared = [draw(lookups(*draw(st.sampled_from(keys)))) for _ in range(draw(st.integers(1, 3)))]
+    for number in range(draw(st.sampled_from((1, 1, 2)))):
+        model.require(shared[number % len(shared)] >= 1, because=f"lookup {number}: drawn")
+    operands = [*shared, *model.variables]
+    for number in range(draw(st.sampled_from((0, 0, 1, 2)))):
+        model.require(draw(COMPARISON)(operands), because=f"requirement {number}: drawn")
+    return Random(model, drawn_objectives(draw, operands))
+
+
+def drawn_variables(draw: st.DrawFn, domains: st.SearchStrategy[Sequence[int]]) -> Model:
+    """A model of one to four variables, without requirements."""
     model = Model()
     count, product_so_far = draw(st.integers(1, 4)), 1
     for index in range(count):
-        domain = draw(DOMAIN)
+        domain = draw(domains)
         product_so_far *= len(domain)
         if product_so_far > MOST_ASSIGNMENTS and index:
             break
         model.choice(f"x{index}", domain)
-    variables = list(model.variables)
-    for number in range(draw(st.integers(1, 5))):
-        model.require(draw(CONSTRAINT)(variables), because=f"requirement {number}: drawn")
-    objectives = draw(st.lists(EXPRESSION, min_size=1, max_size=2))
-    return Random(model, tuple(objective(variables) for objective in objectives))
+    return model
+
+
+def drawn_objectives(draw: st.DrawFn, operands: Sequence[Expression]) -> tuple[Expression, ...]:
+    """One or two objectives."""
+    return tuple(objective(operands) for objective in draw(st.lists(EXPRESSION, min_size=1, max_size=2)))
+
+
+def models() -> st.SearchStrategy[Random]:
+    """A model of either kind."""
+    return st.one_of(general_models(), lookup_models())

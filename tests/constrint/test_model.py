@@ -15,15 +15,20 @@ from rnncc.constrint import (
     Model,
     ModelError,
     Variable,
+    WrongAnswer,
     ascending,
     ceil_div,
     descending,
     distinct,
+    lookup,
+    member,
     preferring,
     towards,
 )
 from rnncc.constrint.evaluate import holds, value
 from rnncc.constrint.expr import as_expression
+from rnncc.constrint.functions import Power
+from rnncc.constrint.relations import AtMost
 from rnncc.constrint.text import constraint, expression
 from tests.constrint import classics
 from tests.constrint.schedules import Case, schedule
@@ -179,6 +184,54 @@ def test_two_variables_have_two_names() -> None:
     with pytest.raises(ModelError, match="a variable x already"):
         model.boolean("x")
     assert [variable.name for variable in model.variables] == ["x"]
+
+
+def test_a_sum_that_decides_all_its_variables_is_looked_at_again() -> None:
+    """Between 17 and 32, y + 8 leaves only y = 15, whose sum is neither. A linear `==` that fixes y by its bounds must
+    see that itself: nothing else changes any more."""
+    model = Model()
+    y = model.choice("y", (3, 15, 30))
+    model.require(member(y + 8, (17, 32)), because="sums: some are allowed")
+    with pytest.raises(Infeasible):
+        model.solve()
+    with pytest.raises(Infeasible):
+        model.minimise(y)
+
+
+def test_requirements_that_share_a_sum_of_two_variables() -> None:
+    """One requirement leaves wide holes in the sum, another fixes x, and then the sum decides y."""
+    model = Model()
+    x, y = model.choice("x", (1, 2, 8, 14)), model.choice("y", (3, 15, 30))
+    used = lookup(x + y, {key: 100 if key in (17, 32) else 1000 for key in range(4, 45)})
+    model.require(used + x <= 500, because="room: it suffices")
+    assert sorted(solution.values_by_index for solution in model.solutions()) == [(2, 15), (2, 30), (14, 3)]
+    with pytest.raises(Infeasible):
+        model.solve(given={x: 8})
+    with pytest.raises(Infeasible):
+        model.minimise(used, given={x: 8})
+
+
+@pytest.mark.parametrize("question", ["solve", "minimise"])
+def test_a_solution_that_violates_a_requirement_is_never_returned(
+    question: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A propagator that forgets its relation stands for any mistake of the solver."""
+    monkeypatch.setattr(AtMost, "propagate", lambda _self, _store: True)
+    model = Model()
+    x, y = model.integer("x", 3, 9), model.integer("y", 0, 9)
+    model.require(y == 2 * x - 6, because="tie: holds")
+    model.require(x * x + y <= 5, because="registers: they suffice")
+    with pytest.raises(WrongAnswer, match=r"violates registers: they suffice, with {'x': 3, 'y': 0}"):
+        model.solve() if question == "solve" else model.minimise(x)
+
+
+def test_objectives_that_the_search_gets_wrong_are_never_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Power, "propagate", lambda _self, _store: True)
+    model = Model()
+    x = model.integer("x", 2, 9)
+    model.require(x >= 3, because="asked")
+    with pytest.raises(WrongAnswer, match=r"its objectives are \(9,\), not \(4,\)"):
+        model.minimise(x**2)
 
 
 def test_formulas_read_as_written() -> None:
