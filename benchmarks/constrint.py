@@ -32,7 +32,7 @@ from rnncc.ir.family import Family  # noqa: E402
 from rnncc.ir.problem import Problem  # noqa: E402
 from rnncc.ir.target import GPUS  # noqa: E402
 from rnncc.stages.schedule.facts import Facts, facts_of  # noqa: E402
-from rnncc.stages.schedule.families import MODELS  # noqa: E402
+from rnncc.stages.schedule.families import MODELS, families_for  # noqa: E402
 from tests.constrint import classics  # noqa: E402
 from tests.stages.scheduling import backward, forward  # noqa: E402
 
@@ -75,7 +75,12 @@ def tasks(every: int) -> Iterator[Task]:
     loops = {
         f"{cell} {way.__name__}": facts_of(way(cell), "bf16") for cell in ("lstm", "gru") for way in (forward, backward)
     }
-    drawn = [(loop, family, problem) for loop in loops for family in MODELS for problem in problems()]
+    drawn = [
+        (loop, family, problem)
+        for loop, known in loops.items()
+        for family in families_for(known)
+        for problem in problems()
+    ]
     for loop, family, problem in drawn[::every]:
 
         def make(

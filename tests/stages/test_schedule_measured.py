@@ -15,7 +15,7 @@ from rnncc.ir.target import GPUS
 from rnncc.stages.schedule import after_us, schedule
 from rnncc.stages.schedule.alternating import alternating_us
 from rnncc.stages.schedule.facts import facts_of
-from rnncc.stages.schedule.families import MODELS
+from rnncc.stages.schedule.families import MODELS, families_for
 from tests.stages.scheduling import backward, forward, inference
 
 H200 = GPUS["h200"]
@@ -50,8 +50,9 @@ def rows() -> list[Row]:
 def fused(loop: FusedLoop, problem: Problem) -> float:
     """The quickest fused kernel."""
     found = []
-    for model in MODELS.values():
-        draft = model(facts_of(loop, problem.dtype), problem, H200)
+    known = facts_of(loop, problem.dtype)
+    for family in families_for(known):
+        draft = MODELS[family](known, problem, H200)
         try:
             found.append(draft.expected_us(draft.model.minimise(draft.total), problem, H200))
         except Infeasible:
