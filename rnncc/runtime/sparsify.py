@@ -46,7 +46,7 @@ def sparsify(module: SparseWeights, groups: tuple[str, ...]) -> Any:
     made = sparse.__new__(sparse)
     made.__setstate__(_state(module, sparse, names))
     made._sizes = [{**sizes, DENSER: 0} for sizes in made._sizes]
-    made._is_denser, made._looked_at = {}, {}
+    made._is_denser, made._looked_at, made._told_denser = {}, {}, False
     for parameter in wanted:
         for suffix, mask in masks[parameter.name].items():
             made.register_buffer(mask_name(parameter, suffix), mask)

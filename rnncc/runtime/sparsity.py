@@ -58,7 +58,8 @@ class SparseWeights(nn.Module):
                 draw(parameter, mask, sizes)
             else:
                 mask.fill_(True)
-                self._note_density(parameter, suffix, most_density(parameter, sizes) < 1)
+            is_denser = not parameter.sparsity.drawn and most_density(parameter, sizes) < 1
+            self._note_density(parameter, suffix, is_denser)
         self._zero_masked()
 
     @torch.no_grad()

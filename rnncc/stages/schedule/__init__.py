@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from rnncc.constrint import Infeasible, LimitReached, Limits
+from rnncc.constrint import Infeasible, LimitReached, Limits, WrongAnswer
 from rnncc.ir.family import ALTERNATING, Family, Scope
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.plan import NoForm
@@ -293,6 +293,8 @@ class _Search:
                 families.append((family, reason))
             except LimitReached as reason:
                 raise InternalError(f"the schedule of {family.name} for {problem} takes too long: {reason}") from reason
+            except WrongAnswer as mistake:
+                raise InternalError(f"the schedule of {family.name} for {problem}: {mistake}") from mistake
             else:
                 families.append((family, draft.scheduled(solution, problem, self.target)))
                 nodes += solution.nodes

@@ -32,6 +32,7 @@ _UNIT_BLOCKS = (2, 4, 6, 8)
 _TILES = (1, 2)  # of 8 batch entries, in each turn
 _TURNS = (1, 2)
 _MOST_HELD = 28  # squares per warp in registers
+_MOST_STRIPS = (1 << 12) - 1  # with the one of zeros behind them
 _MOST_SQUARES = 60  # per warp
 _MESSAGES = 128  # pieces of 16 bytes that a lane of each warp asks for at a time, together
 # Registers per thread: while it polls, without the pieces that it asks for; while it multiplies, without the sums; per
@@ -125,6 +126,7 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
         maximum(*warp_squares, 1) <= _MOST_SQUARES, because="squares: a warp has few enough to know where bands begin"
     )
     room = [each(phase, lambda own, _: own.room) for phase in products]
+    model.require(maximum(*room, 1) <= _MOST_STRIPS, because="strips: a place among them has twelve bits")
     held = 4 * model.integer("held_fours", 0, _MOST_HELD // 4)
     left: Expression = held
     shape: list[Operand] = []

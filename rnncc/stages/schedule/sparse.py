@@ -33,7 +33,7 @@ _ENTRIES = (4, 8)  # of a group, in each turn
 _TURNS = (1, 2)
 _QUAD = 4  # words
 _STAGED = (1, 2, 4, 6, 8, 10, 12)
-_MOST_HELD, _MOST_SHARED = 12, 63  # quads per thread in registers, and in shared memory
+_MOST_HELD = 12  # quads per thread in registers
 _POLLED = 4  # pieces of 16 bytes that a lane asks for at a time
 _MOST_PLACES = 1 << 16  # of operands in shared memory: a word names one in 16 bits
 # Registers per thread besides the words that it holds: while it polls, without the pieces that it asks for; while it
@@ -93,7 +93,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     rounds = ceil_div(held, staged)
     shape: list[Operand] = []
     own = iter(quads)
-    shared_quads: list[Operand] = []
+    shared_quads: list[Expression] = []
     places: list[int] = []  # of these numbers in the shape
     for phase in facts.phases:
         if not phase.operands:
@@ -146,7 +146,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     require_shared(model, shared_bytes, target)
     left_bytes: Expression = target.shared_bytes - shared_bytes
     for number, (own_quads, in_shared) in enumerate(zip(quads, shared_quads, strict=True)):
-        more = minimum(ceil_div(_SPARE * own_quads, 100), left_bytes // quad_bytes, _MOST_SHARED - in_shared)
+        more = minimum(ceil_div(_SPARE * own_quads, 100), left_bytes // quad_bytes)
         left_bytes = left_bytes - quad_bytes * more
         shape[places[number]] = in_shared + more
 
