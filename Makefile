@@ -1,5 +1,5 @@
 # `make demo` trains a language model with a cell of your own on the CPU; `make test` checks everything.
-# `make kernels` compiles every shipped cell's GPU kernels and checks what nvcc made of them: long, and needs nvcc.
+# `make kernels` compiles every shipped cell's GPU kernels and checks what NVRTC made of them: long.
 # All first set up the virtual environment $(VENV), once: a second run starts at once.
 PYTHON ?= python3
 VENV ?= .venv

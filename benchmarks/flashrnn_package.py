@@ -28,9 +28,8 @@ from typing import Any
 
 import torch
 from flashrnn_cases import Case
+from toolkit import nvcc
 from torch import Tensor
-
-from rnncc.stages.build.nvcc import nvcc_release
 
 HEADERS = ("cublas_v2.h", "cusparse.h", "cusolverDn.h")
 LIBRARIES = ("cublas", "cudart")
@@ -56,11 +55,10 @@ def find(folder: Path | None) -> str:
 
 def environment(folder: Path) -> dict[str, str]:
     """The variables with which a process can compile FlashRNN; `folder` takes links to libraries and what is cached."""
-    found = nvcc_release()
-    assert found is not None
-    told = subprocess.run(
-        [found[0], "--dryrun", "-x", "cu", "-c", os.devnull], capture_output=True, text=True, check=True
-    )
+    found = nvcc()
+    if found is None:
+        raise ValueError("FlashRNN needs nvcc, which is neither on PATH nor in $CUDA_HOME/bin")
+    told = subprocess.run([found, "--dryrun", "-x", "cu", "-c", os.devnull], capture_output=True, text=True, check=True)
     top = re.search(r"TOP=(.+)", told.stderr)
     assert top is not None, told.stderr
     home = Path(top[1]).resolve()

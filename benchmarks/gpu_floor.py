@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import torch
 from gpu_cases import GATES, Case
-
-from rnncc.stages.build.nvcc import nvcc_release
+from toolkit import nvcc
 
 SOURCE = Path(__file__).with_name("exchange_floor.cu")
 STEPS = 2000
@@ -60,14 +59,14 @@ def floor_us(case: Case, measured: Mapping[Exchange, float]) -> float | None:
 
 def measure_exchanges(wanted: Sequence[Exchange]) -> dict[Exchange, float]:
     """Microseconds a step, measured by a program of its own. Raises RuntimeError with what nvcc or the program said."""
-    found = nvcc_release()
+    found = nvcc()
     if found is None:
         raise RuntimeError("the floor needs nvcc, which is neither on PATH nor in $CUDA_HOME/bin")
     major, minor = torch.cuda.get_device_capability()
     with tempfile.TemporaryDirectory() as folder:
         program = str(Path(folder) / "exchange_floor")
         architecture = f"-arch=sm_{major}{minor}{'a' if major >= 9 else ''}"
-        _run([found[0], "-std=c++17", "-O3", architecture, str(SOURCE), "-o", program])
+        _run([found, "-std=c++17", "-O3", architecture, str(SOURCE), "-o", program])
         words = [str(word) for exchange in wanted for word in exchange]
         return dict(read(_run([program, str(STEPS), *words])))
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from measure import write
 
-from rnncc.stages.build.nvcc import nvcc_release
+from rnncc.stages.build.nvrtc import INSTALL, find_library
 
 
 class Results:
@@ -41,8 +41,8 @@ def obstacle() -> str:
     """Why nothing can be measured here, or nothing."""
     if not torch.cuda.is_available():
         return "there is no CUDA device; `--show FILE` prints what was measured on another machine"
-    if nvcc_release() is None:
-        return "there is no nvcc, neither on PATH nor in $CUDA_HOME/bin: kernels cannot be built"
+    if find_library() is None:
+        return f"there is no NVRTC, which compiles kernels: `{INSTALL}`"
     return ""
 
 

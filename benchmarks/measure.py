@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import rnncc
-from rnncc.stages.build.nvcc import nvcc_release
+from rnncc.stages.build.nvrtc import find_library, known
 
 Function = Callable[[], object]
 
@@ -118,12 +118,12 @@ def gpu_environment() -> dict[str, Any]:
     """The GPU, its driver, and what comes from NVIDIA besides."""
     about = Path("/proc/driver/nvidia/version")
     driver = re.search(r"\s(\d+\.[\d.]+)\s", about.read_text()) if about.is_file() else None
-    nvcc = nvcc_release()
+    nvrtc = find_library()
     return {
         "gpu": torch.cuda.get_device_name(),
         "driver": driver[1] if driver else "unknown",
         "cuda": torch.version.cuda,
-        "nvcc": nvcc[1] if nvcc else "none",
+        "nvrtc": known(nvrtc)[0] if nvrtc else "none",
         "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
     }
 

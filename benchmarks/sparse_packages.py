@@ -31,7 +31,7 @@ from rnncc.machine.cache import Cache, default_root, digest
 from rnncc.machine.targets import architectures
 from rnncc.pipeline import compile_cells
 from rnncc.show.schedule import show_rejected
-from rnncc.stages.build import Job, Product, build, find_nvcc, find_toolchain, first_key, install
+from rnncc.stages.build import Job, Product, build, find_nvrtc, find_toolchain, first_key, install
 from rnncc.stages.render import render
 from rnncc.stages.schedule import schedule
 from rnncc.stages.schedule.facts import facts_of
@@ -159,10 +159,10 @@ def build_one(name: str, cases: Sequence[SparseCase], folder: Path) -> dict[Spar
         units = tuple(unit for unit in bundle.device_units if unit.clusters or unit.name in used)
         return replace(make_product(request), files=files, bundle=replace(bundle, device_units=units))
 
-    nvcc, compiler = find_nvcc(request.architectures, required=True), find_toolchain()
-    key = digest(first_key(request, nvcc, compiler), repr(kernels))[:32]
+    nvrtc, compiler = find_nvrtc(request.architectures, required=True), find_toolchain()
+    key = digest(first_key(request, nvrtc, compiler), repr(kernels))[:32]
     folder.mkdir(parents=True, exist_ok=True)
-    install(build(Job(key, name, Cache(default_root()), compiler, nvcc, print), produce), folder)
+    install(build(Job(key, name, Cache(default_root()), compiler, nvrtc, print), produce), folder)
     return {case: found.impossible for case, found in planned.items() if found.impossible}
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from rnncc.ir.artifact import Bundle
-    from rnncc.stages.build import Nvcc, Product, Toolchain
+    from rnncc.stages.build import Nvrtc, Product, Toolchain
 
 Progress = Callable[[str], None]
 
@@ -41,21 +41,21 @@ def build_package(request: Request, out: Path, target: str = "auto", progress: P
 
     Raises:
         RnnccError: mistakes in the text; RNN601 without a compiler, RNN602 where it failed, RNN603 to RNN605 where
-            the folder cannot be written, RNN606 for an unknown target, RNN608 for a GPU without nvcc, RNN610 for a
+            the folder cannot be written, RNN606 for an unknown target, RNN608 for a GPU without NVRTC, RNN610 for a
             folder that is no cache of the user's.
     """
-    from rnncc.stages.build import check_stem, find_nvcc, find_toolchain, install
+    from rnncc.stages.build import check_stem, find_nvrtc, find_toolchain, install
 
-    nvcc = find_nvcc(architectures(target), required="auto" not in target.split(","))
-    wanted = _for_gpus(request, nvcc)
+    nvrtc = find_nvrtc(architectures(target), required="auto" not in target.split(","))
+    wanted = _for_gpus(request, nvrtc)
     path = request.source.name
     if progress is not None and (older := _without_clusters(wanted, target)):
         if request.problems:
-            progress(f"fused kernels need nvcc and a GPU of compute capability 9.0 or more: none for {older}")
+            progress(f"fused kernels need NVRTC and a GPU of compute capability 9.0 or more: none for {older}")
         if request.newton:
             progress(f"--parallel-newton is for GPUs of compute capability 9.0 or more: of no use for {older}")
     check_stem(request.name, out)
-    package = _build(wanted, find_toolchain(), nvcc, progress)
+    package = _build(wanted, find_toolchain(), nvrtc, progress)
     if progress is not None and wanted.has_clusters:
         able = next(name.strip() for name in target.split(",") if any(map(has_clusters, architectures(name))))
         for problem in without_kernels(package, request.problems):
@@ -71,7 +71,7 @@ def load_module(request: Request) -> ModuleType:
     Raises:
         RnnccError: as for `rnncc.load`.
     """
-    from rnncc.stages.build import find_nvcc, find_toolchain
+    from rnncc.stages.build import find_nvrtc, find_toolchain
     from rnncc.stages.load import load
 
     toolchain: Toolchain | None = None
@@ -79,10 +79,10 @@ def load_module(request: Request) -> ModuleType:
         toolchain = find_toolchain()
     except RnnccError as error:
         say(f"{error.diagnostics[0].message}: {request.name} runs its eager fallback, which is many times slower")
-    nvcc = find_nvcc(present(), required=False) if toolchain is not None else None
+    nvrtc = find_nvrtc(present(), required=False) if toolchain is not None else None
     # What stays on this machine needs no code for others, which takes three times as long to compile.
-    wanted = _for_gpus(replace(request, instructions=own_instructions()), nvcc)
-    package = _build(wanted, toolchain, nvcc, say)
+    wanted = _for_gpus(replace(request, instructions=own_instructions()), nvrtc)
+    package = _build(wanted, toolchain, nvrtc, say)
     if wanted.newton and wanted.has_clusters and not about(package)["newton"]:
         say(f"parallel_newton changes nothing: {request.name} has no loop that it is for")
     return load(package, origin=(unpickle, (request.source, request.name, request.options())))
@@ -129,12 +129,12 @@ def compile_fused(
     must take what its library gives.
 
     Raises:
-        RnnccError: RNN602 where nvcc failed, RNN605 for a cache that cannot be written, RNN607, RNN608 without nvcc,
+        RnnccError: RNN602 where NVRTC failed, RNN605 for a cache that cannot be written, RNN607, RNN608 without NVRTC,
             RNN609 for a package of another rnncc, RNN610 for a folder that is no cache of the user's.
     """
     from rnncc.ir.target import gpu
     from rnncc.machine.cache import Cache, default_root
-    from rnncc.stages.build import Job, build_kernels, find_nvcc, first_key, own_code
+    from rnncc.stages.build import Job, build_kernels, find_nvrtc, first_key, own_code
 
     if code != own_code():
         raise built_by_another()
@@ -142,8 +142,8 @@ def compile_fused(
     target = gpu(architecture)
     if target is None:
         return None, f"no kernels are planned for GPUs of {architecture}"
-    nvcc = find_nvcc((architecture,), required=True)
-    assert nvcc is not None
+    nvrtc = find_nvrtc((architecture,), required=True)
+    assert nvrtc is not None
     problems = tuple(Problem(*size) for size in options["problems"])
     request = Request(Source(f"<{name}>", text), name, **{**options, "problems": problems})
 
@@ -158,8 +158,8 @@ def compile_fused(
     problem, most = problems[0], problems[-1].heads
     numbers = " and ".join(str(problem.heads) for problem in problems)
     heads = f"{numbers} head{'s' if most > 1 else ''} with head_dim {problem.head_dim}"
-    key = first_key(replace(request, name=f"{name}.{cell}"), nvcc, None)
-    job = Job(key, cell.lower(), Cache(default_root()), nvcc=nvcc, progress=say)
+    key = first_key(replace(request, name=f"{name}.{cell}"), nvrtc, None)
+    job = Job(key, cell.lower(), Cache(default_root()), nvrtc=nvrtc, progress=say)
     folder = build_kernels(job, f"{cell} for {heads}, {problem.dtype}, {architecture}", produce)
     if (folder / "cuda").is_dir():
         return folder / "cuda", ""
@@ -179,8 +179,8 @@ def say(message: str) -> None:
         print(f"rnncc: {message}", file=sys.stderr, flush=True)
 
 
-def _for_gpus(request: Request, nvcc: Nvcc | None) -> Request:
-    return replace(request, architectures=nvcc.architectures if nvcc is not None else ())
+def _for_gpus(request: Request, nvrtc: Nvrtc | None) -> Request:
+    return replace(request, architectures=nvrtc.architectures if nvrtc is not None else ())
 
 
 def _without_clusters(request: Request, target: str) -> str:
@@ -190,15 +190,15 @@ def _without_clusters(request: Request, target: str) -> str:
     return ", ".join(name for name in request.architectures if not has_clusters(name))
 
 
-def _build(request: Request, toolchain: Toolchain | None, nvcc: Nvcc | None, progress: Progress | None) -> Path:
+def _build(request: Request, toolchain: Toolchain | None, nvrtc: Nvrtc | None, progress: Progress | None) -> Path:
     from rnncc.machine.cache import Cache, default_root
     from rnncc.stages.build import Job, build, first_key
 
     def produce() -> Product:
         return make_product(request, progress) if toolchain else make_reference(request)
 
-    key = first_key(request, nvcc, toolchain)
-    return build(Job(key, request.name, Cache(default_root()), toolchain, nvcc, progress), produce)
+    key = first_key(request, nvrtc, toolchain)
+    return build(Job(key, request.name, Cache(default_root()), toolchain, nvrtc, progress), produce)
 
 
 def make_product(request: Request, progress: Progress | None = None) -> Product:

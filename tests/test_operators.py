@@ -20,7 +20,6 @@ from rnncc.language.operator_row import Operator
 from rnncc.language.operators import DERIVATIVES, GIVEN, OF_MATRICES, OPERATORS, STEPS, SURROGATES
 from rnncc.language.source import Source
 from rnncc.machine.paths import templates_dir
-from rnncc.stages.build.nvcc import nvcc_release
 from rnncc.verify.reference import FUNCTIONS
 from tests.compiling import lowered
 from tests.cuda import kernels
@@ -327,7 +326,6 @@ def test_every_operator_in_a_loop(device: str) -> None:
         torch.testing.assert_close(ours.cpu().double(), expected, rtol=rtol, atol=atol, msg=said)
 
 
-@pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
 @pytest.mark.parametrize("family", [ALTERNATING, GATHER], ids=lambda family: family.name)
 def test_every_operator_in_a_loop_compiles_for_a_gpu(
     family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

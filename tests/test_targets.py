@@ -1,4 +1,4 @@
-"""Targets: names of GPUs and architectures, and what a missing nvcc means."""
+"""Targets: names of GPUs and architectures, and what a missing NVRTC means."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rnncc.language.diagnostics import RnnccError
 from rnncc.language.read import read_request
 from rnncc.machine import targets
 from rnncc.runtime.kernels import Kernels
-from rnncc.stages.build import nvcc
+from rnncc.stages.build import nvrtc
 
 
 def test_names_and_architectures() -> None:
@@ -35,12 +35,12 @@ def test_unknown_targets(name: str) -> None:
     assert diagnostic.code == "RNN606" and diagnostic.help is not None and "h200" in diagnostic.help
 
 
-def test_a_missing_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvcc, "nvcc_release", lambda: None)
-    assert nvcc.find_nvcc((), required=True) is None
-    assert nvcc.find_nvcc(("sm_80",), required=False) is None
-    with pytest.raises(RnnccError, match="need nvcc") as caught:
-        nvcc.find_nvcc(("sm_80",), required=True)
+def test_a_missing_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "find_library", lambda: None)
+    assert nvrtc.find_nvrtc((), required=True) is None
+    assert nvrtc.find_nvrtc(("sm_80",), required=False) is None
+    with pytest.raises(RnnccError, match="need NVRTC") as caught:
+        nvrtc.find_nvrtc(("sm_80",), required=True)
     assert caught.value.diagnostics[0].code == "RNN608"
 
 
@@ -52,6 +52,9 @@ def test_a_missing_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
         (("sm_80",), (8, 6), True),
         (("sm_86",), (8, 0), False),
         (("sm_80", "sm_90"), (9, 0), True),
+        (("compute_80",), (8, 0), True),
+        (("compute_80",), (12, 0), True),
+        (("compute_86", "sm_90a"), (8, 0), False),
         ((), (9, 0), False),
     ],
 )
@@ -73,12 +76,11 @@ def test_a_build_says_which_gpus_take_no_fused_kernels(
         raise Enough
 
     monkeypatch.setattr(driver, "_build", stop)
-    monkeypatch.setattr("rnncc.stages.build.nvcc.nvcc_release", lambda: ("nvcc", "release 13.0"))
     lines: list[str] = []
     with pytest.raises(Enough):
         wanted = replace(read_request("lstm"), problems=(Problem(64, 1, "bf16"),))
         driver.build_package(wanted, tmp_path, target, lines.append)
-    needed = "fused kernels need nvcc and a GPU of compute capability 9.0 or more"
+    needed = "fused kernels need NVRTC and a GPU of compute capability 9.0 or more"
     assert lines == ([] if said is None else [f"{needed}: none for {said}"])
 
 
@@ -103,7 +105,6 @@ def test_a_build_says_where_newton_is_of_no_use(
 
     monkeypatch.setattr(driver, "_build", described)
     monkeypatch.setattr("rnncc.stages.build.install", lambda package, out: package)
-    monkeypatch.setattr("rnncc.stages.build.nvcc.nvcc_release", lambda: ("nvcc", "release 13.0"))
     lines: list[str] = []
     driver.build_package(replace(read_request(cell), newton=True), tmp_path / "out", target, lines.append)
     assert len(lines) == (said is not None)
@@ -120,7 +121,6 @@ def test_loading_says_where_newton_is_of_no_use(
 
     monkeypatch.setattr(driver, "_build", described)
     monkeypatch.setattr(driver, "present", lambda: ("sm_90a",))
-    monkeypatch.setattr("rnncc.stages.build.nvcc.nvcc_release", lambda: ("nvcc", "release 13.0"))
     monkeypatch.setattr("rnncc.stages.load.load", lambda package, origin: package)
     driver.load_file(cell, {"newton": True})
     told = capsys.readouterr().err
@@ -137,7 +137,6 @@ def test_a_build_says_which_size_has_no_fused_kernel(
     )
     monkeypatch.setattr(driver, "_build", lambda *given: tmp_path)
     monkeypatch.setattr("rnncc.stages.build.install", lambda package, out: package)
-    monkeypatch.setattr("rnncc.stages.build.nvcc.nvcc_release", lambda: ("nvcc", "release 13.0"))
     lines: list[str] = []
     problems = (Problem(64, 1, "bf16"), Problem(765, 2, "fp16"))
     driver.build_package(replace(read_request("lstm"), problems=problems), tmp_path / "out", target, lines.append)

@@ -14,7 +14,7 @@ from rnncc.machine.cache import Cache, default_root, limit_bytes
 from rnncc.machine.targets import instruction_sets, present
 from rnncc.runtime.settings import compiles_at_first_use, log_level
 from rnncc.stages.build.commands import most_jobs
-from rnncc.stages.build.nvcc import nvcc_release
+from rnncc.stages.build.nvrtc import INSTALL, find_library, known
 from rnncc.stages.build.toolchain import find_toolchain
 from rnncc.version import VERSION
 
@@ -38,7 +38,7 @@ def environment() -> dict[str, Any]:
         "torch": _torch(),
         "cxx": _compiler(),
         "ninja": _distribution("ninja"),
-        "nvcc": _nvcc(),
+        "nvrtc": _nvrtc(),
         "gpu": list(present()),
         "cpu": {"cores": os.cpu_count(), "instructions": _instructions()},
         "cache": _cache(),
@@ -74,9 +74,15 @@ def _compiler() -> dict[str, Any] | None:
     return {"command": " ".join(found.command), "version": found.version}
 
 
-def _nvcc() -> dict[str, Any] | None:
-    found = nvcc_release()
-    return None if found is None else {"command": found[0], "version": found[1]}
+def _nvrtc() -> dict[str, Any] | None:
+    found = find_library()
+    if found is None:
+        return None
+    try:
+        version, numbers = known(found)
+    except RnnccError as error:
+        return {"library": str(found), "version": None, "fault": error.diagnostics[0].message}
+    return {"library": str(found), "version": version, "architectures": [f"sm_{number}" for number in numbers]}
 
 
 def _instructions() -> str:
@@ -107,11 +113,12 @@ def _advice(found: dict[str, Any]) -> list[str]:
             "No C++ compiler: cells run on the slow eager fallback, build does not work. "
             "Install one (apt install g++), or set CXX to its path"
         )
-    if found["gpu"] and found["nvcc"] is None:
+    if found["gpu"] and found["nvrtc"] is None:
         lines.append(
-            "A GPU but no nvcc: cells run on the slow eager fallback there. Install NVIDIA's CUDA toolkit, or put its "
-            "bin folder on PATH"
+            f"A GPU but no NVRTC, which compiles for it: cells run on the slow eager fallback there. `{INSTALL}`"
         )
+    if found["nvrtc"] is not None and "fault" in found["nvrtc"]:
+        lines.append(found["nvrtc"]["fault"])
     return lines
 
 

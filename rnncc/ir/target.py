@@ -13,20 +13,26 @@ INSTRUCTION_SETS = {
     "v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
 }
 EVERY = "all"  # in place of one of them: all, in one library that chooses when it runs
-ARCHITECTURE = re.compile(r"sm_(\d{2,3})(a?)")  # a GPU architecture's name for nvcc
+# What kernels are compiled for: a GPU architecture's code (sm_90a), or PTX (compute_80), which a driver translates.
+ARCHITECTURE = re.compile(r"(?:sm|compute)_(\d{2,3})(a?)")
 
 
 def has_clusters(architecture: str) -> bool:
     """Whether CTAs form clusters there: since Hopper."""
+    return number_of(architecture) >= 90
+
+
+def number_of(architecture: str) -> int:
+    """Its number: 90 for sm_90a; 0 for what is no architecture."""
     match = ARCHITECTURE.fullmatch(architecture)
-    return match is not None and int(match[1]) >= 90
+    return int(match[1]) if match is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """A GPU.
 
-    architecture              its name for nvcc: sm_90a
+    architecture              its name: sm_90a
     sms                       the number of SMs, each with `REGISTERS` registers of 4 bytes in four quarters
     shared_bytes              the largest shared memory of a CTA; an SM has 1024 bytes more
     clusters                  pairs (CTAs per cluster, how many such clusters run at once with one CTA per SM). Clusters

@@ -96,6 +96,6 @@ def _no_architecture(kernels: Kernels, x: Tensor) -> str:
     major, minor = torch.cuda.get_device_capability(x.device)
     built = ", ".join(kernels.architectures) or "the CPU alone"
     return (
-        f"this package was built for {built}, and this GPU is sm_{major}{minor}; where nvcc is found, "
+        f"this package was built for {built}, and this GPU is sm_{major}{minor}; where NVRTC is found, "
         f"`rnncc build --target sm_{major}{minor}` and rnncc.load make one for it"
     )

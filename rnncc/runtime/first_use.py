@@ -42,7 +42,7 @@ _WARNED: set[tuple[Key, bool]] = set()  # True: there is a fused kernel, but the
 # of the child would ever release a lock that was held at the fork.
 _LOCKS: dict[tuple[str, int, tuple[int, ...], torch.dtype, tuple[int, int]], threading.Lock] = {}
 os.register_at_fork(after_in_child=_LOCKS.clear)
-# The codes for a missing nvcc and for another version of rnncc (rnncc/language/codes/later.py).
+# The codes for a missing NVRTC and for another version of rnncc (rnncc/language/codes/later.py).
 _KEEPING = ("RNN608", "RNN609")
 
 

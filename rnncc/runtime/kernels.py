@@ -14,7 +14,8 @@ class Kernels:
     """The ops of a package by name: `linear`, each segment's forward by the segment's name, and with kernels for GPUs
     `permute_rows`, and `head_norm` where layers call it; by the same names what runs them, their `calls` (autograd.py)
     or, of those `dispatched`, the ops themselves: for whoever must see them go through the dispatcher, compilers,
-    torch.jit.trace, autocast. `architectures`: of the GPUs that it has kernels for, as `sm_90a`."""
+    torch.jit.trace, autocast. `architectures`: those that it has kernels for, as
+    `sm_90a`, or PTX for, as `compute_80`."""
 
     namespace: str
     ops: dict[str, Any]
@@ -28,10 +29,11 @@ class Kernels:
         object.__setattr__(self, "dispatched", own)
 
     def run_on(self, major: int, minor: int) -> bool:
-        """Whether there are kernels for a GPU of that compute capability: its own, or an older one's of its
-        generation."""
+        """Whether there are kernels for a GPU of that compute capability: its own, an older one's of its generation, or
+        PTX for any older one."""
         older = {f"sm_{major}{number}" for number in range(minor + 1)}
-        return not {f"sm_{major}{minor}a", *older}.isdisjoint(self.architectures)
+        translated = {f"compute_{number}" for number in range(10 * major + minor + 1)}
+        return not {f"sm_{major}{minor}a", *older, *translated}.isdisjoint(self.architectures)
 
     def run_on_gpu(self, index: int) -> bool:
         """The same of this machine's GPU of that number, which eager calls ask again and again."""

@@ -17,8 +17,8 @@ from rnncc.language.diagnostics import RnnccError
 from rnncc.machine.cache import Cache
 from rnncc.machine.cache.root import make_folder
 from rnncc.runtime import manifest
-from rnncc.stages.build import Job, Nvcc, Product, build, build_kernels, find_toolchain
-from tests.compilers import write_quick_nvcc
+from rnncc.stages.build import Job, Product, build, build_kernels, find_toolchain
+from tests.compilers import quick_nvrtc
 from tests.stages.test_build import KEY, answer, contents, product
 from tests.test_cache import worker
 
@@ -167,13 +167,13 @@ def test_a_damaged_object_is_compiled_again(damage: Callable[[Path], None], tmp_
     assert [path.read_bytes() for path in (tmp_path / "objects").iterdir()] == [sound]
 
 
-def test_damaged_kernels_are_compiled_again(tmp_path: Path) -> None:
-    nvcc = Nvcc(str(write_quick_nvcc(tmp_path)), "", ("sm_90a",))
+def test_damaged_kernels_are_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvrtc = quick_nvrtc(tmp_path, monkeypatch)
     units = Bundle((File("src/a.cu", ""), File("cuda/fused.txt", "line\n")), (), (), (DeviceUnit("src/a.cu", "a"),))
     cache = Cache(tmp_path / "cache")
     said: list[str] = []
     for name in ("a_sm_90a.cubin", "fused.txt", None):
-        folder = build_kernels(Job(KEY, "toy", cache, nvcc=nvcc, progress=said.append), "kernels", lambda: units)
+        folder = build_kernels(Job(KEY, "toy", cache, nvrtc=nvrtc, progress=said.append), "kernels", lambda: units)
         if name is not None:
             cut(folder / "cuda" / name)
     assert sum("is damaged" in line for line in said) == 2

@@ -16,8 +16,8 @@ from rnncc.language.diagnostics import RnnccError
 from rnncc.machine.cache import Cache, default_root
 from rnncc.machine.cache.names import KINDS
 from rnncc.machine.cache.root import MARKER, make_folder
-from rnncc.stages.build import Job, Nvcc, Product, build, build_kernels
-from tests.compilers import write_quick_nvcc
+from rnncc.stages.build import Job, Product, build, build_kernels
+from tests.compilers import quick_nvrtc
 from tests.stages.test_build import KEY
 
 LONG_AGO = (0, 0)
@@ -99,9 +99,9 @@ def test_loading_and_kernels_at_first_use_are_refused_as_well(
     monkeypatch.setenv("RNNCC_CACHE_DIR", str(in_use))
     before = everything(in_use)
     assert code_of(lambda: rnncc.load("lstm")) == "RNN610"
-    nvcc = Nvcc(str(write_quick_nvcc(tmp_path)), "", ("sm_90a",))
+    nvrtc = quick_nvrtc(tmp_path, monkeypatch)
     units = Bundle((File("a.cu", ""),), (), (), (DeviceUnit("a.cu", "a"),))
-    job = Job(KEY, "toy", Cache(in_use), nvcc=nvcc)
+    job = Job(KEY, "toy", Cache(in_use), nvrtc=nvrtc)
     assert code_of(lambda: build_kernels(job, "", lambda: units)) == "RNN610"
     assert everything(in_use) == before
 

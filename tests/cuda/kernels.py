@@ -1,4 +1,4 @@
-"""Compiles kernels of shipped cells and checks what nvcc made of them; `make kernels` does it for all.
+"""Compiles kernels of shipped cells and checks what NVRTC made of them; `make kernels` does it for all.
 
 python -m tests.cuda.kernels [--jobs N] [CELL...]
 """
@@ -9,15 +9,14 @@ import argparse
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from rnncc.constrint import Infeasible
@@ -31,13 +30,14 @@ from rnncc.ir.target import GPUS, REGISTERS
 from rnncc.language.read import read_request
 from rnncc.machine.paths import shipped_cells
 from rnncc.pipeline import compile_cells
-from rnncc.stages.build.nvcc import Nvcc, find_nvcc
+from rnncc.stages.build.nvrtc import Nvrtc
 from rnncc.stages.render.cuda.device import device_programs
 from rnncc.stages.schedule.facts import facts_of
 from rnncc.stages.schedule.families import MODELS, families_for
 from rnncc.stages.schedule.kernels import scan_kernels
 from rnncc.stages.schedule.stepwise import stepwise_from, stepwise_takes
 from tests.compiling import plan_of
+from tests.cuda import nvrtc
 from tests.cuda.sources import write_files
 from tests.kept import included, kept
 from tests.rendering import at_first_use, for_gpus
@@ -224,17 +224,15 @@ def sources(case: Case, head_dim: int | None = None) -> tuple[Bundle, dict[str, 
 def check(case: Case, folder: Path, optimised: bool = True) -> tuple[str, ...]:
     """Compiles a case in an empty folder: what is wrong with its kernels. Those that are not `optimised` become PTX and
     no code: nothing is known of their registers."""
-    nvcc = find_nvcc((case.architecture,), required=True)
-    assert nvcc is not None
     bundle, allowed = sources(case)
     write_files(bundle.files, folder)
-    (folder / "cuda").mkdir(exist_ok=True)
     problems: list[str] = []
     seen: set[str] = set()
     for unit in bundle.device_units:
-        log, ptx = _compile(nvcc, case, unit, bundle, folder, optimised)
-        if not ptx:
-            lines = log.strip().splitlines()
+        try:
+            log, ptx = _compile(case, unit, bundle, folder, optimised)
+        except nvrtc.NvrtcError as failed:
+            lines = str(failed).strip().splitlines()
             problems.append(f"{unit.name}: {next((line for line in lines if 'error' in line), lines[0])}")
             continue
         seen |= set(_ENTRY.findall(ptx))
@@ -245,30 +243,20 @@ def check(case: Case, folder: Path, optimised: bool = True) -> tuple[str, ...]:
     return tuple(problems)
 
 
-class _Failed(Exception):
-    """nvcc failed: what it said."""
-
-
-def _compile(
-    nvcc: Nvcc, case: Case, unit: DeviceUnit, bundle: Bundle, folder: Path, optimised: bool
-) -> tuple[str, str]:
-    """What nvcc said, and the PTX; none where it failed."""
-    arguments = nvcc.command(unit, case.architecture, bundle.include).arguments[1:]
-    arguments += ("-Xptxas", "-v", "--keep") if optimised else ("-ptx", "-Xcicc", "-O0", "-o", f"{unit.name}.ptx")
+def _compile(case: Case, unit: DeviceUnit, bundle: Bundle, folder: Path, optimised: bool) -> tuple[str, str]:
+    """What NVRTC said, and the PTX. Raises NvrtcError."""
+    architecture = case.architecture if optimised else case.architecture.replace("sm", "compute")
+    options = ("--ptxas-options=-v",) if optimised else ()
 
     def make() -> bytes:
-        done = subprocess.run([nvcc.path, *arguments], cwd=folder, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise _Failed(done.stderr)
-        ptx = (folder / f"{unit.name}.ptx").read_text(encoding="utf-8")
-        return zlib.compress(json.dumps([done.stderr, ptx]).encode())
+        include = tuple(folder / path for path in bundle.include)
+        made = nvrtc.compiled(folder / unit.path, architecture, include, *options)
+        return zlib.compress(json.dumps([made.log, made.ptx]).encode())
 
     texts = {file.path: file.text for file in bundle.files}
     parts = (part for pair in included(unit.path, texts, bundle.include) for part in pair)
-    try:
-        log, ptx = json.loads(zlib.decompress(kept((nvcc.key(), *arguments, *parts), make)))
-    except _Failed as failed:
-        return str(failed), ""
+    key = Nvrtc(nvrtc.library_file(), (architecture,)).key()
+    log, ptx = json.loads(zlib.decompress(kept((key, *options, unit.path, *parts), make)))
     return log, ptx
 
 
@@ -300,6 +288,11 @@ def instructions(case: Case, ptx: str) -> Iterator[str]:
         yield "no st.async"
 
 
+def _check_in(root: str, case: Case) -> tuple[Case, tuple[str, ...]]:
+    with tempfile.TemporaryDirectory(dir=root) as folder:
+        return case, check(case, Path(folder))
+
+
 def main(arguments: Sequence[str]) -> int:
     """Check all cases of the cells that are named, or of all."""
     parser = argparse.ArgumentParser(description=main.__doc__)
@@ -308,13 +301,8 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     wanted = [*SHARED, *cases(given.cells or [path.stem for path in shipped_cells()])]
     begin, failures = time.monotonic(), []
-    with tempfile.TemporaryDirectory() as root, ThreadPoolExecutor(given.jobs) as pool:
-
-        def run(case: Case) -> tuple[Case, tuple[str, ...]]:
-            with tempfile.TemporaryDirectory(dir=root) as folder:
-                return case, check(case, Path(folder))
-
-        for number, (case, problems) in enumerate(pool.map(run, wanted), 1):
+    with tempfile.TemporaryDirectory() as root, ProcessPoolExecutor(given.jobs) as pool:
+        for number, (case, problems) in enumerate(pool.map(partial(_check_in, root), wanted), 1):
             failures += [(str(case), problem) for problem in problems]
             state = f"{len(failures)} failures, {time.monotonic() - begin:.0f} s"
             said = "; ".join(problems) or "ok"

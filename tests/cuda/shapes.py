@@ -15,7 +15,7 @@ from rnncc.ir.plan import KernelPlan, fused_programs
 from rnncc.ir.problem import INDEX_DTYPES, Problem
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.ir.target import GPUS
-from rnncc.stages.build.nvcc import find_nvcc
+from rnncc.stages.build.nvrtc import find_nvrtc
 from rnncc.stages.schedule import LIMITS
 from rnncc.stages.schedule.facts import facts_of
 from rnncc.stages.schedule.families import MODELS
@@ -73,12 +73,13 @@ def stepwise_kernels(plan: KernelPlan, head_dim: int, dtype: str, fewest: int = 
 
 def compiled(plan: KernelPlan, kernels: FusedKernels, folder: Path) -> Path:
     """Compiles kernels in a folder; gives the one with the cubins and their index, as a library adds it. Raises
-    CalledProcessError where nvcc fails."""
-    nvcc = find_nvcc((TARGET.architecture,), required=True)
-    assert nvcc is not None
+    CalledProcessError where NVRTC fails."""
+    nvrtc = find_nvrtc((TARGET.architecture,), required=True)
+    assert nvrtc is not None
     bundle = at_first_use(plan, [kernels])
     write_files(bundle.files, folder)
+    (folder / "cuda").mkdir(exist_ok=True)
     for unit in bundle.device_units:
-        command = nvcc.command(unit, TARGET.architecture, bundle.include)
+        command = nvrtc.command(unit, TARGET.architecture, bundle.include)
         subprocess.run(command.arguments, cwd=folder, check=True)
     return folder / "cuda"

@@ -1,6 +1,6 @@
-"""Kernels compile as planned: registers, spills, instructions. Needs nvcc, no GPU.
+"""Kernels compile as planned: registers, spills, instructions. Needs NVRTC, no GPU.
 
-Those of every cell become PTX here; of cells that stand for a kind nvcc makes code, which takes some ten times as long
+Those of every cell become PTX here; of cells that stand for a kind NVRTC makes code, which takes some ten times as long
 and says what registers and spills there are. `make kernels` does that for all, in every family, dtype and architecture.
 """
 
@@ -15,12 +15,9 @@ import pytest
 from rnncc.ir.family import ALTERNATING, BLOCKS, FUSED, GATHER, GRID, SCAN, SPARSE, Family
 from rnncc.language.source import Source
 from rnncc.machine.paths import shipped_cells
-from rnncc.stages.build.nvcc import nvcc_release
 from tests.compiling import lowered
 from tests.cuda import kernels
 from tests.emulated.test_reductions import CELLS
-
-needs_nvcc = pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
 
 MAIN = ("lstm", "gru")
 NEWEST = kernels.ARCHITECTURES[-1]
@@ -64,7 +61,6 @@ y = floor(v[t], grad=w -> 1/(1 + abs(w))**2)
 """
 
 
-@needs_nvcc
 @pytest.mark.parametrize(
     "case", [*kernels.SHARED, *CASES, *SPARSE_CASES, *LOW_RANK_CASES, MASKED_SCAN, FLOAT_NEWTON], ids=str
 )
@@ -72,7 +68,6 @@ def test_every_family_dtype_and_architecture(case: kernels.Case, tmp_path: Path)
     assert kernels.check(case, tmp_path) == ()
 
 
-@needs_nvcc
 @pytest.mark.parametrize(("family", "dtype"), [(ALTERNATING, "bf16"), (GATHER, "bf16"), (SCAN, "bf16"), (SCAN, "f32")])
 def test_derivatives_that_the_text_gives(family: Family, dtype: str, tmp_path: Path) -> None:
     path = tmp_path / "steps.rnn"
@@ -83,7 +78,6 @@ def test_derivatives_that_the_text_gives(family: Family, dtype: str, tmp_path: P
     assert kernels.check(case, tmp_path, optimised=family is not ALTERNATING) == ()
 
 
-@needs_nvcc
 @pytest.mark.parametrize("cell", [path.stem for path in shipped_cells() if path.stem not in (*MAIN, *TWINS)])
 def test_every_cell_once_each_way(cell: str, tmp_path: Path) -> None:
     for case in kernels.once(cell):
@@ -103,7 +97,6 @@ h[t] = tanh(W@x + R@h[t-1] + V@young + layernorm(old) + e)
 """
 
 
-@needs_nvcc
 def test_parts_of_earlier_states_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = lowered(Source("split.rnn", SPLIT))
     monkeypatch.setattr(kernels, "plan", lambda _: whole)
@@ -111,7 +104,6 @@ def test_parts_of_earlier_states_are_read(tmp_path: Path, monkeypatch: pytest.Mo
     assert kernels.check(case, tmp_path, optimised=False) == ()
 
 
-@needs_nvcc
 @pytest.mark.parametrize(("family", "dtype"), [(GATHER, "bf16"), (GATHER, "f32"), (GRID, "f16")], ids=str)
 def test_reductions_without_a_product(
     family: Family, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

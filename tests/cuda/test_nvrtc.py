@@ -1,5 +1,5 @@
 """Kernels compile where there is NVRTC and nothing else; those of one CTA and of a grid do for compute capability 8.0
-too (CONTRIBUTING.md, "Rules"). Needs neither nvcc nor a GPU.
+too (CONTRIBUTING.md, "Rules"). Needs neither a CUDA toolkit nor a GPU.
 
 test_compile.py has more kernels, and looks at what was made of them.
 """
@@ -50,7 +50,7 @@ def check(case: Case, architecture: str, folder: Path, head_dim: int | None = No
     bundle, expected = kernels.sources(case, head_dim)
     write_files(bundle.files, folder)
     include = tuple(folder / path for path in bundle.include)
-    cubins = [nvrtc.compiled(folder / unit.path, architecture, include) for unit in bundle.device_units]
+    cubins = [nvrtc.compiled(folder / unit.path, architecture, include).cubin for unit in bundle.device_units]
     assert cubins and all(cubin.startswith(b"\x7fELF") for cubin in cubins)
     assert {name.decode() for cubin in cubins for name in re.findall(rb"\0\.text\.(\w+)", cubin)} == set(expected)
 
@@ -97,6 +97,6 @@ def test_what_does_not_compile_is_an_error(text: str, said: str, tmp_path: Path)
 
 
 def test_who_has_no_nvrtc_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "find_spec", lambda _: None)
+    monkeypatch.setattr(nvrtc, "find_library", lambda: None)
     with pytest.raises(FileNotFoundError, match="pip install 'nvidia-cuda-nvrtc"):
-        list(nvrtc.libraries())
+        nvrtc.library_file()

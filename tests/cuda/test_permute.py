@@ -34,7 +34,7 @@ either_way = pytest.mark.parametrize("to_steps", [False, True])
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    # Those of nvcc are unknown here.
+    # Those of NVRTC are unknown here.
     return build("../cuda/permute.cpp", "generic", tmp_path_factory.mktemp("permute"), "-Wno-unknown-pragmas")
 
 

@@ -48,7 +48,7 @@ def watch(tool: str, *calls: str) -> str:
 
 @every_tool
 def test_loops_with_products(tool: str, packages: Packages) -> None:
-    packages("lstm")  # builds it: nvcc is not watched
+    packages("lstm")  # builds it: NVRTC is not watched
     build_stepwise(packages.folder)
     lines = 2 * len(CASES + STEPWISE) + len(ALTERNATING)
     assert watch(tool, "dense", str(packages.folder)).count(": ok") == lines

@@ -1,20 +1,15 @@
-"""With RNNCC_SPIN_BUDGET every wait of every family is counted, without it none is. Needs nvcc, no GPU."""
+"""With RNNCC_SPIN_BUDGET every wait of every family is counted, without it none is. Needs NVRTC, no GPU."""
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rnncc.ir.family import BLOCKS, FAMILIES, FUSED, GRID, SPARSE, WIDE, Family, Scope
-from rnncc.stages.build.nvcc import FLAGS, nvcc_release
-from tests.cuda import kernels
+from tests.cuda import kernels, nvrtc
 from tests.cuda.sources import write_files, write_sources
-
-RELEASE = nvcc_release()
-pytestmark = pytest.mark.skipif(RELEASE is None, reason="no nvcc")
 
 # The head_dim by the scope: clusters of several CTAs; a grid whose lanes ask for few words of 16 bytes.
 HEAD_DIM = {Scope.CLUSTER: 256, Scope.GRID: 64}
@@ -59,13 +54,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def compiled(folder: Path, source: str, *flags: str) -> dict[Family, str]:
     """The PTX of every kernel of a source, by its family."""
-    assert RELEASE is not None
     (folder / "kernels.cu").write_text(source, encoding="utf-8")
-    own = (flag for flag in FLAGS if flag != "-cubin")
-    command = [RELEASE[0], "-ptx", *own, "-arch=sm_90a", "-Isrc", "-Isrc/include", *flags, "kernels.cu"]
-    done = subprocess.run([*command, "-o", "kernels.ptx"], cwd=folder, capture_output=True, text=True, check=True)
-    assert "warning" not in done.stderr
-    parts = (folder / "kernels.ptx").read_text(encoding="utf-8").split(".visible .entry ")[1:]
+    include = (folder / "src", folder / "src" / "include")
+    made = nvrtc.compiled(folder / "kernels.cu", "compute_90a", include, *flags)
+    assert "warning" not in made.log
+    parts = made.ptx.split(".visible .entry ")[1:]
     return {next(f for f in FAMILIES if f"{f.name}_kernel" in part.split("(")[0]): part for part in parts}
 
 

@@ -29,7 +29,7 @@ from rnncc.language.source import Source
 from rnncc.machine.cache import Cache, default_root, digest
 from rnncc.machine.targets import own_instructions, present
 from rnncc.pipeline import compile_cells
-from rnncc.stages.build import Job, Product, build, find_nvcc, find_toolchain, first_key
+from rnncc.stages.build import Job, Product, build, find_nvrtc, find_toolchain, first_key
 from rnncc.stages.load import load
 from rnncc.stages.schedule import schedule
 from rnncc.verify import BOUNDS, Case, relative_error, verify
@@ -118,8 +118,8 @@ def planned(run: Run, target: Target) -> dict[str, str]:
 
 def folder_of(run: Run, device: str) -> Path:
     """The package of a run, from the cache or built now; for a CPU it has no kernels of GPUs."""
-    nvcc = find_nvcc((_target(device).architecture,), required=True) if device == "cuda" else None
-    request = request_of(run, nvcc.architectures if nvcc is not None else ())
+    nvrtc = find_nvrtc((_target(device).architecture,), required=True) if device == "cuda" else None
+    request = request_of(run, nvrtc.architectures if nvrtc is not None else ())
     # Scans and walks have kernels of their own.
     names = [f"{run.name}_{INDEX_DTYPES[run.dtype]}_scans"]
     if device != "cuda" or any(each.startswith("not ") for each in planned(run, _target(device)).values()):
@@ -139,8 +139,8 @@ def folder_of(run: Run, device: str) -> Path:
         return replace(made, bundle=replace(made.bundle, device_units=units))
 
     compiler = find_toolchain()
-    key = digest(first_key(request, nvcc, compiler), *wanted)[:32]
-    return build(Job(key, run.name, Cache(default_root()), compiler, nvcc), produce)
+    key = digest(first_key(request, nvrtc, compiler), *wanted)[:32]
+    return build(Job(key, run.name, Cache(default_root()), compiler, nvrtc), produce)
 
 
 def built(run: Run, device: str) -> tuple[str, dict[str, Any]]:

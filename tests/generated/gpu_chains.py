@@ -124,7 +124,7 @@ def main() -> int:
     parser.add_argument("--largest", type=int, default=768, help="the largest head_dim, a multiple of 8")
     given = parser.parse_args()
     end = time.monotonic() + 60 * given.minutes
-    os.environ.setdefault("NVCC_APPEND_FLAGS", _FLAGS)
+    os.environ.setdefault("RNNCC_NVRTC_FLAGS", _FLAGS)
     first, last = map(int, given.seeds.split(":"))
     part, parts = map(int, given.shard.split("/"))
     name = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"

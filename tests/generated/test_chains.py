@@ -57,7 +57,7 @@ def test_chains_are_planned() -> None:
 def test_the_program_goes_on_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("NVCC_APPEND_FLAGS", os.environ.get("NVCC_APPEND_FLAGS", ""))
+    monkeypatch.setenv("RNNCC_NVRTC_FLAGS", os.environ.get("RNNCC_NVRTC_FLAGS", ""))
     out = tmp_path / "chains.json"
     arguments = ["--device", "cpu", "--largest", "8", "--jobs", "1", "--out", str(out)]
 

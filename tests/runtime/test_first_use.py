@@ -22,25 +22,20 @@ import rnncc
 from rnncc.language.diagnostics import InternalError
 from rnncc.runtime import first_use, fused
 from rnncc.runtime.fused import Answer, Outcome
+from rnncc.stages.build import nvrtc
+from tests.compilers import replace_nvrtc
 from tests.runtime.first_use import wanted
 
 RUNS = Answer(Outcome.RUNS)
 
 
-def failing_nvcc(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nvcc = folder / "nvcc"
-    nvcc.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "release 0" && exit 0\necho "error: no" >&2; exit 2\n')
-    nvcc.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder), prepend=":")
-
-
 SAID = "no fused kernel for 1 head with head_dim 64, bfloat16: {}; the alternating kernel runs, which is slower"
 
 
-def test_a_failing_nvcc_is_one_warning(
+def test_a_failing_nvrtc_is_one_warning(
     on_gpu: Any, spied: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing_nvcc(tmp_path, monkeypatch)
+    replace_nvrtc(tmp_path, monkeypatch, 'echo "error: no" >&2; exit 2')
     with pytest.warns(UserWarning, match="the alternating kernel runs") as caught:
         on_gpu()
     assert len(caught) == 1
@@ -55,17 +50,12 @@ def test_a_failing_nvcc_is_one_warning(
     assert spied.added == 0
 
 
-def no_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setenv("CUDA_HOME", "/nowhere")
-
-
-def test_no_nvcc_is_one_warning_of_a_long_call(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    no_nvcc(monkeypatch)
+def test_no_nvrtc_is_one_warning_of_a_long_call(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "find_library", lambda: None)
     with warnings.catch_warnings(action="error"):
         on_gpu(31)
     monkeypatch.setattr(first_use, "settle", lambda wanted: pytest.fail("asked again"))
-    reason = "nvcc, which is neither on PATH"
+    reason = "need NVRTC, NVIDIA's compiler library, which is not installed"
     with pytest.warns(UserWarning, match=reason) as caught:
         on_gpu(32)
     assert len(caught) == 1

@@ -17,15 +17,12 @@ import torch
 import rnncc
 from rnncc.runtime import first_use, fused
 from rnncc.runtime.fused import Answer, Outcome
-from rnncc.stages.build.nvcc import nvcc_release
-from tests.compilers import write_quick_nvcc
+from tests.compilers import quick_nvrtc
 from tests.runtime.first_use import wanted
 
 RUNS = Answer(Outcome.RUNS)
-needs_nvcc = pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
 
 
-@needs_nvcc
 def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.CaptureFixture[str], cache: Path) -> None:
     assert "the first call of several steps" in fused.explain(wanted(), None)
     assert first_use.settle(wanted()) == RUNS
@@ -51,19 +48,18 @@ def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.Cap
     assert first_use.settle(wanted(segment="lstm_1")) == Answer(Outcome.NONE, said)
     assert capfd.readouterr().err == ""
     # Kernels for one number of heads serve others, where there are no better ones.
-    assert "made for another number of heads" in fused.explain(wanted(heads=2), "no nvcc")
-    assert fused.explain(wanted(capability=(10, 0)), "no nvcc").startswith("alternating")
+    assert "made for another number of heads" in fused.explain(wanted(heads=2), "no NVRTC")
+    assert fused.explain(wanted(capability=(10, 0)), "no NVRTC").startswith("alternating")
 
 
 @pytest.fixture
-def quick_nvcc(spied: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that makes cubins without kernels: what is compiled is never run here."""
-    write_quick_nvcc(tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+def without_code(spied: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cubins have no kernels: what is compiled is never run here."""
+    quick_nvrtc(tmp_path, monkeypatch)
 
 
 def test_both_directions_get_kernels_for_the_heads_of_both(
-    quick_nvcc: None, capfd: pytest.CaptureFixture[str], cache: Path
+    without_code: None, capfd: pytest.CaptureFixture[str], cache: Path
 ) -> None:
     """Those of 6 heads fill a GPU: of 12 side by side, the same kernels would run half after the other half."""
     pair = wanted(128, heads=6, directions=2)
@@ -78,7 +74,7 @@ def test_both_directions_get_kernels_for_the_heads_of_both(
     assert {("6", "scatter", "cluster", "8"), ("12", "scatter", "cluster", "4")} <= ctas
 
 
-def test_where_both_directions_fit_no_launch_there_are_kernels_for_one(quick_nvcc: None) -> None:
+def test_where_both_directions_fit_no_launch_there_are_kernels_for_one(without_code: None) -> None:
     pair = wanted(2048, heads=1, directions=2)
     assert first_use.settle(pair) == RUNS
     assert {line.heads for line in fused.STATE.lines} == {1}
@@ -111,7 +107,6 @@ def test_a_batch_is_run_by_what_the_library_chooses(spied: Any, tmp_path: Path) 
     assert asked[0] == (b"lstm_0_forward", b"bf16", 64, 3, 16, 2, 1, 1) and len(asked) == 3
 
 
-@needs_nvcc
 def test_what_fits_nowhere_is_said(spied: Any, capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):  # planned, then known
         answer = first_use.settle(wanted(8192, heads=2))

@@ -24,20 +24,19 @@ from rnncc.machine.paths import is_package_name, package_name
 from rnncc.machine.targets import architectures
 from rnncc.stages.build import (
     Job,
-    Nvcc,
+    Nvrtc,
     Product,
     Toolchain,
     build,
     build_kernels,
     check_stem,
     commands,
-    find_nvcc,
+    find_nvrtc,
     find_toolchain,
     first_key,
     install,
     processes,
 )
-from rnncc.stages.build.nvcc import nvcc_release
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "0123456789abcdef" * 2
@@ -139,14 +138,13 @@ def test_a_compiler_error_keeps_its_log_and_leaves_nothing(tmp_path: Path) -> No
     assert answer(build(Job(KEY, "toy", cache, find_toolchain()), product)) == 42
 
 
-@pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
 def test_kernels_are_compiled_for_each_architecture_that_can_run_them(tmp_path: Path) -> None:
-    nvcc = find_nvcc(architectures("a100, h200"), required=True)
+    nvrtc = find_nvrtc(architectures("a100, h200"), required=True)
     gpu = gpu_bundle()
     cpu = product().bundle
-    assert nvcc is not None and cpu is not None
+    assert nvrtc is not None and cpu is not None
     both = replace(cpu, files=cpu.files + gpu.files, device_units=gpu.device_units)
-    job = Job(KEY, "toy", Cache(tmp_path), find_toolchain(), nvcc)
+    job = Job(KEY, "toy", Cache(tmp_path), find_toolchain(), nvrtc)
     package = build(job, lambda: replace(product(), bundle=both))
     cubins = ["all_sm_80.cubin", "all_sm_90a.cubin", "wide_sm_90a.cubin"]
     assert sorted(path.name for path in (package / "cuda").iterdir()) == cubins
@@ -154,13 +152,12 @@ def test_kernels_are_compiled_for_each_architecture_that_can_run_them(tmp_path: 
     assert answer(package) == 42
 
 
-@pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
 def test_kernels_alone(tmp_path: Path) -> None:
-    nvcc = find_nvcc(("sm_90a",), required=True)
-    assert nvcc is not None
+    nvrtc = find_nvrtc(("sm_90a",), required=True)
+    assert nvrtc is not None
     said: list[str] = []
     for _ in range(2):
-        job = Job(KEY, "toy", Cache(tmp_path), nvcc=nvcc, progress=said.append)
+        job = Job(KEY, "toy", Cache(tmp_path), nvrtc=nvrtc, progress=said.append)
         folder = build_kernels(job, "Toy's kernels", gpu_bundle)
         assert sorted(path.name for path in (folder / "cuda").iterdir()) == ["all_sm_90a.cubin", "wide_sm_90a.cubin"]
     assert said[0] == "compiling Toy's kernels" and said[1].startswith("compiled Toy's kernels in") and len(said) == 2
@@ -183,20 +180,23 @@ def test_without_a_compiler_the_package_has_no_library(tmp_path: Path) -> None:
     assert json.loads((package / "_rnncc.json").read_text())["library"] is None
 
 
-def test_first_key_follows_everything_it_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_key_follows_everything_it_stands_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = find_toolchain()
-    nvcc = Nvcc("nvcc", "release 13.0", ("sm_90a",))
+    library, newer = tmp_path / "libnvrtc.so.13", tmp_path / "newer.so"
+    library.write_bytes(b"library")
+    newer.write_bytes(b"newer library")
+    nvrtc = Nvrtc(library, ("sm_90a",))
     request = Request(Source("cell.rnn", "text"), "stem")
     base = first_key(request, None, compiler)
     assert base == first_key(replace(request, source=Source("other.rnn", "text")), None, compiler)
     on_gpus = replace(request, architectures=("sm_90a",))
     others = [
-        first_key(request, nvcc, compiler),
-        first_key(request, replace(nvcc, version="release 12.4"), compiler),
-        first_key(request, replace(nvcc, architectures=("sm_80",)), compiler),
+        first_key(request, nvrtc, compiler),
+        first_key(request, replace(nvrtc, library=newer), compiler),
+        first_key(request, replace(nvrtc, architectures=("sm_80",)), compiler),
         first_key(request, None, None),
-        first_key(replace(on_gpus, newton=True), nvcc, compiler),
-        first_key(replace(on_gpus, problems=(Problem(64, 1, "bf16"),)), nvcc, compiler),
+        first_key(replace(on_gpus, newton=True), nvrtc, compiler),
+        first_key(replace(on_gpus, problems=(Problem(64, 1, "bf16"),)), nvrtc, compiler),
         *(
             first_key(replace(request, **changed), None, compiler)
             for changed in (
@@ -209,12 +209,11 @@ def test_first_key_follows_everything_it_stands_for(monkeypatch: pytest.MonkeyPa
             )
         ),
     ]
-    for name in ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS"):
-        with monkeypatch.context() as setting:
-            setting.setenv(name, "-DRNNCC_SPIN_BUDGET=30000000")
-            others.append(first_key(request, nvcc, compiler))
-            assert first_key(request, None, compiler) == base  # nothing that nvcc makes
-    assert len({base, *others}) == 15
+    with monkeypatch.context() as setting:
+        setting.setenv("RNNCC_NVRTC_FLAGS", "-DRNNCC_SPIN_BUDGET=30000000")
+        others.append(first_key(request, nvrtc, compiler))
+        assert first_key(request, None, compiler) == base  # nothing that NVRTC makes
+    assert len({base, *others}) == 14
     assert digest("ab", "c") != digest("a", "bc")
 
 

@@ -15,10 +15,10 @@ from rnncc.machine.cache import Cache, default_root, digest
 from rnncc.machine.paths import shipped_cells
 from rnncc.pipeline import compile_cells
 from rnncc.runtime.kernels import Kernels
-from rnncc.stages.build import Job, Nvcc, Product, build, find_toolchain
+from rnncc.stages.build import Job, Product, build, find_toolchain
 from rnncc.stages.load import load
 from rnncc.stages.render.python.functions import cell_functions, norms_heads
-from tests.compilers import write_quick_nvcc
+from tests.compilers import quick_nvrtc
 
 NORMS = ("head_norm", "head_norm_backward")
 CELL = "cell {name}\nstate h\n{lines}\nh[t] = tanh(v + R@h[t-1])\n"
@@ -87,11 +87,11 @@ def test_the_functions_of_a_shipped_cell_say_whether_they_call_it(name: str) -> 
         assert norms_heads(cell) == (calls and not cell.single_head_because)
 
 
-def opened(text: str, folder: Path) -> Kernels:
+def opened(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Kernels:
     """What a package for GPUs gives its layers. Its kernels are empty."""
     folder.mkdir()
-    nvcc = Nvcc(str(write_quick_nvcc(folder)), "", ("sm_90a",))
-    job = Job("0" * 32, "cells", Cache(default_root()), find_toolchain(), nvcc)
+    nvrtc = quick_nvrtc(folder, monkeypatch)
+    job = Job("0" * 32, "cells", Cache(default_root()), find_toolchain(), nvrtc)
     kernels: Kernels | None = load(
         build(replace(job, key=digest(text)[:32]), lambda: product(text))
     )._package.kernels()[0]
@@ -99,8 +99,9 @@ def opened(text: str, folder: Path) -> Kernels:
     return kernels
 
 
-def test_a_package_loads_with_those_that_it_has(tmp_path: Path) -> None:
-    without, both = opened(PLAIN, tmp_path / "without"), opened(f"{PLAIN}\n{NORMED}", tmp_path / "both")
+def test_a_package_loads_with_those_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without = opened(PLAIN, tmp_path / "without", monkeypatch)
+    both = opened(f"{PLAIN}\n{NORMED}", tmp_path / "both", monkeypatch)
     assert {"permute_rows", "head_norm"} & without.ops.keys() == {"permute_rows"}
     assert {"permute_rows", "head_norm"} <= both.ops.keys()
     assert without.ops.keys() == without.calls.keys() and both.ops.keys() == both.calls.keys()

@@ -18,7 +18,6 @@ from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.machine.cache import Cache
 from rnncc.stages.build import Job, Toolchain, build, elf, find_toolchain, install, processes
 from rnncc.stages.build.commands import find_ninja
-from rnncc.stages.build.nvcc import nvcc_release
 from tests.compilers import write_compiler
 from tests.stages.test_build import KEY, answer, product, toy
 
@@ -94,9 +93,6 @@ def test_a_log_is_bounded(tmp_path: Path) -> None:
 def test_a_version_may_be_anything(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", str(write_compiler(tmp_path / "cxx", "", version)))
     assert find_toolchain().version in ("g\ufffd\ufffd 1.0", "version")
-    write_compiler(tmp_path / "nvcc", "", version)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert nvcc_release() is not None
 
 
 def test_what_fails_is_told_apart_where_colours_are_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,13 +124,11 @@ def test_a_compiler_may_be_named_from_here_and_lie_anywhere(
     """Programs run in folders of their own."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / folder).mkdir(exist_ok=True)
-    compiler, nvcc = tmp_path / folder / "my-c++", tmp_path / folder / "nvcc"
+    compiler = tmp_path / folder / "my-c++"
     compiler.symlink_to(shutil.which(REAL) or REAL)
-    write_compiler(nvcc, "")
     monkeypatch.setenv("CXX", shlex.quote(f"./{folder}/my-c++") if by == "CXX" else "my-c++")
     monkeypatch.setenv("PATH", folder, prepend=":")
     assert answer(build(Job(KEY, "toy", Cache(tmp_path / "cache"), find_toolchain()), product)) == 42
-    assert nvcc_release() == (str(nvcc), "release 0")
     compiler.unlink()
     write_compiler(compiler, f"cat '{tmp_path}/none' >&2; exit 1")
     assert failure(compiler, tmp_path / "other").code == "RNN602"

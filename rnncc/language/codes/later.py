@@ -66,9 +66,10 @@ LATER = (
     Code(
         "RNN608",
         "no CUDA compiler",
-        "Kernels for a GPU need nvcc, which comes with NVIDIA's CUDA toolkit. Without it a package holds the CPU op "
-        "alone: `--target auto` and `rnncc.load` then build that, `--target h200` (or another GPU) refuses.\n\n"
-        "Install the toolkit, or put its `bin` folder on PATH; `rnncc env` shows what is found.",
+        "Kernels for a GPU need NVRTC, NVIDIA's compiler library. CUDA builds of PyTorch bring it; elsewhere "
+        "`pip install nvidia-cuda-nvrtc` does. Without it a package holds the CPU op alone: `--target auto` and "
+        "`rnncc.load` then build that, `--target h200` (or another GPU) refuses.\n\n"
+        "`rnncc env` shows which one is found, and which architectures it knows.",
     ),
     Code(
         "RNN609",

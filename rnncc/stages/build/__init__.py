@@ -3,7 +3,7 @@ folder. `build_kernels` compiles GPU kernels alone, for a package that is loaded
 
 Input: a Product of the stages before, the compilers. Output: the folder of a finished package.
 Fails with RnnccError: RNN601 (no compiler; from `find_toolchain`), RNN602 (compilation failed), RNN605 (cache cannot be
-written, disk full), RNN607 (a setting that cannot be read), RNN608 (no CUDA compiler; from `find_nvcc`), RNN610 (the
+written, disk full), RNN607 (a setting that cannot be read), RNN608 (no NVRTC; from `find_nvrtc`), RNN610 (the
 folder is no cache of the user's), and from `install` RNN603, RNN604, RNN605.
 """
 
@@ -27,7 +27,7 @@ from rnncc.machine.paths import license_file
 from rnncc.runtime import manifest
 from rnncc.stages.build import commands, toolchain
 from rnncc.stages.build.install import check_stem, install
-from rnncc.stages.build.nvcc import Nvcc, find_nvcc
+from rnncc.stages.build.nvrtc import Nvrtc, find_nvrtc
 from rnncc.stages.build.processes import Outcome
 from rnncc.stages.build.toolchain import Toolchain, find_toolchain
 
@@ -44,13 +44,13 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 __all__ = [
     "TORCH_ABI",
     "Job",
-    "Nvcc",
+    "Nvrtc",
     "Product",
     "Toolchain",
     "build",
     "build_kernels",
     "check_stem",
-    "find_nvcc",
+    "find_nvrtc",
     "find_toolchain",
     "first_key",
     "install",
@@ -82,8 +82,8 @@ class Job:
 
     key       what its content depends on, hashed
     stem      its name
-    compiler  of CPU kernels, or None for a package that runs the eager fallback alone
-    nvcc      of GPU kernels, or None for a package without
+    compiler  compiles CPU kernels, or None for a package that runs the eager fallback alone
+    nvrtc     compiles GPU kernels, or None for a package without
     progress  hears what goes on
     """
 
@@ -91,11 +91,11 @@ class Job:
     stem: str
     cache: Cache
     compiler: Toolchain | None = None
-    nvcc: Nvcc | None = None
+    nvrtc: Nvrtc | None = None
     progress: Progress | None = None
 
 
-def first_key(request: Request, nvcc: Nvcc | None, compiler: Toolchain | None) -> str:
+def first_key(request: Request, nvrtc: Nvrtc | None, compiler: Toolchain | None) -> str:
     """What a package depends on, hashed, before anything of it is made: equal keys mean equal packages.
 
     rnncc stands in the key by the bytes of its own code and templates, which the version alone would not tell apart
@@ -116,7 +116,7 @@ def first_key(request: Request, nvcc: Nvcc | None, compiler: Toolchain | None) -
         "instructions": request.instructions,
     }
     knobs = json.dumps(wanted, sort_keys=True, default=str)
-    target = nvcc.key() if nvcc is not None else "cpu"
+    target = nvrtc.key() if nvrtc is not None else "cpu"
     source = request.source.text.encode()
     flags = toolchain.flags_text()
     return digest(source, request.name, target, knobs, flags, compiled_by, TORCH_ABI, own_code())[:32]
@@ -147,7 +147,7 @@ def build(job: Job, produce: Callable[[], Product]) -> Path:
         product = produce()
         bundle, namespace = product.bundle, _namespace(product, job.stem)
         if job.progress is not None and bundle is not None:
-            targets = " for " + ", ".join(job.nvcc.architectures) if job.nvcc is not None else ""
+            targets = " for " + ", ".join(job.nvrtc.architectures) if job.nvrtc is not None else ""
             job.progress(f"compiling {job.stem} ({', '.join(product.cells)}){targets}")
         _write(product.files + (bundle.files if bundle is not None else ()), folder)
         _write_runtime(folder)
@@ -163,8 +163,8 @@ def build(job: Job, produce: Callable[[], Product]) -> Path:
 def build_kernels(job: Job, what: str, produce: Callable[[], Bundle]) -> Path:
     """Return a folder in the cache that holds GPU kernels and nothing else. Where the cache has none, `produce` runs
     and its bundle is compiled. `what` names the kernels in the lines of progress."""
-    nvcc, say = job.nvcc, job.progress or (lambda message: None)
-    assert nvcc is not None
+    nvrtc, say = job.nvrtc, job.progress or (lambda message: None)
+    assert nvrtc is not None
 
     def make(folder: Path) -> None:
         commands.most_jobs()  # a wrong setting is an error before the work
@@ -173,7 +173,7 @@ def build_kernels(job: Job, what: str, produce: Callable[[], Bundle]) -> Path:
         if bundle.device_units:
             say(f"compiling {what}")
             begin = time.monotonic()
-            outcome = commands.run(_device_commands(bundle, folder, nvcc), None, folder, job.progress)
+            outcome = commands.run(_device_commands(bundle, folder, nvrtc, say), None, folder, job.progress)
             if not outcome.succeeded:
                 raise _failed(job, outcome)
             say(f"compiled {what} in {time.monotonic() - begin:.1f} s")
@@ -217,7 +217,7 @@ def _describe(job: Job, product: Product, compiler: Toolchain | None, namespace:
         "library": toolchain.library_name(job.stem) if compiler is not None else None,
         "missing": product.missing if compiler is None else "",
         "compiler": compiler.version if compiler is not None else None,
-        "architectures": list(job.nvcc.architectures) if job.nvcc is not None else [],
+        "architectures": list(job.nvrtc.made()) if job.nvrtc is not None else [],
         "torch_abi": TORCH_ABI,
         "code": own_code(),
         "fused": {},
@@ -256,10 +256,10 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, fold
             fresh.append((shared, folder / output))
         arguments = (*compiler.command, *flags, *include, "-c", unit.path, "-o", output)
         compiles.append(commands.Command(output, arguments))
-    if job.nvcc is not None:
-        compiles += _device_commands(bundle, folder, job.nvcc)
+    if job.nvrtc is not None:
+        compiles += _device_commands(bundle, folder, job.nvrtc, job.progress or (lambda message: None))
     # The slow units come first, so that they do not run alone at the end.
-    compiles.sort(key=lambda command: 0 if "core" in command.output or command.output.endswith(".cubin") else 1)
+    compiles.sort(key=lambda command: 0 if "core" in command.output or command.output.startswith("cuda/") else 1)
     stub = "../object-files/libtorch.so"
     empty = "../object-files/empty.cpp"
     (folder / empty).write_text("int rnncc_no_symbol_of_torch;\n", encoding="utf-8")
@@ -277,12 +277,14 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, fold
         job.cache.publish_object(shared, path)
 
 
-def _device_commands(bundle: Bundle, folder: Path, nvcc: Nvcc) -> list[commands.Command]:
+def _device_commands(bundle: Bundle, folder: Path, nvrtc: Nvrtc, say: Progress) -> list[commands.Command]:
     (folder / "cuda").mkdir(exist_ok=True)
+    for warning in nvrtc.warnings():
+        say(warning)
     return [
-        nvcc.command(unit, architecture, bundle.include)
+        nvrtc.command(unit, architecture, bundle.include)
         for unit in bundle.device_units
-        for architecture in nvcc.architectures
+        for architecture in nvrtc.made()
         if has_clusters(architecture) or not unit.clusters
     ]
 

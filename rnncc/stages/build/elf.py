@@ -1,4 +1,4 @@
-"""Checks that a compiler or a linker wrote what it should: a complete ELF file of the right kind."""
+"""Checks that a compiler or a linker wrote what it should: a complete ELF file of the right kind, or complete PTX."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from pathlib import Path
 # e_type (None: any) and e_machine by a file's suffix, as in the ELF specification: 1 is relocatable, 3 shared; 62 is
 # x86-64, 190 CUDA.
 _KINDS = {".o": (1, 62), ".so": (3, 62), ".cubin": (None, 190)}
+_PTX = b".target"
 _BITCODE = b"BC\xc0\xde"  # an object of clang's with -flto
 _HEADER = struct.Struct("<4sBB10xHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 
 
 def fault(path: Path) -> str:
-    """What is wrong with an object, a library or a cubin: words that follow its name, or ""."""
+    """What is wrong with an object, a library, a cubin or PTX: words that follow its name, or ""."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return "was not written"
     if not data:
         return "is empty"
+    if path.suffix == ".ptx":
+        return "" if _PTX in data and data.rstrip().endswith(b"}") else "is no PTX, or cut short"
     kind, machine = _KINDS[path.suffix]
     if path.suffix == ".o" and data.startswith(_BITCODE):
         return ""

@@ -1,17 +1,21 @@
 // The GPU that a call runs on, and the kernels of the package that fit it. They are files
-// `cuda/<name>_<architecture>.cubin` beside the library, and each is loaded once per device.
+// `cuda/<name>_<architecture>.cubin` (or `.ptx`) beside the library, and each is loaded once per device.
 #pragma once
 
 #include <unistd.h>
 
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "driver.h"
 
 extern "C" __attribute__((weak)) int32_t aoti_torch_get_current_cuda_stream(int32_t device, void** stream);
 
 namespace rnncc {
+
+// The number of the oldest GPU's compute capability, 8.0.
+constexpr int OLDEST_GPU = 80;
 
 struct Gpu {
   CUcontext context = nullptr;
@@ -51,16 +55,17 @@ inline std::string own_folder() {
   return slash == std::string::npos ? "." : path.substr(0, slash);
 }
 
-// The path of a file of kernels for a GPU, which is `start` and an architecture: the GPU's own, or else an older one of
-// the same generation. It is empty where there is no such file.
-inline std::string find_cubin(const std::string& start, const Gpu& gpu) {
+// The path of a file of kernels for a GPU, which is `start` and an architecture: the GPU's own; or else an older one of
+// the same generation; or else PTX for an older one, which the driver translates. It is empty where there is no such
+// file.
+inline std::string find_kernels(const std::string& start, const Gpu& gpu) {
   const std::string generation = start + "_sm_" + std::to_string(gpu.major);
-  const std::string exact = generation + std::to_string(gpu.minor) + "a.cubin";
-  if (access(exact.c_str(), R_OK) == 0) return exact;
-  for (int minor = gpu.minor; minor >= 0; --minor) {
-    const std::string path = generation + std::to_string(minor) + ".cubin";
+  std::vector<std::string> paths = {generation + std::to_string(gpu.minor) + "a.cubin"};
+  for (int minor = gpu.minor; minor >= 0; --minor) paths.push_back(generation + std::to_string(minor) + ".cubin");
+  for (int number = 10 * gpu.major + gpu.minor; number >= OLDEST_GPU; --number)
+    paths.push_back(start + "_compute_" + std::to_string(number) + ".ptx");
+  for (const std::string& path : paths)
     if (access(path.c_str(), R_OK) == 0) return path;
-  }
   return "";
 }
 
@@ -106,7 +111,7 @@ inline CUfunction find_kernel(int32_t device, const std::string& file_name, cons
   const Gpu& on = gpu(device);
   CUmodule& module = modules[{device, file_name}];
   if (!module) {
-    const std::string path = find_cubin(own_folder() + "/cuda/" + file_name, on);
+    const std::string path = find_kernels(own_folder() + "/cuda/" + file_name, on);
     const std::string name = "sm_" + std::to_string(on.major) + std::to_string(on.minor);
     if (path.empty()) fail("this package has no kernels for this GPU (" + name + "): build it with --target " + name);
     module = load_module(path);

@@ -55,7 +55,7 @@ inline CUlaunchConfig fused_config(const FusedKernel& kernel, unsigned ctas, uns
 // SM would each take up to twice as long, for smaller groups than one pass needs.
 inline FusedLoaded load_fused(const FusedKernel& kernel, int32_t device) {
   const Gpu& on = gpu(device);
-  const std::string path = find_cubin(kernel.folder + "/" + kernel.name, on);
+  const std::string path = find_kernels(kernel.folder + "/" + kernel.name, on);
   if (path.empty() || kernel.shared_bytes > on.shared_bytes) return {};
   const CUfunction function = get_kernel(load_module(path), kernel.name, on);
   int count = 0;
