@@ -95,6 +95,14 @@ LATER = (
         "`chmod -R a+rX` on it, and set `RNNCC_CACHE_DIR` to it.",
     ),
     Code(
+        "RNN611",
+        "an optional library is missing",
+        "Some commands and functions use a library that rnncc does not install by itself, since everything else works "
+        "without it. The message names the library, and the extra of rnncc that installs it: `pip install "
+        "'rnncc[plot]'`, or `pip install '.[plot]'` in a checkout. Where the library is there but cannot be imported, "
+        "the message says why, and the same command brings a version that rnncc works with.",
+    ),
+    Code(
         "RNN701",
         "the sizes contradict a constraint of the cell",
         "Some equations only make sense for sizes that agree: `x*h[t-1]` needs `input_size == hidden_size`. The "
