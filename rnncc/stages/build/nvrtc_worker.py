@@ -1,5 +1,5 @@
-"""Compiles one file of GPU kernels by NVRTC, in a process of its own: a compiler that crashes, does not end or takes all
-memory ends this process and no other.
+"""Compiles one file of GPU kernels by NVRTC. It is a program of its own: where a compiler crashes, does not end, or
+takes all memory, only this process ends.
 
     python -I -S nvrtc_worker.py LIBRARY ARCHITECTURE SOURCE OUTPUT [OPTION...]
     python -I -S nvrtc_worker.py LIBRARY
