@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,9 +80,10 @@ def load_module(request: Request) -> ModuleType:
     except RnnccError as error:
         say(f"{error.diagnostics[0].message}: {request.name} runs its eager fallback, which is many times slower")
     nvrtc = find_nvrtc(present(), required=False) if toolchain is not None else None
-    # What stays on this machine needs no code for others, which takes three times as long to compile.
+    # What stays on this machine needs no code for others, which takes three times as long to compile. Kernels for GPUs
+    # are compiled when a call first needs them: most packages need few.
     wanted = _for_gpus(replace(request, instructions=own_instructions()), nvrtc)
-    package = _build(wanted, toolchain, nvrtc, say)
+    package = _build(wanted, toolchain, None, say)
     if wanted.newton and wanted.has_clusters and not about(package)["newton"]:
         say(f"parallel_newton changes nothing: {request.name} has no loop that it is for")
     return load(package, origin=(unpickle, (request.source, request.name, request.options())))
@@ -118,15 +119,43 @@ def unpickle(source: Source, name: str, options: Mapping[str, Any], class_name: 
     return layer_class.__new__(layer_class)
 
 
+def compile_file(
+    text: str, name: str, options: Mapping[str, Any], file: str, capability: tuple[int, int], code: str
+) -> Path:
+    """A file of kernels that take every size, of a package of that text, for a GPU of that compute capability: the
+    folder that has it. Found in the cache, or compiled now. `options` and `code` as for `compile_fused`, whose errors
+    it raises."""
+    from rnncc.machine.cache import Cache, default_root
+    from rnncc.stages.build import Job, build_kernels, find_nvrtc, first_key, own_code
+
+    if code != own_code():
+        raise built_by_another()
+    architecture = architecture_of(*capability)
+    nvrtc = find_nvrtc((architecture,), required=True)
+    # Device code has the tables of the CPU's kernels.
+    wanted = {"architectures": (architecture,), "instructions": own_instructions(), **options}
+    request = Request(Source(f"<{name}>", text), name, **wanted)
+
+    def produce() -> Bundle:
+        bundle = compile_cells(request).bundle
+        return replace(bundle, device_units=tuple(unit for unit in bundle.device_units if unit.name == file))
+
+    key = first_key(replace(request, name=f"{name}.{file}"), nvrtc, None)
+    job = Job(key, name, Cache(default_root()), nvrtc=nvrtc, progress=say)
+    return build_kernels(job, f"{file} for {architecture}", produce) / "cuda"
+
+
 def compile_fused(
-    text: str, name: str, options: Mapping[str, Any], cell: str, capability: tuple[int, int], code: str
-) -> tuple[Path | None, str]:
+    text: str, name: str, options: Mapping[str, Any], cell: str, capability: tuple[int, int], code: str,
+    programs: Sequence[str] = (),
+) -> tuple[Path | None, str]:  # fmt: skip
     """Fused kernels of one cell of a text, on a GPU of that compute capability: the folder with `fused.txt` and cubins,
     or None and why there is none. Found in the cache, or compiled now.
 
     A package in use calls it (rnncc/runtime/first_use.py). `options`: fields of Request by name; its `problems`, each
     (head_dim, heads, dtype), are alike but in heads. `code`: that of the rnncc which built the package, since kernels
-    must take what its library gives.
+    must take what its library gives. `programs`: those of each loop that are compiled, by what follows the loop's name
+    (`masked_forward`); all by default.
 
     Raises:
         RnnccError: RNN602 where NVRTC failed, RNN605 for a cache that cannot be written, RNN607, RNN608 without NVRTC,
@@ -152,15 +181,17 @@ def compile_fused(
         from rnncc.stages.schedule.kernels import fused_kernels
 
         plan = next(plan for plan in compile_cells(request, "lower").plans if plan.cell == cell)
-        kernels = CellKernels(plan, fused=tuple(fused_kernels(plan, problems, target)))
+        kernels = CellKernels(plan, fused=tuple(fused_kernels(plan, problems, target, programs)))
         return render(Package(name, kernels=(kernels,)))[1]
 
     problem, most = problems[0], problems[-1].heads
     numbers = " and ".join(str(problem.heads) for problem in problems)
     heads = f"{numbers} head{'s' if most > 1 else ''} with head_dim {problem.head_dim}"
-    key = first_key(replace(request, name=f"{name}.{cell}"), nvrtc, None)
+    key = first_key(replace(request, name=".".join((name, cell, *programs))), nvrtc, None)
     job = Job(key, cell.lower(), Cache(default_root()), nvrtc=nvrtc, progress=say)
-    folder = build_kernels(job, f"{cell} for {heads}, {problem.dtype}, {architecture}", produce)
+    named = "".join(programs)
+    kinds = " without gradients" * ("inference" in named) + " with lengths or resets" * ("masked" in named)
+    folder = build_kernels(job, f"{cell}{kinds} for {heads}, {problem.dtype}, {architecture}", produce)
     if (folder / "cuda").is_dir():
         return folder / "cuda", ""
     known = name if shipped_cell(name) else "FILE"  # the package does not say where its file lies
@@ -214,6 +245,7 @@ def make_product(request: Request, progress: Progress | None = None) -> Product:
         "fused": why_unfused(made.plans) if request.is_for_gpus else {},
         "scans": scan_family_names(made.plans) if request.is_for_gpus else {},
         "newton": newton_loops(made.plans) if request.newton and request.has_clusters else [],
+        "architectures": list(request.architectures),
     }
     return Product(made.files, made.bundle, _names(made), about=_origin(request) | about)
 

@@ -1,6 +1,6 @@
-"""Compiles a missing fused kernel when a call first needs it, and warns where a slower kernel runs.
+"""Compiles missing kernels when a call first needs them, and warns where a slower kernel runs.
 
-The op itself asks (templates/include/rnncc/cuda/fused/first_use.h). So it makes no difference whether the call comes
+The op itself asks (templates/include/rnncc/cuda/handler.h). So it makes no difference whether the call comes
 from Python, from a graph that torch.compile made, from an exported program, or while a CUDA graph is captured.
 """
 
@@ -14,11 +14,13 @@ import os
 import threading
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from . import fused
-from .fused import DTYPES, STATE, Answer, Key, Outcome, Wanted
+from .fused import DTYPES, STATE, Answer, Key, Outcome, Wanted, split_program
 from .settings import compiles_at_first_use, log_level, warns_of_slow_paths
 from .spec import CellSpec
 
@@ -29,18 +31,20 @@ _Handler = ctypes.CFUNCTYPE(
 
 
 class Event(enum.IntEnum):
-    """What happens to a loop at a size for the first time. The numbers are those of rnncc::FusedEvent."""
+    """What happens for the first time. The numbers are those of rnncc::KernelEvent."""
 
     CALL = 0
     LONG_CALL = 1
     LEFT_OUT = 2
+    MISSING = 3
 
 
 _CELLS: dict[str, CellSpec] = {}  # by the names of their loops
-_WARNED: set[tuple[Key, bool]] = set()  # True: there is a fused kernel, but the tensors' layout leaves it out
+# A loop at a size, whatever its variant, and whether there is a fused kernel, but the tensors' layout leaves it out.
+_WARNED: set[tuple[object, ...]] = set()
 # One lock for the kernels that are compiled together, so that nothing else waits. A forked child clears them: no thread
 # of the child would ever release a lock that was held at the fork.
-_LOCKS: dict[tuple[str, int, tuple[int, ...], torch.dtype, tuple[int, int]], threading.Lock] = {}
+_LOCKS: dict[tuple[object, ...], threading.Lock] = {}
 os.register_at_fork(after_in_child=_LOCKS.clear)
 # The codes for a missing NVRTC and for another version of rnncc (rnncc/language/codes/later.py).
 _KEEPING = ("RNN608", "RNN609")
@@ -54,8 +58,8 @@ def attach(library: ctypes.CDLL, cells: Sequence[CellSpec]) -> None:
     _CELLS.clear()
     _CELLS.update({segment.name: cell for cell in cells for segment in cell.segments})
     _WARNED.clear()
-    if hasattr(library, "rnncc_set_fused_handler"):
-        library.rnncc_set_fused_handler(_HANDLER)
+    if hasattr(library, "rnncc_set_kernel_handler"):
+        library.rnncc_set_kernel_handler(_HANDLER)
         # When Python ends, threads may still run a loop, and must not call the handler any more. Until then the library
         # may call it at any time. The registration below holds a reference to the handler, which keeps it alive even
         # where nothing else refers to this module.
@@ -63,15 +67,18 @@ def attach(library: ctypes.CDLL, cells: Sequence[CellSpec]) -> None:
 
 
 def _forget(library: ctypes.CDLL, handler: object) -> None:
-    library.rnncc_set_fused_handler(None)
+    library.rnncc_set_kernel_handler(None)
 
 
 @_Handler
 def _HANDLER(*given):  # type: ignore[no-untyped-def]
-    loop, dtype, head_dim, heads, directions, device, event, problem, size = given
+    name, dtype, head_dim, heads, directions, device, event, problem, size = given
     try:
-        torch_dtype = next(found for found, (name, _) in DTYPES.items() if name == dtype.decode())
-        prepare((loop.decode(), head_dim, heads, directions, torch_dtype, device), Event(event))
+        if event == Event.MISSING:
+            provide(name.decode(), torch.cuda.get_device_capability(device))
+            return 0
+        torch_dtype = next(found for found, (short, _) in DTYPES.items() if short == dtype.decode())
+        prepare((*split_program(name.decode()), head_dim, heads, directions, torch_dtype, device), Event(event))
         return 0
     except KeyboardInterrupt:
         return -2
@@ -86,17 +93,18 @@ def _HANDLER(*given):  # type: ignore[no-untyped-def]
 def prepare(key: Key, event: Event) -> None:
     """Compile the fused kernels of a loop at a size, where they are missing and can be compiled. The op calls this
     before the event. Warns once where a slower kernel runs than could run. Raises ValueError for a wrong setting."""
-    loop, head_dim, heads, directions, dtype, device = key
-    cell = _CELLS[loop]
-    wanted = Wanted(cell, loop, head_dim, heads, dtype, torch.cuda.get_device_capability(device), directions)
+    loop, variant, head_dim, heads, directions, dtype, device = key
+    cell, capability = _CELLS[loop], torch.cuda.get_device_capability(device)
+    wanted = Wanted(cell, loop, head_dim, heads, dtype, capability, directions, variant=variant)
     # By cell, not by loop: the loops of a cell are compiled together.
-    together = (cell.name, head_dim, wanted.made_for, dtype, wanted.capability)
+    together = (cell.name, variant, head_dim, wanted.made_for, dtype, capability)
     with _LOCKS.setdefault(together, threading.Lock()):
         if key not in STATE.answers:
             STATE.answers[key] = settle(wanted)
         answer = STATE.answers[key]
         is_left_out = event is Event.LEFT_OUT
-        warned = (key, is_left_out) in _WARNED
+        warning = (loop, *key[2:], is_left_out)
+        warned = warning in _WARNED
         if is_left_out:
             rows = "the rows of its tensors do not all begin at multiples of 16 bytes"
             slow = f"the fused kernel for {wanted} does not run: {rows}"
@@ -104,11 +112,48 @@ def prepare(key: Key, event: Event) -> None:
             slow = f"no fused kernel for {wanted}: {answer.reason}"
         else:
             return
-        _WARNED.add((key, is_left_out))
+        _WARNED.add(warning)
     if not warned and warns_of_slow_paths():
         # The caller is the op, which has no line in Python, so the warning names this one.
         said = f"{slow}; the alternating kernel runs, which is slower (RNNCC_LOG=error hides this)"
         warnings.warn(said, stacklevel=1)
+
+
+def provide(file: str, capability: tuple[int, int]) -> None:
+    """Compile a file of kernels that take every size, and add it to the library. The op calls this where there is none.
+    Raises RuntimeError where it cannot be compiled."""
+    with _LOCKS.setdefault((file, capability), threading.Lock()):
+        if (file, capability) not in STATE.provided:
+            folder = _compile_file(file, capability)
+            assert STATE.library is not None
+            STATE.library.rnncc_add_folder(os.fsencode(folder))
+            STATE.provided.add((file, capability))
+
+
+def _compile_file(file: str, capability: tuple[int, int]) -> Path:
+    gpu, about = "sm_{}{}".format(*capability), STATE.about
+    # The file's name begins with the loop's, but for those that are the same for every cell.
+    cell = next((own for loop, own in _CELLS.items() if file.startswith(f"{loop}_")), next(iter(_CELLS.values())))
+    options = cell.program() | {"newton": bool(about["newton"])}
+    try:
+        rnncc, driver = importlib.import_module("rnncc"), importlib.import_module("rnncc.driver")
+        compile_file = driver.compile_file
+    except (ImportError, AttributeError) as error:
+        raise RuntimeError(
+            f"this package has no kernels for {gpu}, and rnncc, which compiles them when they are needed, cannot be "
+            f"imported ({error}); `rnncc build {about['stem']} --target {gpu}` makes a package that has them"
+        ) from None
+    try:
+        folder: Path = compile_file(about["source"], about["stem"], options, file, capability, about["code"])
+    except rnncc.RnnccError as error:
+        raise RuntimeError(f"this package has no kernels for {gpu} yet: {_said(error)}") from None
+    return folder
+
+
+def _said(error: Any) -> str:
+    """An RnnccError in one line."""
+    problem = error.diagnostics[0]
+    return f"{problem.message} [{problem.code}]" + (f"; {problem.help}" if problem.help else "")
 
 
 def settle(wanted: Wanted) -> Answer:
@@ -124,9 +169,8 @@ def settle(wanted: Wanted) -> Answer:
     try:
         reason = _compile(wanted)
     except rnncc.RnnccError as error:
-        problem = error.diagnostics[0]
-        text = f"{problem.message} [{problem.code}]" + (f"; {problem.help}" if problem.help else "")
-        return Answer(Outcome.KEPT if problem.code in _KEEPING else Outcome.FAILED, text)
+        is_kept = error.diagnostics[0].code in _KEEPING
+        return Answer(Outcome.KEPT if is_kept else Outcome.FAILED, _said(error))
     # Any error may come here, also from a bug in rnncc or a broken installation. The layer must still run, and the
     # alternating kernel can run it. The user gets a warning, and this process does not try again.
     except Exception as error:
@@ -141,7 +185,7 @@ def _compile(wanted: Wanted) -> str:
     problems = [(wanted.head_dim, heads, DTYPES[wanted.dtype][1]) for heads in wanted.made_for]
     options = cell.program() | {"problems": problems}
     folder, reason = driver.compile_fused(
-        about["source"], about["stem"], options, cell.name, wanted.capability, about["code"]
+        about["source"], about["stem"], options, cell.name, wanted.capability, about["code"], wanted.variant.programs
     )
     if folder is None:
         return str(reason)

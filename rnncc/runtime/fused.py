@@ -19,11 +19,37 @@ from .spec import DENSER, CellSpec, SegmentSpec, Sizes
 
 # dtype -> its name in the index of kernels, and its name in rnncc's options (`--dtype`)
 DTYPES = {torch.float32: ("f32", "fp32"), torch.bfloat16: ("bf16", "bf16"), torch.float16: ("f16", "fp16")}
-# A loop, the head_dim of its state, heads, directions, dtype and device.
-Key = tuple[str, int, int, int, torch.dtype, int]
+_WORDS = {"forward": "forward", "backward": "backward", "inference": "without gradients"}
 _HEAD_DIM_BLOCK = 8  # the head_dim of a fused kernel is a multiple of this
 _LOWEST_CAPABILITY = (9, 0)  # the first with clusters of CTAs
 _SCOPES = ("cluster", "grid", "step")  # the scopes of families that rnncc::FusedScope in the library knows
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The programs of a loop that a call takes: with gradients its forward and its backward, else a forward that keeps
+    nothing. `masked`: those for lengths and resets."""
+
+    training: bool = True
+    masked: bool = False
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """Their names, which follow the loop's."""
+        passes = ("forward", "backward") if self.training else ("inference",)
+        return tuple(f"masked_{name}" if self.masked else name for name in passes)
+
+
+def split_program(program: str) -> tuple[str, Variant]:
+    """The loop and the variant of a program: `lstm_0` and the masked forward without gradients of
+    `lstm_0_masked_inference`."""
+    loop, _, name = program.rpartition("_")
+    segment = loop.removesuffix("_masked")
+    return segment, Variant(name != "inference", segment != loop)
+
+
+# A loop and its variant, the head_dim of its state, heads, directions, dtype and device.
+Key = tuple[str, Variant, int, int, int, torch.dtype, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +62,7 @@ class Wanted:
     capability  the GPU's compute capability
     directions  1, or 2 where both directions of a layer run in one call
     head_dims   those of all values, where they are known
+    variant     which of the loop's programs
     """
 
     cell: CellSpec
@@ -46,6 +73,7 @@ class Wanted:
     capability: tuple[int, int]
     directions: int = 1
     head_dims: tuple[int, ...] = ()
+    variant: Variant = Variant()
 
     @property
     def made_for(self) -> tuple[int, ...]:
@@ -106,9 +134,10 @@ class _State:
     lines: list[_Line]
     readable: bool  # whether the package's own index could be read
     answers: dict[Key, Answer]  # of first_use.settle, one for each size that was asked for
+    provided: set[tuple[str, tuple[int, int]]]  # files of first_use.provide, with the GPU's compute capability
 
 
-STATE = _State(None, {}, [], True, {})
+STATE = _State(None, {}, [], True, {}, set())
 
 
 def attach(directory: Path, library: ctypes.CDLL, about: Mapping[str, Any]) -> None:
@@ -122,11 +151,12 @@ def attach(directory: Path, library: ctypes.CDLL, about: Mapping[str, Any]) -> N
     except (OSError, ValueError):
         STATE.readable = False
     STATE.answers.clear()
+    STATE.provided.clear()
 
 
 def add_kernels(folder: Path, capability: tuple[int, int]) -> None:
-    """Add the kernels of a folder to the library. They are for GPUs of that compute capability. Raises RuntimeError,
-    OSError or ValueError where they cannot be read."""
+    """Add the fused kernels of a folder to the library. They are for GPUs of that compute capability. Raises
+    RuntimeError, OSError or ValueError where they cannot be read."""
     lines = read_index(folder / "fused.txt", capability)
     assert STATE.library is not None
     if STATE.library.rnncc_add_kernels(os.fsencode(folder)) < 1:
@@ -142,7 +172,7 @@ def describe(
     dtype, device = like.dtype, like.get_device()
     heads, head_dims = sizes["num_heads"], segment.fused_head_dims(sizes)
     capability = torch.cuda.get_device_capability(device)
-    answer = STATE.answers.get((segment.name, max(head_dims), heads, directions, dtype, device))
+    answer = STATE.answers.get((segment.name, Variant(), max(head_dims), heads, directions, dtype, device))
     wanted = Wanted(cell, segment.name, max(head_dims), heads, dtype, capability, directions, tuple(head_dims))
     lines = [explain(wanted, None if answer is None else answer.reason)]
     if wanted.segment in STATE.about["scans"]:
@@ -251,16 +281,16 @@ def family_names(wanted: Wanted, heads: tuple[int, ...] | None) -> str:
     backward grid or stepwise from batch 64 on`. "" where there is none."""
     name = DTYPES.get(wanted.dtype, ("", ""))[0]
     found = []
-    for direction in ("forward", "backward"):
+    for program in wanted.variant.programs:
         own = {
             line.family + (f" from batch {line.smallest_batch} on" if line.smallest_batch > 1 else ""): None
             for line in STATE.lines
-            if (line.program, line.dtype, line.head_dim) == (f"{wanted.segment}_{direction}", name, wanted.head_dim)
+            if (line.program, line.dtype, line.head_dim) == (f"{wanted.segment}_{program}", name, wanted.head_dim)
             and line.capability in (None, wanted.capability)
             and (heads is None or line.heads in heads)
         }
         if own:
-            found.append(f"{direction} {' or '.join(own)}")
+            found.append(f"{_WORDS[program.removeprefix('masked_')]} {' or '.join(own)}")
     return ", ".join(found)
 
 

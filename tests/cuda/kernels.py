@@ -207,8 +207,6 @@ def sources(case: Case, head_dim: int | None = None) -> tuple[Bundle, dict[str, 
     shown = replace(whole, loops=loops)
     scans = scan_kernels(shown, newton=True)
     bundle = for_gpus([shown], newton=True)
-    name = f"{whole.cell.lower()}_{case.dtype}" + ("_scans" if case.family is SCAN else "")
-    unit = next(unit for unit in bundle.device_units if unit.name == name)
     if case.family is SCAN:
         allowed = {
             f"{kernels.program}_{form}": Allowed(shape.registers, 0, 0)
@@ -218,7 +216,9 @@ def sources(case: Case, head_dim: int | None = None) -> tuple[Bundle, dict[str, 
     else:
         limit = Allowed(min(255, REGISTERS // _THREADS), 0, 0)
         allowed = {program.name: limit for program in device_programs(shown)}
-    return replace(bundle, device_units=(unit,)), allowed
+    programs = [scan.program for scan in scans] if case.family is SCAN else list(allowed)
+    files = {f"{program}_{case.dtype}" for program in programs}
+    return replace(bundle, device_units=tuple(unit for unit in bundle.device_units if unit.name in files)), allowed
 
 
 def check(case: Case, folder: Path, optimised: bool = True) -> tuple[str, ...]:

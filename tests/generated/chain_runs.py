@@ -20,7 +20,7 @@ import torch
 from rnncc.driver import make_product
 from rnncc.ir.dim import evaluate
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.plan import KernelPlan, NoForm
+from rnncc.ir.plan import KernelPlan, NoForm, scan_programs
 from rnncc.ir.problem import INDEX_DTYPES, Problem
 from rnncc.ir.request import Request
 from rnncc.ir.schedule import Schedule
@@ -31,6 +31,7 @@ from rnncc.machine.targets import own_instructions, present
 from rnncc.pipeline import compile_cells
 from rnncc.stages.build import Job, Product, build, find_nvrtc, find_toolchain, first_key
 from rnncc.stages.load import load
+from rnncc.stages.render.programs import named_programs
 from rnncc.stages.schedule import schedule
 from rnncc.verify import BOUNDS, Case, relative_error, verify
 from rnncc.verify.problem import Problem as Compared
@@ -120,11 +121,12 @@ def folder_of(run: Run, device: str) -> Path:
     """The package of a run, from the cache or built now; for a CPU it has no kernels of GPUs."""
     nvrtc = find_nvrtc((_target(device).architecture,), required=True) if device == "cuda" else None
     request = request_of(run, nvrtc.architectures if nvrtc is not None else ())
+    dtype = INDEX_DTYPES[run.dtype]
     # Scans and walks have kernels of their own.
-    names = [f"{run.name}_{INDEX_DTYPES[run.dtype]}_scans"]
+    programs = {program for program, _ in scan_programs(_plan(request))}
     if device != "cuda" or any(each.startswith("not ") for each in planned(run, _target(device)).values()):
-        names.append(f"{run.name}_{INDEX_DTYPES[run.dtype]}")
-    wanted = tuple(names)
+        programs |= {named.name for named in named_programs(_plan(request))}
+    wanted = tuple(sorted(f"{program}_{dtype}" for program in programs))
 
     def produce() -> Product:
         made = make_product(request)
@@ -132,9 +134,8 @@ def folder_of(run: Run, device: str) -> Path:
         masked = run.case.masked
         units = tuple(
             each for each in made.bundle.device_units
-            if (each.clusters and ("_masked_" in each.name) == masked)
-            or each.name.startswith("_")
-            or each.name in wanted
+            if each.name.startswith("_")
+            or ((each.clusters or each.name in wanted) and ("_masked_" in each.name) == masked)
         )  # fmt: skip
         return replace(made, bundle=replace(made.bundle, device_units=units))
 

@@ -45,7 +45,8 @@ class Spied:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library, self.added = library, 0
-        self.rnncc_set_fused_handler = library.rnncc_set_fused_handler
+        self.rnncc_set_kernel_handler = library.rnncc_set_kernel_handler
+        self.rnncc_add_folder = library.rnncc_add_folder
 
     def rnncc_add_kernels(self, folder: bytes) -> int:
         count = int(self.library.rnncc_add_kernels(folder))
@@ -67,7 +68,7 @@ def spied(library: ctypes.CDLL, cache: Path, tmp_path: Path, monkeypatch: pytest
     yield found
     monkeypatch.undo()
     fused.attach(tmp_path, found, {})
-    library.rnncc_set_fused_handler(None)
+    library.rnncc_set_kernel_handler(None)
 
 
 @pytest.fixture
@@ -75,10 +76,13 @@ def on_gpu(spied: Spied, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A call of the LSTM's loop, as far as the library asks for kernels. Raises RuntimeError as the op does."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
 
-    def call(steps: int = 2, dtype: torch.dtype = torch.bfloat16, directions: int = 1, fits: bool = True) -> None:
+    def call(
+        steps: int = 2, dtype: torch.dtype = torch.bfloat16, directions: int = 1, fits: bool = True,
+        program: str = "forward",
+    ) -> None:  # fmt: skip
         problem = ctypes.create_string_buffer(4096)
         sizes = ctypes.c_int64(SIZES["H"]), ctypes.c_int64(SIZES["num_heads"])
-        given = SEGMENT.name.encode(), fused.DTYPES[dtype][0].encode(), *sizes, directions
+        given = f"{SEGMENT.name}_{program}".encode(), fused.DTYPES[dtype][0].encode(), *sizes, directions
         if spied.library.call(*given, ctypes.c_int64(steps), fits, problem, ctypes.c_int64(len(problem))):
             raise RuntimeError(problem.value.decode())
 

@@ -189,6 +189,23 @@ def test_a_single_step_asks_for_nothing(on_gpu: Any, asked: list[fused.Wanted]) 
     assert [(w.segment, w.head_dim, w.heads, w.dtype) for w in asked] == [("lstm_0", 64, 1, torch.bfloat16)]
 
 
+def test_what_a_call_does_not_run_is_not_compiled(on_gpu: Any, asked: list[fused.Wanted]) -> None:
+    for program in ("inference", "forward", "backward", "masked_backward", "masked_forward", "masked_inference"):
+        on_gpu(program=program)
+    assert [w.variant.programs for w in asked] == [
+        ("inference",), ("forward", "backward"), ("masked_forward", "masked_backward"), ("masked_inference",)
+    ]  # fmt: skip
+    assert {w.segment for w in asked} == {"lstm_0"}
+
+
+def test_one_warning_for_all_that_a_size_lacks(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RNNCC_COMPILE", "0")
+    with pytest.warns(UserWarning, match="the alternating kernel runs") as caught:
+        for program in ("inference", "forward", "masked_forward"):
+            on_gpu(32, program=program)
+    assert len(caught) == 1
+
+
 def test_both_directions_ask_for_kernels_of_their_own(on_gpu: Any, asked: list[fused.Wanted]) -> None:
     for directions in (1, 2, 2, 1):
         on_gpu(directions=directions)
@@ -277,14 +294,14 @@ def test_a_child_that_is_forked_meanwhile_is_not_kept_waiting(on_gpu: Any, monke
 def test_who_has_no_python_is_told_on_stderr(
     on_gpu: Any, spied: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    spied.library.rnncc_set_fused_handler(None)
+    spied.library.rnncc_set_kernel_handler(None)
     on_gpu(31)
     assert capfd.readouterr().err == ""
     for _ in range(2):
         on_gpu(32)
     said = capfd.readouterr().err
     assert said.startswith(
-        "rnncc: no fused kernel runs lstm_0 (1 heads of 64, bf16): the package has none of this size"
+        "rnncc: no fused kernel runs lstm_0_forward (1 heads of 64, bf16): the package has none of this size"
     )
     assert said.count("\n") == 1
     monkeypatch.setenv("RNNCC_LOG", "error")

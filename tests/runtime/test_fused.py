@@ -33,7 +33,7 @@ def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.Cap
     # The library and the package know the same kernels, each in a file of its own.
     (index,) = cache.glob("packages/*/lstm/cuda/fused.txt")
     names = [line.split()[-1] for line in index.read_text(encoding="utf-8").splitlines()]
-    assert spied.added == len(names) >= 6
+    assert spied.added == len(names) >= 2
     assert sorted(path.name for path in index.parent.glob("*.cubin")) == sorted(f"{n}_sm_90a.cubin" for n in names)
     said = fused.explain(wanted(), "")
     assert said.startswith("fused (forward gather, backward scatter), made for 1 head with head_dim 64, bfloat16")

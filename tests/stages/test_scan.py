@@ -265,7 +265,7 @@ def test_where_newton_iterates(
 def test_kernels_that_iterate_are_made_where_they_are_asked_for(plans: dict[str, KernelPlan]) -> None:
     def texts(cell: str, newton: bool) -> list[str]:
         files = {f.path: f.text for f in for_gpus([plans[cell]], newton=newton).files}
-        return [files[f"src/{cell}_{name}"] for name in ("f32_scans.cu", "scans.cuh", "cuda.cpp")]
+        return [files[f"src/{cell}_{name}"] for name in ("0_masked_forward_f32.cu", "scans.cuh", "cuda.cpp")]
 
     for cell in (*WALKS, "rwkv4"):
         for newton in (True, False):
@@ -284,14 +284,15 @@ def test_files_of_a_package(plans: dict[str, KernelPlan]) -> None:
         return {unit.name for unit in for_gpus([plans[cell]]).device_units}
 
     # `core`: what every package has.
-    assert names("mingru") == {"_core", *(f"mingru_{dtype}_scans" for dtype in ("f32", "bf16", "f16"))}
-    kinds = {f"scrn_{dtype}{kind}" for dtype in ("f32", "bf16", "f16") for kind in ("", "_scans")}
-    assert names("scrn") == {"_core", *kinds}
+    def every(*loops: str) -> set[str]:
+        variants = ("forward", "backward", "masked_forward", "masked_backward")
+        programs = [f"{loop}_{variant}" for loop in loops for variant in variants]
+        return {"_core", *(f"{program}_{dtype}" for program in programs for dtype in ("f32", "bf16", "f16"))}
+
+    # `core`: what every package has. Each program has a file for each dtype.
+    assert names("mingru") == every("mingru_0") and names("scrn") == every("scrn_0", "scrn_1")
     texts = {file.path: file.text for file in for_gpus([plans["scrn"]]).files}
-    # Each program has its kernels in one of the two files.
-    assert "scrn_0_forward" not in texts["src/scrn_f32.cu"] and "scrn_1_forward" in texts["src/scrn_f32.cu"]
-    assert (
-        "scrn_0_forward_vectorised" in texts["src/scrn_f32_scans.cu"] and "scrn_1" not in texts["src/scrn_f32_scans.cu"]
-    )
+    assert "scrn_0_forward_vectorised" in texts["src/scrn_0_forward_f32.cu"]
+    assert "run_sequence<rnncc::scrn_1_forward::Loop, float>" in texts["src/scrn_1_forward_f32.cu"]
     host = texts["src/scrn_cuda.cpp"]
-    assert '&scans, "scrn", "scrn_0_forward"' in host and 'nullptr, "scrn", "scrn_1_forward"' in host
+    assert '&scans, "scrn_0_forward"' in host and 'nullptr, "scrn_1_forward"' in host

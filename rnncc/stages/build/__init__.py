@@ -113,6 +113,7 @@ def first_key(request: Request, nvrtc: Nvrtc | None, compiler: Toolchain | None)
         "recurrent_dropout": request.recurrent_dropout,
         "problems": [astuple(problem) for problem in request.problems],
         "newton": request.newton and request.has_clusters,
+        "architectures": request.architectures,
         "instructions": request.instructions,
     }
     knobs = json.dumps(wanted, sort_keys=True, default=str)
@@ -217,15 +218,17 @@ def _describe(job: Job, product: Product, compiler: Toolchain | None, namespace:
         "library": toolchain.library_name(job.stem) if compiler is not None else None,
         "missing": product.missing if compiler is None else "",
         "compiler": compiler.version if compiler is not None else None,
-        "architectures": list(job.nvrtc.made()) if job.nvrtc is not None else [],
         "torch_abi": TORCH_ABI,
         "code": own_code(),
         "fused": {},
         "scans": {},
         "newton": [],
         "source": "",
+        "architectures": [],
         **product.about,
     }
+    if job.nvrtc is not None:
+        about["architectures"] = list(job.nvrtc.made())
     manifest.seal(folder, about)
 
 

@@ -153,13 +153,22 @@ def scan_kernels(plan: KernelPlan, *, newton: bool = False) -> tuple[ScanKernels
     )
 
 
-def fused_kernels(plan: KernelPlan, problems: Sequence[Problem], target: Target | None = None) -> list[FusedKernels]:
+def fused_kernels(
+    plan: KernelPlan, problems: Sequence[Problem], target: Target | None = None, programs: Sequence[str] = ()
+) -> list[FusedKernels]:
     """The fused kernels of a cell for each of the problems, as `schedule` lays them out for that GPU (by default an
-    H200). Raises RnnccError: RNN703."""
+    H200). `programs`: those of each loop, by what follows its name (`masked_forward`); all by default. Raises
+    RnnccError: RNN703."""
+
+    def is_wanted(program: str) -> bool:
+        *_, before, name = program.split("_")
+        return not programs or (f"masked_{name}" if before == "masked" else name) in programs
 
     def kernels(problem: Problem) -> Iterator[tuple[str, FusedSchedule]]:
         _check_heads(plan, problem)
         for program, loop in fused_programs(plan):
+            if not is_wanted(program):
+                continue
             yield from ((program, kernel) for kernel in schedule(loop, problem, target or GPUS["h200"]).kernels)
 
     return [FusedKernels(p.head_dim, p.heads, INDEX_DTYPES[p.dtype], tuple(kernels(p))) for p in problems]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import assert_never
 
 from rnncc.ir.artifact import File
@@ -56,17 +57,17 @@ class DeviceProgram:
 
 
 def alternating_files(plan: KernelPlan) -> Iterator[File]:
-    """A header of device code, and for each dtype a file of kernels. There are none where no loop has a product."""
+    """A header of device code, and a file for each kernel and dtype. There are none where no loop has a product."""
     programs = device_programs(plan)
     if not programs:
         return
     cell, name = plan.cell, plan.cell.lower()
-    about = {"cell": cell, "name": name, "programs": programs}
-    yield File(
-        f"src/{name}_device.cuh", text("cuda/device.cuh.j2", **about, source=plan.source, macros=macro_names(plan))
-    )
-    for scalar in SCALARS:
-        yield File(f"src/{name}_{scalar.suffix}.cu", text("cuda/kernels.cu.j2", **about, scalar=scalar))
+    about = {"cell": cell, "name": name}
+    content = text("cuda/device.cuh.j2", **about, programs=programs, source=plan.source, macros=macro_names(plan))
+    yield File(f"src/{name}_device.cuh", content)
+    for program, scalar in product(programs, SCALARS):
+        content = text("cuda/kernels.cu.j2", **about, program=program, scalar=scalar)
+        yield File(f"src/{program.name}_{scalar.suffix}.cu", content)
 
 
 def device_programs(plan: KernelPlan) -> tuple[DeviceProgram, ...]:

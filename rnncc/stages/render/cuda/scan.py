@@ -1,9 +1,10 @@
-"""The files of kernels of loops without products: the steps, and all kernels of a cell and dtype."""
+"""The files of kernels of loops without products: the steps, and the kernels of each program and dtype."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from rnncc.ir.artifact import File
 from rnncc.ir.family import Family
@@ -33,16 +34,16 @@ class ScanKernel:
 
 
 def scan_files(cell: CellKernels) -> Iterator[File]:
-    """A header of steps, and for each dtype a file of all kernels. There are none where all loops have products."""
+    """A header of steps, and a file for each program and dtype. There are none where all loops have products."""
     if not cell.scans:
         return
     plan, name = cell.plan, cell.plan.cell.lower()
     steps = f"{name}_scans.cuh"
     yield File(f"src/{steps}", scan_steps_text(plan, cell.scans))
-    for scalar in SCALARS:
-        kernels = list(_kernels(cell.scans, scalar))
+    for scan, scalar in product(cell.scans, SCALARS):
+        kernels = list(_kernels(scan, scalar))
         content = text("cuda/scans.cu.j2", cell=plan.cell, scalar=scalar, steps=steps, kernels=kernels)
-        yield File(f"src/{name}_{scalar.suffix}_scans.cu", content)
+        yield File(f"src/{scan.program}_{scalar.suffix}.cu", content)
 
 
 def scan_steps_text(plan: KernelPlan, scans: Sequence[ScanKernels]) -> str:
@@ -62,15 +63,14 @@ def scan_steps_text(plan: KernelPlan, scans: Sequence[ScanKernels]) -> str:
     )
 
 
-def _kernels(scans: Sequence[ScanKernels], scalar: DeviceScalar) -> Iterator[ScanKernel]:
-    for kernels in scans:
-        schedule = kernels.full if scalar.bytes == 4 else kernels.half
-        for form, shape in schedule.forms:
-            yield ScanKernel(
-                f"{kernels.program}_{form}",
-                shape.family,
-                ", ".join((f"{kernels.program}_step<{scalar.name}>", *map(str, shape.arguments))),
-                shape.threads,
-                shape.resident,
-                tuple((ctas, shape.shared_bytes_of(ctas)) for ctas in _CTAS),
-            )
+def _kernels(kernels: ScanKernels, scalar: DeviceScalar) -> Iterator[ScanKernel]:
+    schedule = kernels.full if scalar.bytes == 4 else kernels.half
+    for form, shape in schedule.forms:
+        yield ScanKernel(
+            f"{kernels.program}_{form}",
+            shape.family,
+            ", ".join((f"{kernels.program}_step<{scalar.name}>", *map(str, shape.arguments))),
+            shape.threads,
+            shape.resident,
+            tuple((ctas, shape.shared_bytes_of(ctas)) for ctas in _CTAS),
+        )

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "driver.h"
+#include "handler.h"
 
 extern "C" __attribute__((weak)) int32_t aoti_torch_get_current_cuda_stream(int32_t device, void** stream);
 
@@ -100,23 +101,63 @@ inline CUfunction get_kernel(CUmodule module, const std::string& name, const Gpu
   return found;
 }
 
-// Finds a kernel that takes every size, in a file of the package. Each file and kernel is loaded once.
+// The folders with kernels that take every size: the package's own, and those with kernels that were compiled since.
+class KernelFolders {
+ public:
+  static KernelFolders& of_package() {
+    static KernelFolders only;
+    return only;
+  }
+
+  void add(const std::string& folder) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    folders_.push_back(folder);
+  }
+
+  // The path of a file of kernels for a GPU; empty where there is none.
+  std::string find(const std::string& file_name, const Gpu& gpu) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const std::string& folder : folders_) {
+      const std::string path = find_kernels(folder + "/" + file_name, gpu);
+      if (!path.empty()) return path;
+    }
+    return "";
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> folders_ = {own_folder() + "/cuda"};
+};
+
+// The path of a file of kernels that take every size, for a GPU. A package that `rnncc.load` made has none of its own:
+// they are compiled when they are first needed. No lock may be held.
+inline std::string kernel_path(const std::string& file_name, int32_t device, const Gpu& on) {
+  KernelFolders& folders = KernelFolders::of_package();
+  std::string path = folders.find(file_name, on);
+  if (path.empty() && KernelHandler::of_package().ask(file_name, {}, device, MISSING))
+    path = folders.find(file_name, on);
+  const std::string name = "sm_" + std::to_string(on.major) + std::to_string(on.minor);
+  if (path.empty()) fail("this package has no kernels for this GPU (" + name + "): build it with --target " + name);
+  return path;
+}
+
+// Finds a kernel that takes every size. Each file and kernel is loaded once.
 inline CUfunction find_kernel(int32_t device, const std::string& file_name, const std::string& kernel_name) {
   static std::mutex mutex;
   static std::map<std::pair<int32_t, std::string>, CUmodule> modules;
   static std::map<std::pair<int32_t, std::string>, CUfunction> kernels;
-  const std::lock_guard<std::mutex> lock(mutex);
-  CUfunction& kernel = kernels[{device, file_name + "/" + kernel_name}];
-  if (kernel) return kernel;
-  const Gpu& on = gpu(device);
-  CUmodule& module = modules[{device, file_name}];
-  if (!module) {
-    const std::string path = find_kernels(own_folder() + "/cuda/" + file_name, on);
-    const std::string name = "sm_" + std::to_string(on.major) + std::to_string(on.minor);
-    if (path.empty()) fail("this package has no kernels for this GPU (" + name + "): build it with --target " + name);
-    module = load_module(path);
+  const std::pair<int32_t, std::string> key = {device, file_name + "/" + kernel_name};
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = kernels.find(key);
+    if (found != kernels.end()) return found->second;
   }
-  return kernel = get_kernel(module, kernel_name, on);
+  const Gpu& on = gpu(device);
+  const std::string path = kernel_path(file_name, device, on);
+  const std::lock_guard<std::mutex> lock(mutex);
+  CUmodule& module = modules[{device, file_name}];
+  if (!module) module = load_module(path);
+  return kernels[key] = get_kernel(module, kernel_name, on);
 }
 
 // Fails unless all CTAs of a kernel can run at once, since they wait for each other.
@@ -178,3 +219,8 @@ inline void launch_kernel(const std::string& name, CUfunction kernel, const Laun
 }
 
 }  // namespace rnncc
+
+// From now on the folder's kernels that take every size are the package's too.
+extern "C" inline __attribute__((used, visibility("default"))) void rnncc_add_folder(const char* folder) {
+  rnncc::KernelFolders::of_package().add(folder);
+}

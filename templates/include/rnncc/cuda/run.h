@@ -14,9 +14,9 @@ namespace rnncc {
 class DeviceRuns {
  public:
   // `scans`: null unless the loop is a scan or a walk.
-  DeviceRuns(const Tables& tables, const LoopInfo& info, const ScanForms* scans, const char* cell, const char* name,
+  DeviceRuns(const Tables& tables, const LoopInfo& info, const ScanForms* scans, const char* name,
              const std::vector<Call>& calls, int32_t device)
-      : tables_(tables), info_(info), scans_(scans), cell_(cell), name_(name), calls_(calls), device_(device) {
+      : tables_(tables), info_(info), scans_(scans), name_(name), calls_(calls), device_(device) {
     for (const Call& call : calls_) runs_.emplace_back(tables, call, device, scans != nullptr);
   }
 
@@ -50,7 +50,7 @@ class DeviceRuns {
     for (DeviceRun* run : runs) directions.push_back(run->direction());
     const rnncc_dtype dtype = runs[0]->scalar();
     const int size = dtype == RNNCC_FLOAT32 ? 0 : 1;
-    const std::string file = cell_ + "_" + dtype_name(dtype) + "_scans";
+    const std::string file = name_ + "_" + dtype_name(dtype);
     const int64_t channels =
         int64_t(runs.size()) * first().batch * runs[0]->dims()[tables_.slots[info_.edge_slots[0]].width];
     const bool tall = is_tall(scans_->vectorised[size], channels, gpu(device_).sms);
@@ -83,7 +83,7 @@ class DeviceRuns {
     if (schedule.shared_bytes > available)
       fail("the loop needs " + std::to_string(schedule.shared_bytes) + " bytes of shared memory per CTA, the GPU has " +
            std::to_string(available));
-    const CUfunction kernel = find_kernel(device_, cell_ + "_" + dtype_name(runs[0]->scalar()), name_);
+    const CUfunction kernel = find_kernel(device_, name_ + "_" + dtype_name(runs[0]->scalar()), name_);
     runs[0]->fill_common(schedule, arguments);
     for (size_t i = 0; i < runs.size(); ++i)
       runs[i]->fill(schedule, arguments.header->image_step, arguments.directions[i]);
@@ -116,20 +116,19 @@ class DeviceRuns {
                        [&](int16_t width) { return run.dims()[width] % block == 0; });
   }
 
-  // The size for which fused kernels are asked for. Its loop has the segment's name, without direction and `_masked`.
+  // The program and the size for which fused kernels are asked for.
   FusedSize size_of(const DeviceRun& run) const {
-    std::string loop = name_.substr(0, name_.rfind('_'));
-    const size_t variant = loop.size() - std::min(loop.size(), std::strlen("_masked"));
-    if (loop.compare(variant, std::string::npos, "_masked") == 0) loop.resize(variant);
-    return {loop, dtype_name(run.scalar()), head_dim(run), first().heads, are_two_alike() ? 2 : 1, device_};
+    return {program(), dtype_name(run.scalar()), head_dim(run), first().heads, are_two_alike() ? 2 : 1, device_};
   }
+
+  // The name of the program that fused kernels are for: a forward that saves nothing has one of its own.
+  std::string program() const { return is_training() ? name_ : name_.substr(0, name_.rfind('_')) + "_inference"; }
 
   // The fused kernels for that many directions like `run` side by side.
   std::vector<FusedChoice> choices(const DeviceRun& run, int64_t directions) const {
     if (!can_be_fused() || !has_whole_blocks(run)) return {};
-    const std::string program = is_training() ? name_ : name_.substr(0, name_.rfind('_')) + "_inference";
     const bool by_steps = first().heads == 1 && !first().starts, denser = run.dims()[info_.denser_dim] != 0;
-    return fused_choices(program, dtype_name(run.scalar()), head_dim(run), directions * first().heads, first().batch,
+    return fused_choices(program(), dtype_name(run.scalar()), head_dim(run), directions * first().heads, first().batch,
                          by_steps, denser, device_);
   }
 
@@ -162,7 +161,6 @@ class DeviceRuns {
   const Tables& tables_;
   const LoopInfo& info_;
   const ScanForms* const scans_;
-  const std::string cell_;
   const std::string name_;
   const std::vector<Call>& calls_;
   const int32_t device_;
@@ -170,12 +168,12 @@ class DeviceRuns {
 };
 
 template <class C>
-void run_on_device(const Tables& tables, const LoopInfo& info, const ScanForms* scans, const char* cell,
-                   const char* name, const C* given, int32_t count, int32_t device, Call (*call_of)(const C&)) {
+void run_on_device(const Tables& tables, const LoopInfo& info, const ScanForms* scans, const char* name, const C* given,
+                   int32_t count, int32_t device, Call (*call_of)(const C&)) {
   const OnDevice current(device);
   std::vector<Call> calls;
   for (int32_t i = 0; i < count; ++i) calls.push_back(call_of(given[i]));
-  DeviceRuns(tables, info, scans, cell, name, calls, device).run();
+  DeviceRuns(tables, info, scans, name, calls, device).run();
 }
 
 }  // namespace rnncc

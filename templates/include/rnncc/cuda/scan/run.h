@@ -49,10 +49,15 @@ inline const ScanLoaded& loaded_scan(const ScanForm& form, const std::string& fi
                                      int32_t device) {
   static std::mutex mutex;
   static std::map<std::tuple<int32_t, std::string, std::string>, ScanLoaded> known;
-  const std::lock_guard<std::mutex> lock(mutex);
   const auto key = std::make_tuple(device, file, name);
-  const auto found = known.find(key);
-  return found != known.end() ? found->second : known[key] = load_scan(form, file, name, device);
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = known.find(key);
+    if (found != known.end()) return found->second;
+  }
+  const ScanLoaded loaded = load_scan(form, file, name, device);  // may ask for the kernel: no lock is held
+  const std::lock_guard<std::mutex> lock(mutex);
+  return known[key] = loaded;
 }
 
 struct ScanHeader {
