@@ -146,16 +146,16 @@ def compile_file(
 
 
 def compile_fused(
-    text: str, name: str, options: Mapping[str, Any], cell: str, capability: tuple[int, int], code: str,
-    programs: Sequence[str] = (),
+    text: str, name: str, options: Mapping[str, Any], wanted: tuple[str, Sequence[str]], capability: tuple[int, int],
+    code: str,
 ) -> tuple[Path | None, str]:  # fmt: skip
     """Fused kernels of one cell of a text, on a GPU of that compute capability: the folder with `fused.txt` and cubins,
-    or None and why there is none. Found in the cache, or compiled now.
+    or None and why there is none. Found in the cache, or compiled now. `wanted`: the cell, and which programs of each
+    of its loops, by what follows the loop's name (`masked_forward`).
 
     A package in use calls it (rnncc/runtime/first_use.py). `options`: fields of Request by name; its `problems`, each
     (head_dim, heads, dtype), are alike but in heads. `code`: that of the rnncc which built the package, since kernels
-    must take what its library gives. `programs`: those of each loop that are compiled, by what follows the loop's name
-    (`masked_forward`); all by default.
+    must take what its library gives.
 
     Raises:
         RnnccError: RNN602 where NVRTC failed, RNN605 for a cache that cannot be written, RNN607, RNN608 without NVRTC,
@@ -167,6 +167,7 @@ def compile_fused(
 
     if code != own_code():
         raise built_by_another()
+    cell, programs = wanted
     architecture = architecture_of(*capability)
     target = gpu(architecture)
     if target is None:

@@ -184,8 +184,9 @@ def _compile(wanted: Wanted) -> str:
     driver, cell, about = importlib.import_module("rnncc.driver"), wanted.cell, STATE.about
     problems = [(wanted.head_dim, heads, DTYPES[wanted.dtype][1]) for heads in wanted.made_for]
     options = cell.program() | {"problems": problems}
+    programs = (cell.name, wanted.variant.programs)
     folder, reason = driver.compile_fused(
-        about["source"], about["stem"], options, cell.name, wanted.capability, about["code"], wanted.variant.programs
+        about["source"], about["stem"], options, programs, wanted.capability, about["code"]
     )
     if folder is None:
         return str(reason)

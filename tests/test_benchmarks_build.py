@@ -1,0 +1,74 @@
+"""The logic of benchmarks/build_time.py: what is timed, where, and how it is printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def build_time(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return import_module("build_time")
+
+
+def test_words_choose_cases(build_time: Any) -> None:
+    assert [case.name for case in build_time.select(["load", "lstm"])] == ["load lstm"]
+    assert [case for case in build_time.CASES if case not in build_time.select([])] == build_time.select(["all cells"])
+    with pytest.raises(ValueError, match="nix"):
+        build_time.select(["nix"])
+    for case in build_time.CASES:
+        assert bool(case.program) is not bool(case.command)
+        compile(case.program, case.name, "exec")
+
+
+def test_a_toolkit_is_hidden(build_time: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nvcc").touch()
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/bin")
+    case = build_time.select(["every size"])[0]
+    hidden = build_time.variables(case, tmp_path, tmp_path / "other", False)
+    assert hidden["PATH"] == "/bin" and hidden["CUDA_HOME"] == "" and hidden["RNNCC_COMPILE"] == "0"
+    assert hidden["PYTHONPATH"].startswith(f"{tmp_path / 'other'}{os.pathsep}")
+    assert build_time.variables(case, tmp_path, tmp_path, True)["PATH"] == os.environ["PATH"]
+
+
+def test_it_times_and_prints(build_time: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "rows.json"
+    sys_argv = [
+        "build_time",
+        "import",
+        "--repeats",
+        "1",
+        "--cores",
+        "1",
+        "--beside",
+        str(FOLDER.parent),
+        "--out",
+        str(out),
+    ]
+    with pytest.MonkeyPatch.context() as given:
+        given.setattr(sys, "argv", sys_argv)
+        assert build_time.main() == 0
+        printed = capsys.readouterr().out
+        given.setattr(sys, "argv", ["build_time", "--show", str(out)])
+        assert build_time.main() == 0
+    assert capsys.readouterr().out == printed
+    rows = json.loads(out.read_text())["rows"]
+    assert [(row["who"], row["cache"]) for row in rows] == [
+        ("ours", "cold"), ("ours", "cached"), ("beside", "cold"), ("beside", "cached"),
+    ]  # fmt: skip
+    assert all(min(row["cpu"], row["seconds"]) > 0 for row in rows)
+
+
+def test_what_fails_says_why(build_time: Any, tmp_path: Path) -> None:
+    case = build_time.Case("broken", "raise SystemExit('no such thing')")
+    with pytest.raises(RuntimeError, match="broken: no such thing"):
+        build_time.timed(case, 1, os.environ, tmp_path)
