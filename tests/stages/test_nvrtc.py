@@ -73,8 +73,10 @@ def test_what_is_no_ptx_is_seen(text: str, tmp_path: Path) -> None:
 def test_a_mistake_names_its_line(tmp_path: Path) -> None:
     compiler = find_nvrtc(("sm_90a",), required=True)
     assert compiler is not None
-    said = failure(compiler, tmp_path, '#line 7 "cell.rnn"\n__global__ void a() { b(); }\n')
-    assert said == 'the compiler failed on toy: cell.rnn(7): error: identifier "b" is undefined'
+    said = failure(compiler, tmp_path, "__global__ void a() {\n  b();  // cell.rnn:7\n}\n")
+    assert said == 'the compiler failed on toy: src/a.cu(2): error: identifier "b" is undefined (cell.rnn:7)'
+    said = failure(compiler, tmp_path, '#include "none.h"\n')
+    assert said.endswith('src/a.cu(1): catastrophic error: cannot open source file "none.h"')
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,10 @@ def test_what_fails_is_told_apart_where_colours_are_forced(tmp_path: Path, monke
     monkeypatch.setenv("CLICOLOR_FORCE", "1")
     found = failure(write_compiler(tmp_path / "cxx", "echo 'a.cpp:1: error: no'; exit 1"), tmp_path / "cache")
     assert found.message == "the compiler failed on toy: a.cpp:1: error: no"
+    found = failure(write_compiler(tmp_path / "cxx", r"""
+        printf 'one;\n  two;  // toy.rnn:12\n' > src/a.cpp; echo 'src/a.cpp:2:3: error: no'; exit 1
+    """), tmp_path / "cache")  # fmt: skip
+    assert found.message == "the compiler failed on toy: src/a.cpp:2:3: error: no (toy.rnn:12)"
 
 
 def test_a_compiler_that_fails_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

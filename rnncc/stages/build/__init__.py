@@ -39,6 +39,9 @@ _FULL_BYTES = 1 << 16
 # disk, did not fit there either.
 _FULL_BYTES_IN_SILENCE = 1 << 25
 _SILENCE = re.compile(r"$|.*(returned \d+ exit status|exit code \d+)")
+# Where an error is, as g++, clang and NVRTC write it; and the comment with the line that a statement was made of.
+_PLACE = re.compile(r"(?P<path>[^:(]+)[:(](?P<line>\d+)")
+_MADE_OF = re.compile(r"// (\S+\.rnn:\d+)$")
 _PACKAGE = Path(__file__).resolve().parents[2]
 
 __all__ = [
@@ -176,7 +179,7 @@ def build_kernels(job: Job, what: str, produce: Callable[[], Bundle]) -> Path:
             begin = time.monotonic()
             outcome = commands.run(_device_commands(bundle, folder, nvrtc, say), None, folder, job.progress)
             if not outcome.succeeded:
-                raise _failed(job, outcome)
+                raise _failed(job, outcome, folder)
             say(f"compiled {what} in {time.monotonic() - begin:.1f} s")
         about = {"stem": job.stem, "kernels": [unit.name for unit in bundle.device_units]}
         manifest.seal(folder, about)
@@ -275,7 +278,7 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, fold
     )
     outcome = commands.run(compiles, link, folder, job.progress)
     if not outcome.succeeded:
-        raise _failed(job, outcome)
+        raise _failed(job, outcome, folder)
     for shared, path in fresh:
         job.cache.publish_object(shared, path)
 
@@ -292,7 +295,7 @@ def _device_commands(bundle: Bundle, folder: Path, nvrtc: Nvrtc, say: Progress) 
     ]
 
 
-def _failed(job: Job, outcome: Outcome) -> RnnccError:
+def _failed(job: Job, outcome: Outcome, folder: Path) -> RnnccError:
     """The error for a failed compiler. A full disk comes first: it causes the compiler's other messages."""
     cache = job.cache
     free = shutil.disk_usage(cache.root).free
@@ -305,5 +308,19 @@ def _failed(job: Job, outcome: Outcome) -> RnnccError:
             Diagnostic("RNN605", f"no space is left on the disk to compile {job.stem}: {full}", help=help)
         )
     log = cache.keep_log(f"{job.stem[:100]}-{job.key[:12]}", outcome.text)
-    message = f"the compiler failed on {job.stem}: {outcome.error or 'it printed nothing'}"
+    message = (
+        f"the compiler failed on {job.stem}: {outcome.error or 'it printed nothing'}{_origin(outcome.error, folder)}"
+    )
     return RnnccError(Diagnostic("RNN602", message, help=f"everything it said is in {log}"))
+
+
+def _origin(error: str, folder: Path) -> str:
+    """The line of the cell that a compiler's error is about, in brackets: generated code names it in a comment."""
+    place = _PLACE.match(error)
+    try:
+        lines = (folder / place["path"]).read_text(encoding="utf-8").splitlines() if place else []
+    except (OSError, UnicodeDecodeError):
+        return ""
+    number = int(place["line"]) if place else 0
+    made_of = _MADE_OF.search(lines[number - 1]) if 0 < number <= len(lines) else None
+    return f" ({made_of[1]})" if made_of else ""
