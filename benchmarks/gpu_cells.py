@@ -35,6 +35,7 @@ from measure import Function, environment, gpu_ms
 from report_text import table as table_text
 
 from rnncc.analysis.exchanges import exchanges
+from rnncc.bench.parties import kernels_of
 from rnncc.driver import build_package
 from rnncc.ir.problem import Problem
 from rnncc.ir.recurrence import RecurrenceKind
@@ -160,15 +161,6 @@ def call_of(case: Case, layer: Any, run: str) -> Function:
     return both
 
 
-def path_of(layer: Any, batch: int) -> list[str]:
-    """The kernels that run each loop: `fused (forward grid, backward grid)`."""
-    lines = layer.explain(batch_size=batch).splitlines()
-    found = (
-        re.match(r"  \w+: ((?:fused|alternating|scan|walk|forward)\b(?: \([^)]*\)|[^,:]*))", line) for line in lines
-    )
-    return [match[1].strip() for match in found if match]
-
-
 def measure(case: Case, ways: Sequence[str], quick: bool) -> Iterator[dict[str, Any]]:
     """The rows of a case. One that cannot run has `error` instead of times."""
     about = known(case.cell)
@@ -179,7 +171,7 @@ def measure(case: Case, ways: Sequence[str], quick: bool) -> Iterator[dict[str, 
             torch.manual_seed(0)
             layer = layer_of(case, about)
             call, queued = gpu_ms(call_of(case, layer, run), 5 if quick else 15, 10)
-            row |= {"call_ms": call, "queued_ms": queued, "path": path_of(layer, BATCH)}
+            row |= {"call_ms": call, "queued_ms": queued, "path": kernels_of(layer, BATCH)}
         except (RuntimeError, ValueError) as error:
             row["error"] = str(error).splitlines()[0]
         torch.cuda.empty_cache()

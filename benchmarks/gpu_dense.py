@@ -30,11 +30,11 @@ from gpu_calls import Packages, work_of
 from gpu_cases import Case, case_of, missing, row_of, select
 from gpu_floor import exchanges, floor_us, measure_exchanges
 from gpu_plot import plot
-from gpu_predicted import target_named
 from gpu_run import Results, obstacle, parser_of
 from gpu_table import table
 from measure import environment, gpu_ms
 
+from rnncc.bench.predict import target_named
 from rnncc.language.diagnostics import RnnccError
 
 # Loops in torch queue thousands of kernels a call: the queue is full anyhow.

@@ -9,15 +9,10 @@ from gpu_cases import Case
 
 from rnncc.ir.plan import KernelPlan
 from rnncc.ir.problem import Problem
-from rnncc.ir.target import GPUS, Target
+from rnncc.ir.target import Target
 from rnncc.language.read import read_request
 from rnncc.pipeline import compile_cells
 from rnncc.stages.schedule.kernels import call_time
-
-
-def target_named(gpu: str) -> Target | None:
-    """The GPU that the driver calls so ("NVIDIA H200"), if plans are known for it."""
-    return next((target for name, target in GPUS.items() if name in gpu.lower().split()), None)
 
 
 @cache

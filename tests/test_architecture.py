@@ -34,12 +34,13 @@ OWNERS = {
     "sympy": ("rnncc.stages.differentiate",),
     "jinja2": ("rnncc.stages.render.templates",),
     # The interpreter of cells and what compares with it; what a package carries; loading; ways in from libraries that
-    # work on tensors. `env` and `verify` of the command line import it inside their functions.
+    # work on tensors; what is timed. Commands that need it import it inside their functions.
     "torch": (
         "rnncc.stages.load",
         "rnncc.runtime",
         "rnncc.verify",
         "rnncc.compat",
+        "rnncc.bench",
         "rnncc.cli",
     ),
     "click": ("rnncc.cli",),

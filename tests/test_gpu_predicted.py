@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rnncc.bench.predict import target_named
 from rnncc.ir.plan import NoForm
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import AFTER_STEPS, Schedule
@@ -44,7 +45,7 @@ def test_rows_are_as_predicted(predicted: Any, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(kernels, "_schedule", schedule)  # not what other tests have planned
     case_of = import_module("gpu_cases").case_of
     known = json.loads(MEASURED.read_text(encoding="utf-8"))
-    target = predicted.target_named(known["environment"]["gpu"])
+    target = target_named(known["environment"]["gpu"])
     ratios = {}
     for row in known["results"]:
         if row["who"] == "rnncc" and "error" not in row:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import click
 
-from rnncc.cli import about, package, text
+from rnncc.cli import about, bench, package, text
 from rnncc.cli.output import fail
 from rnncc.language.diagnostics import InternalError, RnnccError
 from rnncc.version import VERSION
@@ -87,6 +87,7 @@ for _command in (
     text.show,
     text.explain,
     package.verify,
+    bench.bench,
     about.cells,
     about.env,
 ):

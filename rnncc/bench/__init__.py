@@ -1,0 +1,7 @@
+"""`rnncc bench`: a cell's time beside that of its eager loop, its compiled loop and torch.nn, and beside what is
+expected of it.
+
+parties.py makes the calls, timing.py times them in turn, measure.py puts both together. predict.py says what a schedule
+and a roofline expect, machine.py what the machine is. table.py prints, plot.py draws. benchmarks/ times with the same
+functions.
+"""

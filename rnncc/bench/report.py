@@ -1,0 +1,170 @@
+"""What `rnncc bench` says of a cell: rows of a table, words below it, and the same as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rnncc.bench.measure import LeftOut, Row, Spread
+from rnncc.bench.parties import OURS, Sizes
+from rnncc.bench.predict import Expected, Roofs, Work
+
+HEADER = ("pass", "who", "ms", "middle half", "rounds", "over rnncc")
+QUEUED = "queued ms"
+# Where the middle half of the calls is so wide, the machine was not idle.
+_UNSTEADY = 2.0
+_PASS = {"forward": "forward", "training": "forward + backward"}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything about one cell.
+
+    work     what a call of a party must do, by (pass, party)
+    roofs    None where the work was interrupted before they were measured; then nothing is expected either
+    """
+
+    cell: str
+    file: str
+    sizes: Sizes
+    kernels: Sequence[str]
+    rows: Sequence[Row]
+    left_out: Sequence[LeftOut]
+    work: Mapping[tuple[str, str], Work]
+    roofs: Roofs | None
+    expected: Sequence[Expected]
+    complete: bool
+
+    @property
+    def title(self) -> str:
+        """`LSTM of lstm on cpu: …`."""
+        sizes = self.sizes
+        own = "".join(f", {name} {size}" for name, size in sizes.own.items())
+        heads = f"{sizes.heads} head{'s' if sizes.heads > 1 else ''}"
+        return (
+            f"{self.cell} ({self.file}) on {sizes.device}: input {sizes.input}, hidden {sizes.hidden}, {heads}{own}, "
+            f"batch {sizes.batch}, {sizes.steps} steps, {sizes.dtype}"
+        )
+
+    def header(self) -> tuple[str, ...]:
+        """The columns of the table. On a GPU calls are also queued."""
+        return (*HEADER, QUEUED) if self.sizes.device == "cuda" else HEADER
+
+    def lines(self) -> list[tuple[str, ...]]:
+        """The rows of the table, the name of a pass on its first row alone."""
+        found, last = [], ""
+        for row in self.rows:
+            call = row.call
+            over = "" if row.over is None else f"{number(row.over)}x"
+            cells = (
+                row.party,
+                number(call.median),
+                f"{number(call.low)} - {number(call.high)}",
+                str(call.rounds),
+                over,
+            )
+            queued = () if self.sizes.device == "cpu" else (number(row.queued.median) if row.queued else "-",)
+            found.append(("" if row.run == last else _PASS[row.run], *cells, *queued))
+            last = row.run
+        return found
+
+    def words(self) -> list[str]:
+        """What is to be known beside the table: what was left out, what is expected, and that it was interrupted."""
+        found = [f"{OURS} runs {', '.join(self.kernels)}"] if self.kernels else []
+        if self.sizes.heads > 1 and any(row.party.startswith("nn.") for row in self.rows):
+            found.append(f"torch.nn has one head of {self.sizes.hidden}, and so more arithmetic")
+        reasons: dict[tuple[str, str], list[str]] = {}
+        for left in self.left_out:
+            reasons.setdefault((left.party, left.reason), []).append(left.run)
+        for (party, reason), runs in reasons.items():
+            found.append(f"left out: {party} ({', '.join(runs)}): {reason}")
+        if any(row.call.high > _UNSTEADY * row.call.low for row in self.rows):
+            found.append("the calls vary widely: is something else running?")
+        if self.roofs is not None:
+            found += self._expectations(self.roofs)
+        if not self.complete:
+            found.append("interrupted: these are the rounds that were measured until then")
+        return found
+
+    def _expectations(self, roofs: Roofs) -> list[str]:
+        found = []
+        for each in self.expected:
+            ours = next((row for row in self.rows if (row.run, row.party) == (each.run, OURS)), None)
+            took = None if ours is None else (ours.queued or ours.call).median
+            measured = "" if took is None else f"; measured {number(took)} ms"
+            if each.total is not None and each.loops is not None:
+                parts = f"loops {number(each.loops)} by the schedule + products outside {number(each.outside)}"
+                found.append(f"predicted {each.run}: {number(each.total)} ms ({parts}){measured}")
+            elif self.sizes.device == "cuda":
+                found.append(f"predicted {each.run}: nothing: {each.why_not}")
+            share = "" if took is None else f", {each.roofline / took:.0%} of what {OURS} took"
+            found.append(f"roofline {each.run}: {number(each.roofline)} ms at least{share}")
+        found.append(
+            f"roofs, measured here in {self.sizes.dtype}: {si(roofs.flops)}FLOP/s in products of large matrices, "
+            f"{si(roofs.moved)}B/s in copies of large tensors"
+        )
+        return found
+
+    def data(self) -> dict[str, Any]:
+        """The same for JSON. Times are in milliseconds."""
+        return {
+            "cell": self.cell,
+            "file": self.file,
+            **asdict(self.sizes),
+            "complete": self.complete,
+            "kernels": list(self.kernels),
+            "rows": [
+                {
+                    "pass": row.run,
+                    "who": row.party,
+                    "call": _data(row.call),
+                    "queued": _data(row.queued),
+                    "over_rnncc": row.over,
+                }
+                for row in self.rows
+            ],
+            "left_out": [{"pass": each.run, "who": each.party, "reason": each.reason} for each in self.left_out],
+            "work": [
+                {"pass": run, "who": party, "flops": work.flops, "bytes": work.moved}
+                for (run, party), work in self.work.items()
+            ],
+            "roofs": None if self.roofs is None else {"flops_per_s": self.roofs.flops, "bytes_per_s": self.roofs.moved},
+            "expected": [
+                {
+                    "pass": each.run,
+                    "roofline_ms": each.roofline,
+                    "schedule_ms": each.loops,
+                    "outside_ms": None if each.loops is None else each.outside,
+                    "predicted_ms": each.total,
+                    "why_not": each.why_not,
+                }
+                for each in self.expected
+            ],
+        }
+
+
+def _data(spread: Spread | None) -> dict[str, float] | None:
+    if spread is None:
+        return None
+    return {"median_ms": spread.median, "low_ms": spread.low, "high_ms": spread.high, "rounds": spread.rounds}
+
+
+def number(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    digits = 3 - len(str(int(value))) if value >= 1 else 3 if value >= 0.1 else 4
+    return f"{value:.{max(0, digits)}f}"
+
+
+def si(value: float) -> str:
+    """Three significant digits and a prefix: `1.23 T`."""
+    prefixes = "kMGTP"
+    power = min(len(prefixes), max(0, (len(str(int(value))) - 1) // 3))
+    return f"{number(value / 1000**power)} {prefixes[power - 1] if power else ''}"
+
+
+def machine_line(machine: Mapping[str, Any]) -> str:
+    """The machine in a line."""
+    keys = {"gpu": "", "driver": "driver ", "cuda": "CUDA ", "cudnn": "cuDNN ", "torch": "torch ", "rnncc": "rnncc "}
+    cpu = f"{machine['processor']}, {machine['threads']} thread{'s' if machine['threads'] > 1 else ''}"
+    return "; ".join([cpu, *(f"{word}{machine[key]}" for key, word in keys.items() if machine.get(key))])

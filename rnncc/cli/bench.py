@@ -1,0 +1,239 @@
+"""The command bench: a cell's time beside that of others."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rnncc.cli.output import ignore_missing_numpy, pick, progress_printer, table
+from rnncc.extras import is_installed
+from rnncc.ir.problem import DTYPES
+from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.language.read import read_request
+from rnncc.pipeline import compile_cells
+
+if TYPE_CHECKING:
+    from rnncc.bench.measure import Effort
+    from rnncc.bench.parties import Sizes
+    from rnncc.bench.report import Report
+    from rnncc.ir.plan import KernelPlan
+
+_RUNS = ("forward", "training")
+
+
+def _words_of(*words: str) -> Callable[[click.Context, click.Parameter, str], tuple[str, ...]]:
+    """Reads some of a few words, separated by commas, in the order of `words`."""
+
+    def read(_ctx: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, ...]:
+        given = [word.strip() for word in value.split(",") if word.strip()]
+        if unknown := [word for word in given if word not in words]:
+            raise click.BadParameter(f"{', '.join(unknown)}: not one of {', '.join(words)}")
+        return tuple(word for word in words if word in given)
+
+    return read
+
+
+def _read_sizes(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
+    found = {}
+    for value in values:
+        name, _, number = value.partition("=")
+        if not (name.isidentifier() and number.isascii() and number.isdecimal() and int(number)):
+            raise click.BadParameter(f"'{value}' is not NAME=N with a whole number above 0")
+        found[name] = int(number)
+    return found
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True)
+@click.option("--hidden", type=click.IntRange(min=1), default=256, show_default=True, help="Hidden size.")
+@click.option("--input", "input_size", type=click.IntRange(min=1), help="Input size (default: the hidden size).")
+@click.option("--heads", type=click.IntRange(min=1), default=1, show_default=True, help="Number of heads.")
+@click.option("--batch", type=click.IntRange(min=1), default=16, show_default=True, help="Batch size.")
+@click.option("--steps", type=click.IntRange(min=1), default=128, show_default=True, help="Steps of the sequence.")
+@click.option(
+    "--size", "own", multiple=True, callback=_read_sizes, metavar="NAME=N", help="A size that the cell declares."
+)
+@click.option("--dtype", type=click.Choice(DTYPES), help="Dtype (default: fp32 on a CPU, bf16 on a GPU).")
+@click.option(
+    "--pass", "runs", callback=_words_of(*_RUNS), default=",".join(_RUNS), show_default=True, metavar="PASSES",
+    help="Which passes; training is forward and backward.",
+)  # fmt: skip
+@click.option(
+    "--without", callback=_words_of("eager", "compiled", "nn"), default="", metavar="WHO",
+    help="Leave out eager, compiled or nn, separated by commas.",
+)  # fmt: skip
+@click.option(
+    "--seconds", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Time per party and pass."
+)
+@click.option(
+    "--compile-limit", type=click.FloatRange(min=0), default=60.0, show_default=True,
+    help="Seconds that torch.compile may take for a pass of the loop, which it unrolls; 0 leaves it out.",
+)  # fmt: skip
+@click.option("--cell", metavar="NAME", help="Only this cell of the file.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Also write it as JSON.")
+@click.option("--plot", "plot_path", type=click.Path(path_type=Path, dir_okay=False), help="Also draw it as a PNG.")
+def bench(
+    file: str,
+    device: str,
+    hidden: int,
+    input_size: int | None,
+    heads: int,
+    batch: int,
+    steps: int,
+    own: dict[str, int],
+    dtype: str | None,
+    runs: tuple[str, ...],
+    without: tuple[str, ...],
+    seconds: float,
+    compile_limit: float,
+    cell: str | None,
+    json_path: Path | None,
+    plot_path: Path | None,
+) -> None:
+    """Time a layer of FILE beside others.
+
+    The others are its own loop in eager torch, that loop under torch.compile, and nn.LSTM, nn.GRU and nn.RNN of the
+    same sizes. Calls are taken in turn. Below the table stands what arithmetic and memory allow at best, and on a GPU
+    what the schedule predicts. Ctrl-C prints what was measured until then.
+    """
+    ignore_missing_numpy()
+    if not runs:
+        raise click.BadParameter(f"give some of {', '.join(_RUNS)}", param_hint="--pass")
+    for option, path in (("--json", json_path), ("--plot", plot_path)):
+        _check_writable(option, path)
+    checked = compile_cells(read_request(file), "lower")
+    plans = pick({plan.cell: plan for plan in checked.plans}, cell, file)
+    import torch
+
+    from rnncc.bench.machine import machine
+    from rnncc.bench.measure import Effort
+    from rnncc.bench.parties import COMPILED, EAGER, PEERS, Sizes
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise click.BadParameter("no CUDA device is available", param_hint="--device")
+    if plot_path is not None:
+        from rnncc.bench.plot import check_matplotlib
+
+        check_matplotlib()
+    names = {"eager": (EAGER,), "compiled": (COMPILED,), "nn": tuple(PEERS)}
+    left_out = tuple(name for word in without for name in names[word])
+    sizes = Sizes(
+        input_size or hidden, hidden, heads, batch, steps, dtype or ("bf16" if device == "cuda" else "fp32"), device,
+        own,
+    )  # fmt: skip
+    about = machine()
+    reports: list[Report] = []
+    interrupt: KeyboardInterrupt | None = None
+    for plan in plans:
+        report, interrupt = _bench(file, plan, sizes, runs, Effort(seconds, compile_limit, left_out))
+        reports.append(report)
+        _print(report)
+        if interrupt is not None:
+            break
+    from rnncc.bench.report import machine_line
+
+    click.echo(f"\n{machine_line(about)}")
+    if json_path is not None:
+        text = json.dumps({"machine": about, "cells": [report.data() for report in reports]}, indent=1) + "\n"
+        _write(json_path, lambda path: path.write_text(text, encoding="utf-8"))
+    if plot_path is not None and any(report.rows for report in reports):
+        from rnncc.bench.plot import plot
+
+        _write(plot_path, lambda path: plot(reports, about, path))
+    if interrupt is not None:
+        raise interrupt
+
+
+def _bench(
+    file: str, plan: KernelPlan, sizes: Sizes, runs: tuple[str, ...], effort: Effort
+) -> tuple[Report, KeyboardInterrupt | None]:
+    """The report of a cell, and the interrupt that ended it early, if one did."""
+    import rnncc
+    from rnncc.bench.measure import Measured, measure
+    from rnncc.bench.parties import OURS, Case, kernels_of
+    from rnncc.bench.predict import expected, measure_roofs, work_of
+    from rnncc.bench.report import Report
+
+    say = progress_printer()
+    found, work, roofs, hopes, kernels = Measured(), {}, None, [], []
+    interrupt: KeyboardInterrupt | None = None
+    try:
+        case = Case(rnncc.load(file), plan.cell, sizes)
+        try:
+            case.layer()
+        except (TypeError, ValueError) as error:
+            raise click.UsageError(str(error)) from None
+        measure(case, runs, effort, found, say)
+        ours = found.parties.get(OURS)
+        kernels = [] if ours is None else kernels_of(ours.layer, sizes.batch)
+        say("measuring what the machine does at most")
+        measured = {(row.run, row.party) for row in found.rows()}
+        work = {
+            (run, name): work_of(party, sizes, run)
+            for run in runs
+            for name, party in found.parties.items()
+            if not party.is_loop and (run, name) in measured
+        }
+        # A loop computes what our op does.
+        work |= {key: work[key[0], OURS] for key in measured - work.keys() if (key[0], OURS) in work}
+        roofs = measure_roofs(sizes)
+        if ours is not None:
+            hopes = [
+                expected(case, ours.layer, plan, work[run, OURS], roofs, run) for run in runs if (run, OURS) in work
+            ]
+    except KeyboardInterrupt as error:
+        interrupt = error
+    complete = found.complete and interrupt is None
+    rows = found.rows()
+    made = Report(plan.cell, file, sizes, kernels, rows, found.left_out, work, roofs, hopes, complete)
+    return made, interrupt
+
+
+def _print(report: Report) -> None:
+    click.echo(report.title)
+    if report.rows and sys.stdout.isatty() and is_installed("rich"):
+        _print_table(report)
+    elif report.rows:
+        click.echo(table(report.header(), report.lines()))
+    for line in report.words():
+        click.echo(line)
+
+
+def _print_table(report: Report) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    drawn = Table()
+    for name in report.header():
+        drawn.add_column(name, justify="left" if name in ("pass", "who") else "right")
+    for line in report.lines():
+        if line[0] and drawn.row_count:
+            drawn.add_section()
+        drawn.add_row(*line, style="bold" if line[1] == "rnncc" else None)
+    Console().print(drawn)
+
+
+def _check_writable(option: str, path: Path | None) -> None:
+    """Raises a usage error before the work where the file could not be written after it."""
+    if path is not None and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+        raise click.BadParameter(f"'{path.parent}' is no folder that can be written", param_hint=option)
+
+
+def _write(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file as a whole or not at all. Raises RnnccError (RNN605)."""
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        write(beside)
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        reason = (error.strerror or str(error)).lower()
+        raise RnnccError(Diagnostic("RNN605", f"'{path}' cannot be written: {reason}")) from None
+    click.echo(f"wrote {path}")
