@@ -4,8 +4,8 @@ package in use asks for."""
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from rnncc.machine.built import about, explanation, without_kernels
 from rnncc.machine.paths import package_name, shipped_cell
 from rnncc.machine.targets import architecture_of, architectures, own_instructions, present
 from rnncc.pipeline import compile_cells, run_stages
-from rnncc.runtime.settings import log_level
+from rnncc.progress import Progress, debug, say
 from rnncc.version import VERSION
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from rnncc.ir.artifact import Bundle
     from rnncc.stages.build import Nvrtc, Product, Toolchain
-
-Progress = Callable[[str], None]
 
 
 def build_package(request: Request, out: Path, target: str = "auto", progress: Progress | None = None) -> Path:
@@ -205,12 +203,6 @@ def built_by_another() -> RnnccError:
     return RnnccError(Diagnostic("RNN609", message, help="build the package again"))
 
 
-def say(message: str) -> None:
-    """One line of progress on stderr, unless RNNCC_LOG asks for less."""
-    if log_level() == "info":
-        print(f"rnncc: {message}", file=sys.stderr, flush=True)
-
-
 def _for_gpus(request: Request, nvrtc: Nvrtc | None) -> Request:
     return replace(request, architectures=nvrtc.architectures if nvrtc is not None else ())
 
@@ -230,7 +222,12 @@ def _build(request: Request, toolchain: Toolchain | None, nvrtc: Nvrtc | None, p
         return make_product(request, progress) if toolchain else make_reference(request)
 
     key = first_key(request, nvrtc, toolchain)
-    return build(Job(key, request.name, Cache(default_root()), toolchain, nvrtc, progress), produce)
+    compilers = [" ".join(toolchain.command)] if toolchain is not None else []
+    compilers += [f"NVRTC for {', '.join(nvrtc.architectures)}"] if nvrtc is not None else []
+    debug(f"{request.name}: compilers are {', '.join(compilers) or 'missing'}")
+    folder = build(Job(key, request.name, Cache(default_root()), toolchain, nvrtc, progress), produce)
+    debug(f"{request.name}: the package is {folder}")
+    return folder
 
 
 def make_product(request: Request, progress: Progress | None = None) -> Product:
@@ -239,7 +236,10 @@ def make_product(request: Request, progress: Progress | None = None) -> Product:
     from rnncc.stages.schedule.kernels import newton_loops, scan_family_names, why_unfused
 
     made = Compilation(request)
+    begin = time.perf_counter()
     for stage in run_stages(made):
+        debug(f"{request.name}: {stage} took {1e3 * (time.perf_counter() - begin):.0f} ms")
+        begin = time.perf_counter()
         if stage == "partition" and progress is not None:
             _warn_of_cost(made, progress)
     about = {

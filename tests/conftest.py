@@ -33,6 +33,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Tests on a GPU use many sizes: those that are about kernels compiled at first use ask for them.
     os.environ["RNNCC_COMPILE"] = "0"
+    # Messages are lines on standard error. Else they would go to pytest's own handlers of `logging`.
+    os.environ.setdefault("RNNCC_LOG", "info")
     config.addinivalue_line(
         "markers", "gpu: needs a CUDA device; where there is none, a line says how many did not run"
     )

@@ -17,6 +17,7 @@ import click
 from rnncc.cli import about, bench, package, text
 from rnncc.cli.output import fail
 from rnncc.language.diagnostics import InternalError, RnnccError
+from rnncc.progress import shown
 from rnncc.version import VERSION
 
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h: not the user's fault
@@ -31,7 +32,7 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with _signals_end_it_in_order():
+            with _signals_end_it_in_order(), shown():
                 return super().invoke(ctx)
         except RnnccError as error:
             ctx.exit(fail(error, as_json=ctx.meta.get("rnncc.json", False)))

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rnncc.cli.output import ignore_missing_numpy, pick, progress_printer, table
+from rnncc.cli.output import ignore_missing_numpy, pick, table
 from rnncc.extras import is_installed
 from rnncc.ir.problem import DTYPES
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.language.read import read_request
 from rnncc.pipeline import compile_cells
+from rnncc.progress import say
 
 if TYPE_CHECKING:
     from rnncc.bench.measure import Effort
@@ -161,7 +162,6 @@ def _bench(
     from rnncc.bench.predict import expected, measure_roofs, work_of
     from rnncc.bench.report import Report
 
-    say = progress_printer()
     found, work, roofs, hopes, kernels = Measured(), {}, None, [], []
     interrupt: KeyboardInterrupt | None = None
     try:

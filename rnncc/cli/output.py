@@ -140,11 +140,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def progress_printer() -> Callable[[str], None]:
-    """Where long work reports to: a line each on standard error."""
-    return lambda text: click.echo(f"rnncc: {text}", err=True)
-
-
 Item = TypeVar("Item")
 
 

@@ -18,12 +18,12 @@ from rnncc.cli.output import (
     one_or_list,
     pick,
     print_json,
-    progress_printer,
     table,
 )
 from rnncc.ir.request import Request
 from rnncc.language.read import read_request
 from rnncc.pipeline import compile_cells
+from rnncc.progress import say
 
 if TYPE_CHECKING:
     from rnncc.verify import Report, Row
@@ -99,8 +99,10 @@ def build(
 
         for stem in stems if name is None else [name]:
             check_name(stem)
-    for request in requests:
-        path = build_package(replace(request, name=name or request.name), out, target, progress_printer())
+    for place, request in enumerate(requests, 1):
+        if len(requests) > 1:
+            say(f"package {place} of {len(requests)}: {name or request.name}")
+        path = build_package(replace(request, name=name or request.name), out, target, say)
         click.echo(str(path))
         if wheel:
             click.echo(str(write_wheel(path)))
@@ -145,7 +147,6 @@ def verify(file: str, device: str, cell: str | None, quiet: bool, as_json: bool)
     chosen = pick({checked.name: checked for checked in compile_cells(request, "partition").cells}, cell, file)
     if device == "cuda" and not torch.cuda.is_available():
         raise click.BadParameter("no CUDA device is available", param_hint="--device")
-    report = progress_printer()
     module = rnncc.load(request.source.name)
     results: list[dict[str, Any]] = []
     for checked in chosen:
@@ -155,7 +156,7 @@ def verify(file: str, device: str, cell: str | None, quiet: bool, as_json: bool)
             results.append({"cell": checked.name, "device": device, "passed": False, "failed": False, "rows": []})
             click.echo(f"{checked.name}: NOT JUDGED: {error}", err=as_json)
             continue
-        report(f"comparing {checked.name} with its reference")
+        say(f"comparing {checked.name} with its reference")
         found = verifier.verify(getattr(module, checked.name), checked, device=device)
         scope = {
             # `columns` is the old name of a case's `batch` and of a doubt's `entries` (docs/cli.md).

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-_LEVELS = ("info", "warning", "error")
+# Of messages, from the least important on.
+LEVELS = ("debug", "info", "warning", "error")
 
 
 def compiles_at_first_use() -> bool:
@@ -18,12 +19,11 @@ def compiles_at_first_use() -> bool:
 
 def log_level() -> str:
     """The value of RNNCC_LOG. With `info` (the default) users see lines of progress and warnings of slow paths, with
-    `warning` these warnings alone, with `error` neither. Raises ValueError for any other value."""
+    `debug` also what helps to find a mistake, with `warning` these warnings alone, with `error` neither. Raises
+    ValueError for any other value."""
     setting = os.environ.get("RNNCC_LOG", "").strip() or "info"
-    if setting not in _LEVELS:
-        raise ValueError(
-            f"RNNCC_LOG is '{setting}': set it to {', '.join(_LEVELS[:-1])} or {_LEVELS[-1]}, or not at all"
-        )
+    if setting not in LEVELS:
+        raise ValueError(f"RNNCC_LOG is '{setting}': set it to {', '.join(LEVELS[:-1])} or {LEVELS[-1]}, or not at all")
     return setting
 
 

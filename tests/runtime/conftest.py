@@ -59,7 +59,7 @@ def spied(library: ctypes.CDLL, cache: Path, tmp_path: Path, monkeypatch: pytest
     """A package of the LSTM without fused kernels, just opened."""
     monkeypatch.setenv("RNNCC_CACHE_DIR", str(cache))
     monkeypatch.delenv("RNNCC_COMPILE", raising=False)
-    monkeypatch.delenv("RNNCC_LOG", raising=False)
+    monkeypatch.setenv("RNNCC_LOG", "info")
     text = (cells_dir() / "lstm.rnn").read_text(encoding="utf-8")
     found: Any = Spied(library)
     about = {"source": text, "stem": "lstm", "code": own_code(), "fused": {"lstm_0": ""}, "scans": {}, "newton": []}

@@ -138,7 +138,7 @@ def test_a_setting_that_means_nothing_is_the_ops_error(on_gpu: Any, monkeypatch:
         on_gpu()
     monkeypatch.setenv("RNNCC_COMPILE", "0")
     monkeypatch.setenv("RNNCC_LOG", "loud")
-    with pytest.raises(RuntimeError, match="ValueError: RNNCC_LOG is 'loud': set it to info, warning or error"):
+    with pytest.raises(RuntimeError, match="ValueError: RNNCC_LOG is 'loud': set it to debug, info, warning or error"):
         on_gpu(32)
 
 

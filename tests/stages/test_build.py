@@ -22,6 +22,7 @@ from rnncc.language.source import Source
 from rnncc.machine.cache import Cache, digest
 from rnncc.machine.paths import is_package_name, package_name
 from rnncc.machine.targets import architectures
+from rnncc.progress import Count
 from rnncc.stages.build import (
     Job,
     Nvrtc,
@@ -100,14 +101,14 @@ def test_two_builds_are_byte_identical(tmp_path: Path) -> None:
 
 def test_a_long_build_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
+    monkeypatch.setattr(commands, "POLL_SECONDS", 60)
     build(Job(KEY, "toy", Cache(tmp_path / "quick"), find_toolchain(), progress=said.append), product)
     assert said == ["compiling toy (Toy)"]
-    monkeypatch.setattr(commands, "TELL_SECONDS", 0.001)
+    monkeypatch.setattr(commands, "POLL_SECONDS", 0.001)
     build(Job(KEY, "toy", Cache(tmp_path / "slow"), find_toolchain(), progress=said.append), product)
-    counts = [re.fullmatch(r"(\d+) of (\d+) files compiled", line) for line in said[2:]]
-    total = int(counts[0][2]) if counts and counts[0] else 0
-    done = [int(count[1]) for count in counts if count and int(count[2]) == total]
-    assert len(done) == len(counts) > 1 and done == sorted(done) and 0 <= done[0] <= done[-1] < total
+    counts = [message for message in said[2:] if isinstance(message, Count)]
+    done, total = [count.done for count in counts], counts[0].total
+    assert len(done) == len(said) - 2 > 1 and done == sorted(done) and 0 <= done[0] < total == done[-1]
 
 
 def test_a_shared_object_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

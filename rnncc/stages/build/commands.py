@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.progress import Pace
 from rnncc.stages.build import elf, processes
 from rnncc.stages.build.processes import Outcome, Programs, read_outcome
 
-TELL_SECONDS = 15.0
+# How often finished files are counted.
+POLL_SECONDS = 0.25
 _FAILED = re.compile(r"^FAILED: (?:\[code=\d+\] )?(.*?) *$", re.MULTILINE)
 
 
@@ -88,14 +90,18 @@ def _run(commands: Sequence[Command], folder: Path, work: Path, progress: Callab
     # Where the work is interrupted, `programs` stops ninja first, so that the thread of the pool can end.
     with ThreadPoolExecutor(1) as pool, Programs() as programs:
         running = pool.submit(programs.run, arguments, folder)
+        pace, told = Pace(len(commands), jobs), False
         while True:
             try:
-                ninja = running.result(TELL_SECONDS)
+                ninja = running.result(POLL_SECONDS)
                 break
             except StillRunning:
                 done = sum((folder / command.output).exists() for command in commands)
                 if progress is not None and done < len(commands):
-                    progress(f"{done} of {len(commands)} files compiled")
+                    progress(pace.count(done))
+                    told = True
+        if progress is not None and told:
+            progress(pace.count(len(commands)))
     failed = set(_FAILED.findall(ninja.text))
     outcomes = []
     for index, command in enumerate(commands):
