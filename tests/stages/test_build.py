@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
