@@ -1,10 +1,24 @@
 """rnncc: recurrent cells as equations, compiled into differentiable PyTorch ops.
 
-    lstm = rnncc.load("lstm")            # a shipped cell's name, or the path of a .rnn file
-    layer = lstm.LSTM(64, 128)
-    output, (h_n, c_n) = layer(x)        # x [T, B, 64], output [T, B, 128]
+    import torch, rnncc
 
-`rnncc.compile(text)` does the same for text. Nothing heavy is imported before one of them is called.
+    lstm = rnncc.load("lstm")                  # a shipped cell's name, or the path of a .rnn file
+    layer = lstm.LSTM(64, 128, num_layers=2)   # the arguments of torch.nn.LSTM, and more: help(lstm.LSTM)
+    x = torch.randn(100, 32, 64)
+    output, (h_n, c_n) = layer(x)              # x [T, B, 64], output [T, B, 128]
+    output.sum().backward()
+    print(layer.explain())                     # which kernels run, and why
+
+    mine = rnncc.compile('''
+    cell Leaky
+    state h
+    h[t] = 0.9*h[t-1] + 0.1*tanh(W@x + R@h[t-1] + b)
+    ''')
+    output, h_n = mine.Leaky(64, 128)(x)
+
+On the command line, `rnncc --help` has more: `rnncc check` finds mistakes, `rnncc verify` compares with a reference,
+`rnncc bench` times. `rnncc.compat` has the interfaces of torch.nn, FlashRNN and Haste. Nothing heavy is imported before
+a cell is loaded or compiled.
 """
 
 from __future__ import annotations

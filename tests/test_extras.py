@@ -30,7 +30,7 @@ def test_a_missing_library_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
     expected = "rnncc bench --plot needs no_such_library, which is not installed: pip install 'rnncc[plot]'"
     assert message(caught) == expected
     assert fail(caught.value, as_json=False) == EXIT_TOOLCHAIN
-    assert capsys.readouterr().err == f"error[RNN611]: {expected}\n\n"
+    assert capsys.readouterr().err == f"error[RNN611]: {expected}\n"
 
 
 def test_a_broken_library_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

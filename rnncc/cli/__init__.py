@@ -9,14 +9,16 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from types import FrameType
 from typing import Any, NoReturn
 
 import click
 
-from rnncc.cli import about, bench, package, text
-from rnncc.cli.output import fail
+from rnncc.cli import about, bench, completion, package, text
+from rnncc.cli.output import fail, fail_usage
 from rnncc.language.diagnostics import InternalError, RnnccError
+from rnncc.machine.paths import SUFFIX, shipped_cell
 from rnncc.progress import shown
 from rnncc.version import VERSION
 
@@ -30,12 +32,37 @@ class _Group(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as error:
+            raise click.exceptions.Exit(fail_usage(error)) from None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            close = get_close_matches(name.lower(), self.commands, n=1)
+            if close:
+                advice = f"; did you mean '{close[0]}'?"
+            elif name.endswith(SUFFIX) or shipped_cell(name):
+                advice = f", but a cell; did you mean 'rnncc explain {name}'?"
+            else:
+                advice = ""
+            raise click.UsageError(f"'{name}' is no command{advice}", ctx)
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             with _signals_end_it_in_order(), shown():
                 return super().invoke(ctx)
         except RnnccError as error:
             ctx.exit(fail(error, as_json=ctx.meta.get("rnncc.json", False)))
+        except click.UsageError as error:
+            ctx.exit(fail_usage(error, as_json=ctx.meta.get("rnncc.json", False)))
         except InternalError as error:
             click.echo(f"internal error: {error}", err=True)
             ctx.exit(EXIT_BUG)
@@ -77,6 +104,17 @@ def _signals_end_it_in_order() -> Iterator[None]:
 def cli() -> None:
     """rnncc compiles recurrent cells: gate equations in, a PyTorch module out.
 
+    \b
+    rnncc new mycell              write a starter cell, mycell.rnn
+    rnncc check mycell.rnn        say what is wrong with it
+    rnncc verify mycell.rnn       compare what is compiled with its definition
+    rnncc bench mycell.rnn        time it beside nn.LSTM and an eager loop
+    rnncc build mycell.rnn        make a package that runs without rnncc
+    rnncc explain lstm            say what the compiler makes of a shipped cell
+    rnncc explain RNN203          say what a message means
+
+    In Python: rnncc.load("mycell.rnn").
+
     FILE is a .rnn file, or the name of a shipped cell such as lstm.
     """
 
@@ -91,5 +129,6 @@ for _command in (
     bench.bench,
     about.cells,
     about.env,
+    completion.completion,
 ):
     cli.add_command(_command)

@@ -15,7 +15,12 @@ from rnncc.machine.paths import shipped_cells
 @click.command()
 @json_option
 def cells(as_json: bool) -> None:
-    """List the shipped cells: class, phases, citation."""
+    """List the shipped cells: class, phases, citation.
+
+    \b
+    rnncc cells
+    rnncc cells --json
+    """
     from rnncc.show.catalogue import catalogue
 
     rows = [row for path in shipped_cells() for row in catalogue(read_source(path))]
@@ -30,6 +35,10 @@ def cells(as_json: bool) -> None:
 @json_option
 def env(as_json: bool) -> None:
     """Show what works here and what to install.
+
+    \b
+    rnncc env
+    rnncc env --json
 
     PyTorch, compilers, GPUs, the cache, rnncc's environment variables.
     """

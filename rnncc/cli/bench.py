@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rnncc.cli.completion import file_argument
 from rnncc.cli.output import ignore_missing_numpy, pick, table
 from rnncc.extras import is_installed
 from rnncc.ir.problem import DTYPES
@@ -51,7 +52,7 @@ def _read_sizes(_ctx: click.Context, _parameter: click.Parameter, values: tuple[
 
 
 @click.command()
-@click.argument("file", metavar="FILE")
+@file_argument
 @click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True)
 @click.option("--hidden", type=click.IntRange(min=1), default=256, show_default=True, help="Hidden size.")
 @click.option("--input", "input_size", type=click.IntRange(min=1), help="Input size (default: the hidden size).")
@@ -99,6 +100,10 @@ def bench(
     plot_path: Path | None,
 ) -> None:
     """Time a layer of FILE beside others.
+
+    \b
+    rnncc bench mycell.rnn --hidden 128 --plot mycell.png
+    rnncc bench lstm --device cuda --hidden 768 --heads 12 --compile-limit 0
 
     The others are its own loop in eager torch, that loop under torch.compile, and nn.LSTM, nn.GRU and nn.RNN of the
     same sizes. Calls are taken in turn. Below the table stands what arithmetic and memory allow at best, and on a GPU

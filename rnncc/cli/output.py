@@ -54,11 +54,11 @@ def wants_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
-def print_diagnostics(diagnostics: Iterable[Diagnostic], *, err: bool) -> None:
-    """Print each diagnostic and an empty line to standard error or standard output."""
-    colour = wants_colour(sys.stderr if err else sys.stdout)
+def print_diagnostics(diagnostics: Iterable[Diagnostic]) -> None:
+    """Print each diagnostic and an empty line."""
+    colour = wants_colour(sys.stdout)
     for diagnostic in diagnostics:
-        click.echo(render(diagnostic, colour=colour) + "\n", err=err, color=colour)
+        click.echo(render(diagnostic, colour=colour) + "\n", color=colour)
 
 
 def print_json(value: Any) -> None:
@@ -88,9 +88,26 @@ def fail(error: RnnccError, *, as_json: bool) -> int:
     if as_json:
         print_json({"diagnostics": [as_data(diagnostic) for diagnostic in error.diagnostics]})
     else:
-        print_diagnostics(error.diagnostics, err=True)
+        colour = wants_colour(sys.stderr)
+        text = "\n\n".join(render(diagnostic, colour=colour) for diagnostic in error.diagnostics)
+        click.echo(text, err=True, color=colour)
     codes = {diagnostic.code for diagnostic in error.diagnostics}
     return EXIT_TOOLCHAIN if codes & _TOOLCHAIN_CODES else EXIT_USER
+
+
+def fail_usage(error: click.UsageError, *, as_json: bool = False) -> int:
+    """Print a mistake in the command line in one line; the exit code it means. Without arguments, a command prints its
+    help."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return error.exit_code
+    message = " ".join(error.format_message().split()).removesuffix(".")
+    # click's sentences begin with a capital; a name, an option and $SHELL are left as they are.
+    if message[:2].istitle():
+        message = message[0].lower() + message[1:]
+    command = error.ctx.command_path if error.ctx is not None else "rnncc"
+    fail(RnnccError(Diagnostic("RNN612", f"{message} ({command} --help)")), as_json=as_json)
+    return error.exit_code
 
 
 def as_data(diagnostic: Diagnostic) -> dict[str, Any]:

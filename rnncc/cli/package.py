@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rnncc.cli.completion import file_argument, files_argument
 from rnncc.cli.output import (
     EXIT_NOT_JUDGED,
     EXIT_USER,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@files_argument
 @click.option(
     "-o",
     "--out",
@@ -67,6 +68,11 @@ def build(
     wheel: bool,
 ) -> None:
     """Compile the cells of each FILE into an importable package.
+
+    \b
+    rnncc build mycell.rnn
+    rnncc build mycell.rnn --wheel --out dist
+    rnncc build mycell.rnn --target a100,h200 --hidden 768 --heads 12
 
     It holds the CPU op and, for the targets, GPU kernels; both take every size and dtype at run time. With --hidden it
     also holds kernels that keep the recurrent weights on chip, for that size and --dtype (bf16).
@@ -123,13 +129,17 @@ def _check_regularised(request: Request) -> None:
 
 
 @click.command()
-@click.argument("file", metavar="FILE")
+@file_argument
 @click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True)
 @click.option("--cell", metavar="NAME", help="Only this cell of the file.")
 @click.option("-q", "--quiet", is_flag=True, help="Only what failed, and the verdict.")
 @json_option
 def verify(file: str, device: str, cell: str | None, quiet: bool, as_json: bool) -> None:
     """Compare the built op of FILE with its reference.
+
+    \b
+    rnncc verify mycell.rnn --quiet
+    rnncc verify lstm --device cuda
 
     Outputs, final states and every gradient of one layer, against float64: several lengths and dtypes, with and
     without hx, in reverse, with lengths and reset, with two heads where the cell can have them.

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from rnncc.cli.completion import complete_file_or_code, file_argument, files_argument
 from rnncc.cli.output import (
     EXIT_USER,
     as_data,
@@ -49,7 +50,11 @@ init b_f = 1                          # begin by remembering
 @click.command()
 @click.argument("name", type=click.Path(path_type=Path))
 def new(name: Path) -> None:
-    """Write a commented starter cell to NAME.rnn."""
+    """Write a commented starter cell to NAME.rnn.
+
+    \b
+    rnncc new mycell
+    """
     path = name if name.suffix == SUFFIX else name.with_name(name.name + SUFFIX)
     stem = path.stem
     if not is_package_name(stem):
@@ -63,11 +68,12 @@ def new(name: Path) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise click.ClickException(f"{path} exists already; nothing was written") from None
+        raise RnnccError(Diagnostic("RNN603", f"{path} exists already; nothing was written")) from None
     except FileNotFoundError:
-        raise click.ClickException(f"cannot write {path}: there is no folder '{path.parent}'") from None
+        raise RnnccError(Diagnostic("RNN605", f"cannot write {path}: there is no folder '{path.parent}'")) from None
     except OSError as error:
-        raise click.ClickException(f"cannot write {path}: {error.strerror}") from None
+        reason = (error.strerror or str(error)).lower()
+        raise RnnccError(Diagnostic("RNN605", f"cannot write {path}: {reason}")) from None
     if shipped_cell(stem) is not None:
         message = f"'{stem}' alone still means the cell that rnncc ships; this one is '{path}'"
         click.echo(f"rnncc: {message}, for commands and for rnncc.load", err=True)
@@ -75,11 +81,16 @@ def new(name: Path) -> None:
 
 
 @click.command()
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@files_argument
 @click.option("--pedantic", is_flag=True, help="Also report what is often intended, such as a missing bias.")
 @json_option
 def check(files: tuple[str, ...], pedantic: bool, as_json: bool) -> None:
-    """Report what is wrong with FILE...; exit code 1 on errors."""
+    """Report what is wrong with FILE...; exit code 1 on errors.
+
+    \b
+    rnncc check mycell.rnn
+    rnncc check --pedantic --json cells/*.rnn
+    """
     reports: list[dict[str, Any]] = []
     failed = False
     for file in files:
@@ -90,7 +101,7 @@ def check(files: tuple[str, ...], pedantic: bool, as_json: bool) -> None:
             found = [as_data(diagnostic) for diagnostic in diagnostics]
             reports.append({"file": file, "ok": not wrong, "diagnostics": found})
         else:
-            print_diagnostics(diagnostics, err=False)
+            print_diagnostics(diagnostics)
             click.echo(f"{file}: {summary(diagnostics)}")
     if as_json:
         print_json({"ok": not failed, "files": reports})
@@ -112,11 +123,15 @@ def _diagnose(file: str, pedantic: bool) -> list[Diagnostic]:
 
 
 @click.command()
-@click.argument("file", metavar="FILE")
+@file_argument
 @click.option("--stage", type=click.Choice(STAGES), required=True, help="The stage whose value to print.")
 @gpu_options
 def show(file: str, stage: str, target: str, hidden: int | None, heads: int | None, dtype: str | None) -> None:
     """Print a stage's value for the cells of FILE.
+
+    \b
+    rnncc show lstm --stage differentiate
+    rnncc show lstm --stage schedule --hidden 768 --target h200
 
     The schedule of a GPU's kernels is for a hidden size.
     """
@@ -127,7 +142,7 @@ def show(file: str, stage: str, target: str, hidden: int | None, heads: int | No
 
 
 @click.command()
-@click.argument("what", metavar="FILE|CODE")
+@click.argument("what", metavar="FILE|CODE", shell_complete=complete_file_or_code)
 @gpu_options
 @click.option("--cell", metavar="NAME", help="Only this cell of the file.")
 @json_option
@@ -141,6 +156,11 @@ def explain(
     as_json: bool,
 ) -> None:
     """Say what the compiler makes of FILE, or what CODE means.
+
+    \b
+    rnncc explain lstm
+    rnncc explain lstm --hidden 768 --target h200
+    rnncc explain RNN203
 
     CODE is that of a diagnostic, such as RNN203.
     """

@@ -30,10 +30,10 @@ LATER = (
     ),
     Code(
         "RNN603",
-        "refusing to overwrite a folder",
+        "refusing to overwrite a file or folder",
         "The folder to build into exists and was not made by rnncc: it holds no `_rnncc.json`. Or it is a package with "
         "files of yours beside those that rnncc made, which would be deleted. rnncc leaves it as it is: give another "
-        "folder, remove this one, or move your files elsewhere.",
+        "folder, remove this one, or move your files elsewhere. `rnncc new` overwrites no file either.",
     ),
     Code(
         "RNN604",
@@ -102,6 +102,12 @@ LATER = (
         "without it. The message names the library, and the extra of rnncc that installs it: `pip install "
         "'rnncc[plot]'`, or `pip install '.[plot]'` in a checkout. Where the library is there but cannot be imported, "
         "the message says why, and the same command brings a version that rnncc works with.",
+    ),
+    Code(
+        "RNN612",
+        "the command line is wrong",
+        "A command, an option or an argument is missing, or is not what rnncc takes. The message ends with the command "
+        "whose `--help` shows examples and lists what it takes. The exit code is 2.",
     ),
     Code(
         "RNN701",
