@@ -1,5 +1,6 @@
 # `make demo` trains a language model with a cell of your own on the CPU; `make test` checks everything.
 # `make kernels` compiles every shipped cell's GPU kernels and checks what NVRTC made of them: long.
+# `make dist` builds rnncc's own wheel and source distribution into dist/, and checks them.
 # All first set up the virtual environment $(VENV), once: a second run starts at once.
 PYTHON ?= python3
 VENV ?= .venv
@@ -7,7 +8,7 @@ BIN := $(VENV)/bin
 # Used where the environment has no PyTorch yet. To use another build, install it into $(VENV) first.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test lint kernels setup clean
+.PHONY: demo test lint kernels dist setup clean
 
 demo: setup
 	$(BIN)/python examples/char_lm.py
@@ -22,6 +23,11 @@ lint: setup
 
 kernels: setup
 	$(BIN)/python -m tests.cuda.kernels
+
+dist: setup
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
 
 setup: $(VENV)/.ready
 

@@ -86,7 +86,7 @@ def say(message: str, level: str = "info") -> None:
 
 
 def debug(message: str) -> None:
-    """Tell what only those want to know who look for a mistake."""
+    """Tell what helps to find a mistake."""
     say(message, "debug")
 
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
+import sysconfig
+import tarfile
+import venv
 import zipfile
 from email import message_from_bytes
 from email.message import Message
@@ -100,6 +104,87 @@ def test_templates_and_cells_travel_inside_the_package(installed: Path) -> None:
         assert {path.relative_to(there) for path in there.rglob("*") if path.is_file()} == here
     assert (installed / "rnncc" / "stages" / "parse" / "grammar.lark").is_file()
     assert sorted(path.name for path in installed.iterdir())[0] == "rnncc"
+
+
+def test_the_pages_that_name_the_version_agree() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    fields = dict(re.findall(r"^([a-z-]+): (.*)$", citation, re.MULTILINE))
+    assert (fields["cff-version"], fields["version"], fields["license"]) == ("1.2.0", __version__, "Apache-2.0")
+    assert {"message", "title"} <= fields.keys() and re.search(r"^authors:\n  - name: ", citation, re.MULTILINE)
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest is not None and newest[1] == __version__
+
+
+def test_the_citation_fulfils_the_schema() -> None:
+    """The schema of the Citation File Format, as cffconvert brings it."""
+    pytest.importorskip("cffconvert")
+    program = "import sys; from cffconvert import Citation; Citation(sys.stdin.read()).validate(); print('valid')"
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert run("-c", program, input=text) == "valid\n"
+
+
+def test_build_and_twine_take_it(built: Path, tmp_path: Path) -> None:
+    """What `make dist` does. `build` makes the wheel of what is in the source distribution."""
+    for tool in ("build", "twine"):
+        pytest.importorskip(tool)
+    run("-m", "build", "--no-isolation", "--outdir", str(tmp_path), cwd=ROOT)
+    (wheel,), (source,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    (same,) = built.glob("*.whl")
+    assert wheel.name == f"rnncc-{__version__}-py3-none-any.whl" and contents(wheel) == contents(same)
+    assert run("-m", "twine", "check", "--strict", str(wheel), str(source)).count("PASSED") == 2
+    with tarfile.open(source) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"CITATION.cff", "CHANGELOG.md", "README.md", "docs/cli.md", "tests/conftest.py", "rnncc/py.typed"} <= names
+
+
+@pytest.fixture(scope="module")
+def environment(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment of its own, into which pip has installed the wheel. It sees the dependencies that are
+    installed here."""
+    folder = tmp_path_factory.mktemp("environment") / "venv"
+    venv.create(folder, symlinks=True)
+    (wheel,) = built.glob("*.whl")
+    program = str(folder / "bin" / "python")
+    run("-m", "pip", "--python", program, "install", "-q", "--no-deps", "--no-index", str(wheel))
+    (site,) = folder.glob("lib/python*/site-packages")
+    # After the environment's own folder, and without the editable installation of this checkout.
+    (site / "here.pth").write_text("\n".join([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]) + "\n")
+    return folder
+
+
+def test_an_installation_in_a_clean_environment(environment: Path, tmp_path: Path) -> None:
+    def said(*words: str) -> str:
+        bare = {"HOME": str(tmp_path), "PATH": os.defpath}
+        done = subprocess.run(
+            [str(environment / "bin" / words[0]), *words[1:]], cwd=tmp_path, env=bare, capture_output=True, text=True,
+            timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert said("rnncc", "--version") == f"rnncc, version {__version__}\n"
+    assert said("rnncc", "check", "lstm") == "lstm: ok\n"
+    where = said("python", "-c", "import rnncc; print(rnncc.__file__)")
+    assert Path(where.strip()).is_relative_to(environment)
+    found = json.loads(said("python", "-c", _EXTRAS))
+    assert {"bench", "plot", "nvrtc", "dev"} <= set(found)
+
+
+_EXTRAS = """
+import json
+from importlib.metadata import metadata
+print(json.dumps(metadata('rnncc').get_all('Provides-Extra')))
+"""
+
+
+def test_its_types_are_known_to_programs_that_use_it(environment: Path, tmp_path: Path) -> None:
+    """py.typed is there, so that mypy reads the annotations."""
+    pytest.importorskip("mypy")
+    (tmp_path / "use.py").write_text("import rnncc\nx: int = rnncc.load('lstm')\n", encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--python-executable", str(environment / "bin" / "python"), "use.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert "use.py:2: error: Incompatible types in assignment" in done.stdout and "py.typed" not in done.stdout
+    assert done.stdout.endswith("Found 1 error in 1 file (checked 1 source file)\n")
 
 
 @pytest.mark.parametrize(

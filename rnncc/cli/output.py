@@ -55,7 +55,7 @@ def wants_colour(stream: TextIO) -> bool:
 
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic]) -> None:
-    """Print each diagnostic and an empty line."""
+    """Print each diagnostic, and an empty line after it."""
     colour = wants_colour(sys.stdout)
     for diagnostic in diagnostics:
         click.echo(render(diagnostic, colour=colour) + "\n", color=colour)

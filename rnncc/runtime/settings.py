@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-# Of messages, from the least important on.
+# The levels of messages, the least important first.
 LEVELS = ("debug", "info", "warning", "error")
 
 
