@@ -106,6 +106,11 @@ class Lines:
         if isinstance(message, Count) and (message.done == message.total or now - self._told < TELL_SECONDS):
             return
         self._told = now
+        _print(message)
+
+
+def _print(message: str) -> None:
+    if sys.stderr is not None:  # else it was closed
         print(f"rnncc: {message}", file=sys.stderr, flush=True)
 
 
@@ -123,7 +128,7 @@ class Bar:
         elif self._drawn is not None:
             self._drawn.console.print(f"rnncc: {message}", markup=False, highlight=False, soft_wrap=True)
         else:
-            print(f"rnncc: {message}", file=sys.stderr, flush=True)
+            _print(message)
 
     def close(self) -> None:
         """Take the bar away."""
@@ -159,7 +164,8 @@ def shown() -> Iterator[None]:
     terminal."""
     global _shown_by_a_command
     before = _shown_by_a_command
-    bar = Bar() if sys.stderr.isatty() and is_installed("rich") else None
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    bar = Bar() if is_terminal and is_installed("rich") else None
     _shown_by_a_command = bar or Lines()
     try:
         yield

@@ -109,16 +109,22 @@ def measure(case: Case, runs: Sequence[str], effort: Effort, found: Measured, sa
                     why = _first_line(error)
             if why:
                 found.left_out += [LeftOut(run, name, why) for run in runs]
+        too_long = ""  # where one pass takes too long to compile, the next one is not tried
         for run in runs:
             timers: dict[tuple[str, bool], Timer] = {}
             for party in found.parties.values():
+                if party.name == COMPILED and too_long:
+                    found.left_out.append(LeftOut(run, party.name, too_long))
+                    continue
                 if party.name == COMPILED:
                     say(f"{run}: torch.compile of the loop, for at most {effort.compile_limit:g} s")
                 try:
                     timers |= _timers(party, run, case.sizes, effort)
-                except (RuntimeError, TooLong) as error:
-                    why = _too_long(case.sizes, effort) if isinstance(error, TooLong) else _first_line(error)
-                    found.left_out.append(LeftOut(run, party.name, why))
+                except TooLong:
+                    too_long = _too_long(case.sizes, effort)
+                    found.left_out.append(LeftOut(run, party.name, too_long))
+                except RuntimeError as error:
+                    found.left_out.append(LeftOut(run, party.name, _first_line(error)))
             if timers:
                 say(f"{run}: measuring {', '.join(dict.fromkeys(party for party, _ in timers))}")
                 for each in rounds(timers, seconds=effort.seconds):

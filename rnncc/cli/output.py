@@ -49,9 +49,9 @@ def ignore_missing_numpy() -> None:
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy", category=UserWarning)
 
 
-def wants_colour(stream: TextIO) -> bool:
-    """Colour is for terminals, and not where NO_COLOR is set."""
-    return stream.isatty() and not os.environ.get("NO_COLOR")
+def wants_colour(stream: TextIO | None) -> bool:
+    """Colour is for terminals, and not where NO_COLOR is set. A stream that was closed is None."""
+    return stream is not None and stream.isatty() and not os.environ.get("NO_COLOR")
 
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic]) -> None:
@@ -98,7 +98,8 @@ def fail(error: RnnccError, *, as_json: bool) -> int:
 def fail_usage(error: click.UsageError, *, as_json: bool = False) -> int:
     """Print a mistake in the command line in one line; the exit code it means. Without arguments, a command prints its
     help."""
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+    # Older releases of click have no such error.
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         error.show()
         return error.exit_code
     message = " ".join(error.format_message().split()).removesuffix(".")
