@@ -184,6 +184,8 @@ def test_a_gpu_has_calls_in_a_row_and_a_prediction() -> None:
     assert not any("vary widely" in line for line in words)
     unsteady = gpu_report(rows=[Row("forward", OURS, Spread(2.0, 1.0, 2.2, 50), None, 1.0)])
     assert "the calls vary widely: is something else running?" in unsteady.words()
+    stopped = gpu_report(rows=[], work={}, roofs=None, expected=[], complete=False)
+    assert stopped.words()[-1] == "interrupted: nothing was measured yet"
     nothing = gpu_report(expected=[Expected("forward", 0.0166, None, 0.1, "no schedule is known for X")])
     assert "predicted forward: nothing: no schedule is known for X" in nothing.words()
     assert nothing.data()["expected"][0]["predicted_ms"] is None and nothing.data()["expected"][0]["outside_ms"] is None

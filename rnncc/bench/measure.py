@@ -13,6 +13,8 @@ from rnncc.bench.limit import TooLong, time_limit
 from rnncc.bench.parties import COMPILED, OURS, Case, Party, Sizes, makers
 from rnncc.bench.timing import WARM_CALLS, Timer, by_events, by_the_clock, median_ms, queued, ratio, rounds
 
+# The reason for parties that the user left out.
+UNWANTED = "not asked for"
 # The most calls in a row of which one takes a share.
 _QUEUED = 10
 
@@ -134,11 +136,8 @@ def measure(case: Case, runs: Sequence[str], effort: Effort, found: Measured, sa
 
 
 def _unwanted(name: str, effort: Effort) -> str:
-    if name in effort.without:
-        return "not asked for"
-    if name == COMPILED and not effort.compile_limit:
-        return "not asked for (--compile-limit 0)"
-    return ""
+    is_wanted = name not in effort.without and (name != COMPILED or bool(effort.compile_limit))
+    return "" if is_wanted else UNWANTED
 
 
 def _too_long(sizes: Sizes, effort: Effort) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rnncc.bench.measure import LeftOut, Row, Spread
+from rnncc.bench.measure import UNWANTED, LeftOut, Row, Spread
 from rnncc.bench.parties import OURS, Sizes
 from rnncc.bench.predict import Expected, Roofs, Work
 
@@ -75,7 +75,7 @@ class Report:
         if self.sizes.heads > 1 and any(row.party.startswith("nn.") for row in self.rows):
             found.append(f"torch.nn has one head of {self.sizes.hidden}, and so more arithmetic")
         reasons: dict[tuple[str, str], list[str]] = {}
-        for left in self.left_out:
+        for left in (left for left in self.left_out if left.reason != UNWANTED):
             reasons.setdefault((left.party, left.reason), []).append(left.run)
         for (party, reason), runs in reasons.items():
             found.append(f"left out: {party} ({', '.join(runs)}): {reason}")
@@ -84,7 +84,8 @@ class Report:
         if self.roofs is not None:
             found += self._expectations(self.roofs)
         if not self.complete:
-            found.append("interrupted: these are the rounds that were measured until then")
+            what = "these are the rounds that were measured until then" if self.rows else "nothing was measured yet"
+            found.append(f"interrupted: {what}")
         return found
 
     def _expectations(self, roofs: Roofs) -> list[str]:
