@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import click
 
-from rnncc.cli import about, package, text
+from rnncc.cli import about, editing, package, text
 from rnncc.cli.output import fail
 from rnncc.language.diagnostics import InternalError, RnnccError
 from rnncc.version import VERSION
@@ -83,6 +83,7 @@ def cli() -> None:
 for _command in (
     text.new,
     text.check,
+    editing.format_files,
     package.build,
     text.show,
     text.explain,

@@ -38,11 +38,11 @@ _STARTER = """\
 # rnncc explain {file}          what the compiler makes of them
 # rnncc build {file}            a package to import: from {stem} import {name}
 cell {name}
-state h                               # carried from step to step; starts at 0 unless `= 0.5` or `= learned` follows
-f = sigmoid(W@x + R@h[t-1] + b)       # a gate: how much of the old state stays, between 0 and 1
-n = tanh(W@x + R@h[t-1] + b)          # the candidate for the new state
+state h                          # carried from step to step; starts at 0 unless `= 0.5` or `= learned` follows
+f = sigmoid(W@x + R@h[t-1] + b)  # a gate: how much of the old state stays, between 0 and 1
+n = tanh(W@x + R@h[t-1] + b)     # the candidate for the new state
 h[t] = f*h[t-1] + (1 - f)*n
-init b_f = 1                          # begin by remembering
+init b_f = 1                     # begin by remembering
 """
 
 

@@ -287,6 +287,20 @@ def _retag_per_sequence(tokens: list[Token]) -> None:
             token.type = "SEQUENCE"
 
 
+def comment_lines(lexed: Lexed, line: int) -> tuple[int, ...]:
+    """The lines of the comment of a cell whose header is on this one: of whole-line comments directly above it, or else
+    of the comment behind it and of those directly below it."""
+    first = line
+    while first - 1 in lexed.comments:
+        first -= 1
+    if first < line:
+        return tuple(range(first, line))
+    last = line
+    while last + 1 in lexed.comments:
+        last += 1
+    return tuple(range(line if line in lexed.trailing_comments else line + 1, last + 1))
+
+
 def lex(source: Source) -> Lexed:
     """The statements of a text. Time is linear in its length."""
     return _Lexer(source).run()
