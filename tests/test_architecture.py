@@ -43,6 +43,7 @@ OWNERS = {
         "rnncc.cli",
     ),
     "click": ("rnncc.cli",),
+    "pygments": ("rnncc.editing.pygments_lexer",),
 }
 
 

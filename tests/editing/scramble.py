@@ -6,8 +6,9 @@ from random import Random
 
 from rnncc.ir.syntax import CellDecl, ForDecl, Statement
 from rnncc.language.source import Source
+from rnncc.language.words import STATEMENTS
 from rnncc.stages.parse import parse
-from rnncc.stages.parse.lexer import KEYWORDS, lex
+from rnncc.stages.parse.lexer import lex
 
 
 def _bodies(statements: tuple[Statement, ...]) -> list[ForDecl]:
@@ -85,4 +86,4 @@ class Scrambler:
 
     def begins(self, words: list[str]) -> bool:
         """Whether a line that begins after the first word could be taken for a statement."""
-        return "=" in words[1:] or words[1] in KEYWORDS
+        return "=" in words[1:] or words[1] in STATEMENTS
