@@ -35,14 +35,10 @@ OWNERS = {
     "jinja2": ("rnncc.stages.render.templates",),
     # The interpreter of cells and what compares with it; what a package carries; loading; ways in from libraries that
     # work on tensors. `env` and `verify` of the command line import it inside their functions.
-    "torch": (
-        "rnncc.stages.load",
-        "rnncc.runtime",
-        "rnncc.verify",
-        "rnncc.compat",
-        "rnncc.cli",
-    ),
+    "torch": ("rnncc.stages.load", "rnncc.runtime", "rnncc.verify", "rnncc.compat", "rnncc.cli"),
     "click": ("rnncc.cli",),
+    "pygls": ("rnncc.editing.server",),
+    "lsprotocol": ("rnncc.editing.server",),
     "pygments": ("rnncc.editing.pygments_lexer",),
 }
 

@@ -119,3 +119,11 @@ def test_it_imports_no_torch(tmp_path: Path) -> None:
     path = write(tmp_path / "a.rnn")
     subprocess.run([sys.executable, "-c", code, "format", str(path)], check=True, capture_output=True)
     assert path.read_bytes() == TIDY
+
+
+def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lsprotocol", None)
+    monkeypatch.delitem(sys.modules, "rnncc.editing.server", raising=False)
+    result = CliRunner().invoke(cli, ["lsp"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "Error: lsprotocol is missing: pip install 'rnncc[lsp]'\n"

@@ -90,5 +90,6 @@ for _command in (
     package.verify,
     about.cells,
     about.env,
+    editing.lsp,
 ):
     cli.add_command(_command)

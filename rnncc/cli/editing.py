@@ -1,4 +1,4 @@
-"""Commands for those who edit cells: format. It does not import torch."""
+"""Commands for those who edit cells: format, and lsp for their editors. Neither imports torch."""
 
 from __future__ import annotations
 
@@ -57,3 +57,18 @@ def _format_stdin(check: bool) -> bool:
     if not check:
         sys.stdout.buffer.write(made)
     return made != data
+
+
+@click.command()
+def lsp() -> None:
+    """Serve an editor over standard input and output.
+
+    It speaks the language server protocol. Editors start it.
+    """
+    try:
+        from rnncc.editing.server import serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pygls", "lsprotocol"):
+            raise
+        raise click.ClickException(f"{error.name} is missing: pip install 'rnncc[lsp]'") from None
+    serve()

@@ -100,15 +100,12 @@ def check(files: tuple[str, ...], pedantic: bool, as_json: bool) -> None:
 
 def _diagnose(file: str, pedantic: bool) -> list[Diagnostic]:
     """Everything that is wrong with a file, in the order of the text."""
-    from rnncc.language.codes import CODES
+    from rnncc.editing.analysis import findings
 
     try:
-        checked = compile_cells(read_request(file), "partition")
-        found = [diagnostic for warnings in checked.warnings for diagnostic in warnings]
+        return findings(read_request(file), pedantic=pedantic)[1]
     except RnnccError as error:
-        found = list(error.diagnostics)
-    kept = [diagnostic for diagnostic in found if pedantic or not CODES[diagnostic.code].pedantic]
-    return sorted(kept, key=lambda diagnostic: diagnostic.span.start)
+        return list(error.diagnostics)
 
 
 @click.command()
