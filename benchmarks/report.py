@@ -1,5 +1,5 @@
 """Writes what documents take from elsewhere: tables from benchmarks/results, the shipped cells and the operator table,
-and docs/errors.md from the table of codes.
+docs/errors.md from the table of codes, and docs/editors from the words of the language.
 
     python benchmarks/report.py
 
@@ -22,6 +22,7 @@ import report_readme
 import report_scan
 from report_text import ROOT, sources
 
+from rnncc.editing.grammars import files
 from rnncc.language.codes.page import errors_page
 from rnncc.machine.paths import shipped_cells
 
@@ -59,10 +60,14 @@ def filled(text: str) -> str:
 
 
 def main() -> None:
-    """Write all tables, and docs/errors.md."""
+    """Write all tables, docs/errors.md, and what editors read."""
     for path in documents():
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
     (ROOT / "docs" / "errors.md").write_text(errors_page(), encoding="utf-8")
+    for name, text in files().items():
+        path = ROOT / "docs" / "editors" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

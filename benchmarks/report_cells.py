@@ -64,7 +64,7 @@ def _definition(path: Path, entry: Entry) -> str:
     _, _, form = " ".join(line.removeprefix("#").strip() for line in comment).partition("Form: ")
     notes = (f"- Source: {entry.citation}", f"- Form: {form.rstrip('.')}")
     text = "\n".join(lines[len(comment) :]).strip("\n")
-    return "\n\n".join((f"## {entry.file}", "\n".join(map(fill, notes)), f"```\n{text}\n```"))
+    return "\n\n".join((f"## {entry.file}", "\n".join(map(fill, notes)), f"```rnn\n{text}\n```"))
 
 
 TABLES = {"cells": _cells, "definitions": _definitions}

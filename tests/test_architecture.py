@@ -44,6 +44,9 @@ OWNERS = {
         "rnncc.cli",
     ),
     "click": ("rnncc.cli",),
+    "pygls": ("rnncc.editing.server",),
+    "lsprotocol": ("rnncc.editing.server",),
+    "pygments": ("rnncc.editing.pygments_lexer",),
 }
 
 

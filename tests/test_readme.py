@@ -25,7 +25,7 @@ def test_the_number_of_cells() -> None:
 
 
 def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cell, program = blocks(README, "")[0].text, blocks(README, "python")[0].text
+    cell, program = blocks(README, "rnn")[0].text, blocks(README, "python")[0].text
     (tmp_path / "mycell.rnn").write_text(cell, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import click
 
-from rnncc.cli import about, bench, completion, package, text
+from rnncc.cli import about, bench, completion, editing, package, text
 from rnncc.cli.output import fail, fail_usage
 from rnncc.language.diagnostics import InternalError, RnnccError
 from rnncc.machine.paths import SUFFIX, shipped_cell
@@ -122,6 +122,7 @@ def cli() -> None:
 for _command in (
     text.new,
     text.check,
+    editing.format_files,
     package.build,
     text.show,
     text.explain,
@@ -130,5 +131,6 @@ for _command in (
     about.cells,
     about.env,
     completion.completion,
+    editing.lsp,
 ):
     cli.add_command(_command)

@@ -39,11 +39,11 @@ _STARTER = """\
 # rnncc explain {file}          what the compiler makes of them
 # rnncc build {file}            a package to import: from {stem} import {name}
 cell {name}
-state h                               # carried from step to step; starts at 0 unless `= 0.5` or `= learned` follows
-f = sigmoid(W@x + R@h[t-1] + b)       # a gate: how much of the old state stays, between 0 and 1
-n = tanh(W@x + R@h[t-1] + b)          # the candidate for the new state
+state h                          # carried from step to step; starts at 0 unless `= 0.5` or `= learned` follows
+f = sigmoid(W@x + R@h[t-1] + b)  # a gate: how much of the old state stays, between 0 and 1
+n = tanh(W@x + R@h[t-1] + b)     # the candidate for the new state
 h[t] = f*h[t-1] + (1 - f)*n
-init b_f = 1                          # begin by remembering
+init b_f = 1                     # begin by remembering
 """
 
 
@@ -111,15 +111,12 @@ def check(files: tuple[str, ...], pedantic: bool, as_json: bool) -> None:
 
 def _diagnose(file: str, pedantic: bool) -> list[Diagnostic]:
     """Everything that is wrong with a file, in the order of the text."""
-    from rnncc.language.codes import CODES
+    from rnncc.editing.analysis import findings
 
     try:
-        checked = compile_cells(read_request(file), "partition")
-        found = [diagnostic for warnings in checked.warnings for diagnostic in warnings]
+        return findings(read_request(file), pedantic=pedantic)[1]
     except RnnccError as error:
-        found = list(error.diagnostics)
-    kept = [diagnostic for diagnostic in found if pedantic or not CODES[diagnostic.code].pedantic]
-    return sorted(kept, key=lambda diagnostic: diagnostic.span.start)
+        return list(error.diagnostics)
 
 
 @click.command()

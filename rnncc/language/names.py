@@ -7,6 +7,7 @@ import re
 
 from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
 from rnncc.language.operators import OPERATORS
+from rnncc.language.words import GROUPS, NUMBERS, SIZES, STEP
 
 FUNCTIONS = frozenset(
     {name for name, row in OPERATORS.items() if row.user} | set(ROW_FUNCTIONS) | set(MATRIX_FUNCTIONS)
@@ -20,7 +21,7 @@ _CPP_WORDS = """
     wchar_t and_eq bitand bitor compl not_eq or_eq xor xor_eq
 """
 _CPP = frozenset(_CPP_WORDS.split())
-_WORDS = frozenset({"W", "R", "b", "bR", "x", "t", "H", "I", "inf", "pi"})
+_WORDS = frozenset((*GROUPS, *STEP, *SIZES, *NUMBERS))
 
 # Constants and dims are keywords of the constructor, beside these.
 _CONSTRUCTOR_WORDS = """

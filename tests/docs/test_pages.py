@@ -18,7 +18,7 @@ from tests.docs.pages import DOCS, PAGES, PRINTED, ROOT, anchors, blocks, headin
 
 RUN = {"python.md": 10, "torch.md": 4, "from_torch.md": 2, "from_flashrnn.md": 2, "from_haste.md": 2, "gpu.md": 1}
 # Programs in shells, but for rnncc's own commands and make, pytest and the benchmarks, whose arguments are checked.
-PROGRAMS = {"pip", "torchrun", "export", "chmod", "python"}
+PROGRAMS = {"cp", "mkdir", "pip", "torchrun", "export", "chmod", "python"}
 
 
 def named(pages: tuple[Path, ...] | list[Path]) -> dict[str, object]:
@@ -43,7 +43,7 @@ def test_every_block_is_run_or_checked_or_output(path: Path) -> None:
             case "python":
                 # The README's and ConstrINT's have tests of their own.
                 assert path.name in (*RUN, "README.md", "constrint.md")
-            case "":
+            case "rnn" | "":
                 assert front(Source(path.name, block.text)), "a block without a language is a cell"
             case "console":
                 assert block.text.startswith("$ ")

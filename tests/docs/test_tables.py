@@ -104,7 +104,7 @@ def test_every_cell_has_its_section() -> None:
     text = read(DOCS / "cells.md")
     for path in shipped_cells():
         equations = re.sub(r"\A(#.*\n)+", "", read(path)).strip("\n")
-        assert f"```\n{equations}\n```" in text, path.stem
+        assert f"```rnn\n{equations}\n```" in text, path.stem
 
 
 def test_numbers_are_shown_without_exponents(report: Any) -> None:

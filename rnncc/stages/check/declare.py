@@ -33,6 +33,7 @@ from rnncc.language.names import FUNCTIONS, reserved
 from rnncc.language.report import Report
 from rnncc.language.source import NOWHERE, Span
 from rnncc.language.spelling import closest
+from rnncc.language.words import LEARNED
 from rnncc.stages.check.elsewhere import OUTSIDE_TYPES, report_outside
 from rnncc.stages.check.initialise import beyond_float32, initialiser
 from rnncc.stages.check.low_rank import LowRank, low_rank
@@ -281,7 +282,7 @@ class _Declarer:
     def _initial(self, name: str, expression: Expression | None) -> float | None:
         if expression is None:
             return 0.0
-        if isinstance(expression, Name) and expression.name == "learned":
+        if isinstance(expression, Name) and expression.name == LEARNED:
             return None
         what = f"the initial value of '{name}'"
         return self._number(expression, what, "RNN225", "a number, -inf or 'learned'", "no number to start from")

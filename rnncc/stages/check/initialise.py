@@ -8,20 +8,17 @@ from rnncc.ir.cell import Initialiser
 from rnncc.ir.syntax import Call, Expression, Name
 from rnncc.language.report import Report
 from rnncc.language.spelling import closest
+from rnncc.language.words import INITIALISERS
 from rnncc.stages.check.static import Statics
 
-# Names that stand alone, and how many numbers the others take.
-_PLAIN = {
+_CONSTANTS = {
     "default": Initialiser(),
     "zeros": Initialiser("constant", (0.0,)),
     "ones": Initialiser("constant", (1.0,)),
-    "xavier": Initialiser("xavier"),
-    "xavier_normal": Initialiser("xavier_normal"),
-    "kaiming": Initialiser("kaiming"),
-    "orthogonal": Initialiser("orthogonal"),
-    "eye": Initialiser("eye"),
 }
-_NUMBERS = {"constant": 1, "uniform": 2, "normal": 2, "spectral": 1}
+# Names that stand alone, and how many numbers the others take.
+_PLAIN = {name: _CONSTANTS.get(name, Initialiser(name)) for name, count in INITIALISERS.items() if not count}
+_NUMBERS = {name: count for name, count in INITIALISERS.items() if count}
 
 _INSTEAD = dict.fromkeys(
     ("frozen", "fixed"),

@@ -10,10 +10,10 @@ from rnncc.ir.typed import ParameterType
 from rnncc.language.report import Report
 from rnncc.language.source import Span
 from rnncc.language.spelling import closest
+from rnncc.language.words import TYPES
 from rnncc.stages.check.elsewhere import OUTSIDE_TYPES, report_outside
 from rnncc.stages.check.static import Statics
 
-_TYPES = ("vector", "scalar", "matrix", "diag", "blockdiag", "sparse", "mask", "lowrank")
 _ANY_TYPE = (
     "one of: vector, scalar, matrix, matrix(rows, columns), diag, blockdiag(n), lowrank(k), sparse(density=d), mask"
 )
@@ -29,12 +29,12 @@ BUILT_IN = {
 def parameter_type(written: TypeDecl, statics: Statics, report: Report) -> ParameterType:
     """The type, or one of kind unknown after an error was reported."""
     name, arguments, span = written.name, written.arguments, written.span
-    if name not in _TYPES and name in OUTSIDE_TYPES:
+    if name not in TYPES and name in OUTSIDE_TYPES:
         report_outside(OUTSIDE_TYPES[name], span, report)
         return ParameterType("unknown", span=span)
-    if name not in _TYPES:
+    if name not in TYPES:
         buffer = "what is not trained has a statement of its own: 'buffer M: matrix = orthogonal'"
-        help = buffer if name in ("buffer", "frozen", "fixed") else closest(name, _TYPES) or _ANY_TYPE
+        help = buffer if name in ("buffer", "frozen", "fixed") else closest(name, TYPES) or _ANY_TYPE
         report.error("RNN227", f"unknown type '{name}'", span, help=help)
         return ParameterType("unknown", span=span)
     if name in ("sparse", "mask"):

@@ -13,7 +13,7 @@ from rnncc.language.diagnostics import Diagnostic, Label
 from rnncc.language.source import NOWHERE, Span, line_and_column
 from rnncc.stages.parse.build import Header, Loop, build
 from rnncc.stages.parse.complain import complain
-from rnncc.stages.parse.lexer import Lexed, Statement, span_of
+from rnncc.stages.parse.lexer import Lexed, Statement, comment_lines, span_of
 from rnncc.stages.parse.walk import findings
 
 
@@ -189,18 +189,10 @@ class Reader:
         self.names.setdefault(lower, span)
 
     def _comment(self, statement: Statement) -> str:
-        """The whole-line comments directly above the header, or else those directly below it."""
-        comments = self.lexed.comments
-        line = line_and_column(self.source, statement.span.start)[0]
-        above: list[str] = []
-        while line - 1 - len(above) in comments:
-            above.insert(0, comments[line - 1 - len(above)])
-        if above:
-            return "\n".join(above)
-        below = [self.lexed.trailing_comments[line]] if line in self.lexed.trailing_comments else []
-        while (line := line + 1) in comments:
-            below.append(comments[line])
-        return "\n".join(below)
+        """The whole-line comments directly above the header, or else those behind and directly below it."""
+        alone, trailing = self.lexed.comments, self.lexed.trailing_comments
+        lines = comment_lines(self.lexed, line_and_column(self.source, statement.span.start)[0])
+        return "\n".join(alone[line] if line in alone else trailing[line] for line in lines)
 
     def _close_cell(self) -> None:
         if self.waiting is not None:

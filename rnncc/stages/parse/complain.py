@@ -9,7 +9,8 @@ from lark.exceptions import UnexpectedToken
 
 from rnncc.language.diagnostics import Diagnostic
 from rnncc.language.source import Source, Span
-from rnncc.stages.parse.lexer import KEYWORDS, Statement, span_of
+from rnncc.language.words import STATEMENTS
+from rnncc.stages.parse.lexer import Statement, span_of
 
 _FORMS = {
     "CELL": "cell NAME",
@@ -202,7 +203,7 @@ class _Complaint:
 
     def _unknown_statement(self) -> Diagnostic:
         word = str(self.tokens[0])
-        close = difflib.get_close_matches(word[:40].lower(), KEYWORDS, n=1)
+        close = difflib.get_close_matches(word[:40].lower(), STATEMENTS, n=1)
         stop = self.equals[0] if self.equals else 0
         if word in _STATEMENTS:
             help = _STATEMENTS[word]
@@ -211,7 +212,7 @@ class _Complaint:
         elif stop and all(token.type in ("NAME", "COMMA") for token in self.tokens[:stop]):
             help = "an equation is written `i = …`, with several targets `i, f = …`"
         else:
-            help = f"statements begin with {', '.join(f'`{keyword}`' for keyword in KEYWORDS)}, or are equations"
+            help = f"statements begin with {', '.join(f'`{keyword}`' for keyword in STATEMENTS)}, or are equations"
         return self._say("RNN120", f"unknown statement '{word}'", span_of(self.tokens[0]), "not a statement", help)
 
     def _without_equals(self) -> Diagnostic:

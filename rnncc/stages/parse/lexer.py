@@ -16,14 +16,12 @@ from rnncc.ir.syntax import DEEPEST
 from rnncc.language.diagnostics import Diagnostic, Label
 from rnncc.language.greek import in_ascii
 from rnncc.language.source import Source, Span
+from rnncc.language.words import EVERYWHERE, PER, SEQUENCE, STATEMENTS
 from rnncc.stages.parse.characters import FOREIGN, TRANSPOSE_HELP, foreign_help, latex_subscript, unknown_character
 
 LONGEST_NAME = 64
 
-KEYWORDS = (
-    "input", "state", "output", "dim", "const", "local", "param", "buffer", "weights", "init", "def", "for", "cell",
-)  # fmt: skip
-_EVERYWHERE = {"for": "FOR", "if": "IF", "else": "ELSE", "in": "IN"}
+_EVERYWHERE = {word: word.upper() for word in EVERYWHERE}
 _SYMBOLS = {
     "+": "PLUS",
     "-": "MINUS",
@@ -71,7 +69,7 @@ _TRANSPOSED = re.compile(r"\.T\b")
 # What follows a number's digits without a space and so belongs to the same, malformed, number.
 _NUMBER_TAIL = re.compile(r"(?:\.(?!\.)[\w.]*|_\w*|[xXoObB][0-9a-fA-F]\w*|[eE](?!\w))")
 # A line like this inside an open bracket begins a new statement: the bracket was forgotten.
-_DECLARATION = re.compile(rf"[ \t]*+(?:{'|'.join(KEYWORDS)})[ \t]++[^\W\d]")
+_DECLARATION = re.compile(rf"[ \t]*+(?:{'|'.join(STATEMENTS)})[ \t]++[^\W\d]")
 _EQUATION = re.compile(r"[ \t]*+\w++(?:\[[^\]\n]*+\])?(?:[ \t]*+,[ \t]*+\w++(?:\[[^\]\n]*+\])?)*+[ \t]*+=(?!=)")
 
 
@@ -268,7 +266,7 @@ def _line_start(text: str, position: int) -> int:
 def _retag(tokens: list[Token]) -> None:
     """A statement's first word is a keyword, unless what follows shows a target of that name (`output = …`)."""
     first = tokens[0]
-    if first.type == "NAME" and first in KEYWORDS:
+    if first.type == "NAME" and first in STATEMENTS:
         following = tokens[1].type if len(tokens) > 1 else ""
         # `def` names nothing: a bracket behind it lacks the name.
         if following not in ("EQUAL", "COMMA", "LSQB", "LPAR") or (first, following) == ("def", "LPAR"):
@@ -281,10 +279,24 @@ def _retag_per_sequence(tokens: list[Token]) -> None:
     """`per` behind a name or a width, where no name can stand, and `sequence` behind that are words of the language.
     Elsewhere they are names."""
     for before, token in pairwise(tokens):
-        if token == "per" and before.type in ("NAME", "NUMBER", "RPAR"):
+        if token == PER and before.type in ("NAME", "NUMBER", "RPAR"):
             token.type = "PER"
-        elif token == "sequence" and before.type == "PER":
+        elif token == SEQUENCE and before.type == "PER":
             token.type = "SEQUENCE"
+
+
+def comment_lines(lexed: Lexed, line: int) -> tuple[int, ...]:
+    """The lines of the comment of a cell whose header is on this one: of whole-line comments directly above it, or else
+    of the comment behind it and of those directly below it."""
+    first = line
+    while first - 1 in lexed.comments:
+        first -= 1
+    if first < line:
+        return tuple(range(first, line))
+    last = line
+    while last + 1 in lexed.comments:
+        last += 1
+    return tuple(range(line if line in lexed.trailing_comments else line + 1, last + 1))
 
 
 def lex(source: Source) -> Lexed:

@@ -1,0 +1,1 @@
+setlocal commentstring=#\ %s expandtab shiftwidth=4
