@@ -1,0 +1,41 @@
+"""Commands that show a cell as a paper does: latex. None of them imports torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rnncc.cli.output import pick
+from rnncc.language.read import read_request
+from rnncc.pipeline import compile_cells
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@click.option("--standalone", is_flag=True, help="A document that compiles, with what the text says of the cell.")
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file.")
+@click.option("--cell", metavar="NAME", help="Only this cell of the file.")
+def latex(file: str, standalone: bool, out: Path | None, cell: str | None) -> None:
+    """Print the equations of FILE in LaTeX, as a paper has them.
+
+    They are in align environments, for amsmath and amssymb.
+    """
+    from rnncc.show.latex import latex as tex
+
+    made = compile_cells(read_request(file), "check")
+    chosen = pick({checked.name: index for index, checked in enumerate(made.typed)}, cell, file)
+    written, typed = tuple(made.declarations[i] for i in chosen), tuple(made.typed[i] for i in chosen)
+    _deliver(tex(written, typed, standalone=standalone), out)
+
+
+def _deliver(text: str, out: Path | None) -> None:
+    """Print a text, or write it to a file and say so."""
+    if out is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"cannot write {out}: {error.strerror}") from None
+    click.echo(f"wrote {out}")
