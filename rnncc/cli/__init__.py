@@ -126,6 +126,7 @@ for _command in (
     text.show,
     text.explain,
     paper.latex,
+    paper.draw,
     package.verify,
     bench.bench,
     about.cells,
