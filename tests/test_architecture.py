@@ -44,6 +44,7 @@ OWNERS = {
         "rnncc.cli",
     ),
     "click": ("rnncc.cli",),
+    "IPython": ("rnncc.notebook.magic",),
 }
 
 
