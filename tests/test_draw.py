@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from matplotlib.ft2font import FT2Font
 from rnncc.cli import cli
 from rnncc.ir.term import names
 from rnncc.ir.typed import Typed
+from rnncc.language.diagnostics import RnnccError
 from rnncc.show.draw import THEMES, draw
 from rnncc.show.draw.blocks import graph
 from rnncc.show.draw.graph import Box, Graph, Kind
@@ -26,18 +28,27 @@ from rnncc.show.draw.route import Routed, route
 from rnncc.show.draw.sizes import FONT, NAME_FONT, extent, is_circle
 from tests.conftest import Golden
 from tests.docs.pages import DOCS
+from tests.generated.cells import generate
 from tests.shipped import FOLDER, STEMS
-from tests.test_latex import checked, every_text
+from tests.test_latex import checked, everything
 
 SVG = "{http://www.w3.org/2000/svg}"
 TEXTS = {stem: (FOLDER / f"{stem}.rnn").read_text(encoding="utf-8") for stem in STEMS}
 Rectangle = tuple[float, float, float, float]
 
 
+def literature() -> Iterator[str]:
+    """The texts of tests/literature that have no mistakes."""
+    for path in sorted((Path(__file__).parent / "literature").glob("*.rnn")):
+        with suppress(RnnccError):
+            checked(path.read_text(encoding="utf-8"))
+            yield path.read_text(encoding="utf-8")
+
+
 @cache
 def others() -> tuple[Typed, ...]:
     """Cells with every construct of the language."""
-    return tuple(cell for text in every_text() for cell in checked(text).typed)
+    return tuple(cell for text in [*everything(), *literature()] for cell in checked(text).typed)
 
 
 def shipped(stem: str) -> Typed:
@@ -106,6 +117,13 @@ def test_nothing_overlaps_in_any_construct() -> None:
     assert len(others()) > 20
     for cell in others():
         check_geometry(cell)
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 20) for start in (0, 20, 40)])
+def test_nothing_overlaps_in_generated_cells(seeds: range) -> None:
+    for seed in seeds:
+        for cell in checked(generate(seed).text).typed:
+            check_geometry(cell)
 
 
 def reached(drawn: Graph, box: int) -> set[str]:

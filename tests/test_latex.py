@@ -20,6 +20,7 @@ from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
 from rnncc.show.latex import latex
 from rnncc.show.latex.document import escaped
+from tests.generated.cells import generate
 from tests.shipped import FOLDER, STEMS
 
 TESTS = Path(__file__).parent
@@ -114,8 +115,8 @@ h[t] = v[L] + R_g_2@h[t-1]
 
 
 def every_text() -> list[str]:
-    """The texts of this repository that have no mistakes, and those of `everything`."""
-    texts = everything()
+    """The texts of this repository that have no mistakes, those of `everything`, and generated ones."""
+    texts = everything() + [generate(seed).text for seed in range(100)]
     for path in sorted(TESTS.rglob("*.rnn")):
         try:
             text = path.read_text(encoding="utf-8")
@@ -138,7 +139,7 @@ def test_every_shipped_cell_compiles_and_fits_the_page(tmp_path: Path) -> None:
 @needs_latex
 def test_every_construct_compiles(tmp_path: Path) -> None:
     made = [checked(text) for text in every_text()]
-    assert len(made) > 20
+    assert len(made) > 120
     written = tuple(each for cells in made for each in cells.declarations)
     log = compiled(latex(written, tuple(each for cells in made for each in cells.typed), standalone=True), tmp_path)
     assert not re.findall(r"LaTeX Warning: (?!Label).*|Missing character.*", log)
@@ -250,6 +251,15 @@ def test_what_is_said_of_structure_heads_and_derivatives() -> None:
     heads = "cell A\nstate h\ne = sum(h[t-1])\nh[t] = e*h[t-1] + W@x\n"
     assert "A layer has $N$ heads" in tex(heads)
     assert rows(heads)[1] == r"h_t &= e_t\, h_{t-1} + W x_t"
+
+
+def test_parts_of_one_value_are_one_row_and_those_of_several_are_not() -> None:
+    text = "cell A\nstate h\nlocal v: 2*H\n{}\nr, z = split({})\nh[t] = r*z*h[t-1]\n"
+    assert rows(text.format("v = W@x", "v"))[1] == r"(r_t, z_t) &= \operatorname{split}(v_t)"
+    assert rows(text.format("v = W@x", "V@v").replace("local", "weights V: matrix(2*H, 2*H)\nlocal"))[1:3] == [
+        r"r_t &= \operatorname{split}(V_r v_t)_1",
+        r"z_t &= \operatorname{split}(V_z v_t)_2",
+    ]
 
 
 def test_greek_letters_of_the_text_are_greek() -> None:

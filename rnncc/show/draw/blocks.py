@@ -61,7 +61,9 @@ def graph(cell: Typed) -> Graph:
         if first.role == "affine":
             _block(made, [_ending(fused, member) for member in groups[_likeness(first)]])
         elif first.role == "split":
-            parts = [k for k, other in enumerate(values.all) if (other.role, other.key) == ("split", first.key)]
+            # Each target may have parameters of its own, and then another value is split for it.
+            whole = ("split", first.key, first.reads)
+            parts = [k for k, other in enumerate(values.all) if (other.role, other.key, other.reads) == whole]
             parts.sort(key=lambda part: values.all[part].port)
             _block(made, [_ending(fused, part) for part in parts], Kind.ROWS)
         else:

@@ -31,7 +31,8 @@ def place(made: Layered) -> None:
     for _ in range(_STRAIGHTENED):
         _straighten(made)
     _columns(made)
-    _part(made)
+    for _ in range(_STRAIGHTENED):
+        _part(made)
 
 
 def _settle(made: Layered, layer: Sequence[int]) -> None:

@@ -117,7 +117,7 @@ def _move_apart(made: Layered, nets: Sequence[Net]) -> None:
     for net in nets:
         for index, (link, x) in enumerate(net.ends):
             item = made.items[link.target]
-            if item.box is None or made.graph.boxes[item.box].marks or x == net.x:
+            if item.box is None or x == net.x:
                 continue
             near = [other.x for other in nets if other is not net]
             ends = [

@@ -73,6 +73,8 @@ def term_label(term: Term, shown: Callable[[Term], str | None], binding: int = 0
             return f"|{inner(operand)}|"
         case Op("sqrt", (operand,)):
             return f"√{inner(operand, _ATOM)}"
+        case Op("add", (left, Num(value))) if value < 0:
+            return inner(Op("sub", (left, Num(-value))), binding)
         case Op(operator, (left, right)) if operator in _INFIX:
             sign, tightness = _INFIX[operator]
             space = " " if tightness < 3 else ""

@@ -29,6 +29,7 @@ from rnncc.ir.term import (
 )
 from rnncc.ir.term import names as read
 from rnncc.ir.typed import Typed, written
+from rnncc.language.diagnostics import InternalError
 from rnncc.show.draw.labels import name_label, width
 from rnncc.show.draw.terms import COMPARISONS, function_label, term_label
 from rnncc.show.typed import show_term
@@ -139,6 +140,10 @@ class Values:
         return self._numbers[value]
 
     def _build(self, term: Term) -> int:
+        if not self.depends(term):
+            # What numbers and parameters make stands for itself.
+            label = self.text(term)
+            return self._add(Value("source", label if width(label, 1) <= _SHORT else "parameters", key=label))
         match term:
             case Val(name):
                 return self.of(name)
@@ -162,8 +167,7 @@ class Values:
                     Value("split", "split", ((self._build(operand), ""),), key=" ".join(targets), port=index)
                 )
             case Num() | Argument() | Transposed() | OfMatrix() | Eye() | Bad():
-                # A number, or what parameters make: it stands for itself.
-                return self._add(Value("source", self.text(term), key=self.text(term)))
+                raise InternalError(f"a picture has no box for {term}")
             case _:
                 assert_never(term)
 
@@ -364,6 +368,8 @@ def _addends(term: Term, sign: int) -> list[tuple[int, Term]]:
             return [*_addends(left, sign), *_addends(right, -sign)]
         case Op("neg", (operand,)):
             return _addends(operand, -sign)
+        case Num(value) if value < 0:
+            return [(-sign, Num(-value))]
         case _:
             return [(sign, term)]
 

@@ -26,7 +26,7 @@ from rnncc.ir.syntax import (
 from rnncc.ir.syntax import Target as Written
 from rnncc.show.latex.expression import ANY_GATE, Writer
 from rnncc.show.latex.functions import function_name
-from rnncc.show.latex.names import name
+from rnncc.show.latex.names import braced, name
 from rnncc.show.latex.pieces import Formula, Piece, lines, side_by_side, text
 from rnncc.show.latex.scope import Names, Target, statements
 from rnncc.show.symbols import Symbol, symbol
@@ -90,7 +90,7 @@ def _rows(statement: Statement, names: Names, used: set[str]) -> Iterator[_Row]:
 
 
 def _equation(equation: EquationDecl, names: Names, used: set[str]) -> Iterator[_Row]:
-    """A row for every target, each with its own parameters; one row for all targets of `split`."""
+    """A row for every target, each with its own parameters; one for all targets of `split`, unless it has such too."""
     expression = equation.expression
     whole = isinstance(expression, Call) and expression.function == "split"
     rows = []
@@ -102,7 +102,13 @@ def _equation(equation: EquationDecl, names: Names, used: set[str]) -> Iterator[
             round_ = plain.write(target.index)
         writer = Writer(names, Target(target.name), round_, used=used)
         rows.append(_Row(left, writer.write(expression)))
-    if whole and len(rows) > 1:
+    if whole and len({row.right.tex for row in rows}) > 1:
+        # Each target has parameters of its own, and gets its part of another value.
+        rows = [
+            replace(row, right=side_by_side(row.right, text(f"_{braced(str(number))}", 0.4)))
+            for number, row in enumerate(rows, 1)
+        ]
+    elif whole and len(rows) > 1:
         rows = [_Row(_tuple([row.left for row in rows], equation.targets), rows[0].right)]
     yield from rows
 

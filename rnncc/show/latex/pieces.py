@@ -59,8 +59,8 @@ def side_by_side(*parts: Formula) -> Formula:
     """The formulas one after the other."""
     return Formula(
         tuple(piece for part in parts for piece in part.pieces),
-        max(part.height for part in parts),
-        max(part.nested for part in parts),
+        max((part.height for part in parts), default=FLAT),
+        max((part.nested for part in parts), default=0),
     )
 
 
