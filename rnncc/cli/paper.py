@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from rnncc.cli.completion import file_argument
 from rnncc.cli.output import pick
 from rnncc.language.read import read_request
 from rnncc.pipeline import compile_cells
@@ -13,12 +14,16 @@ from rnncc.show.draw.svg import THEMES
 
 
 @click.command()
-@click.argument("file", metavar="FILE")
+@file_argument
 @click.option("--standalone", is_flag=True, help="A document that compiles, with what the text says of the cell.")
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file.")
 @click.option("--cell", metavar="NAME", help="Only this cell of the file.")
 def latex(file: str, standalone: bool, out: Path | None, cell: str | None) -> None:
     """Print the equations of FILE in LaTeX, as a paper has them.
+
+    \b
+    rnncc latex lstm
+    rnncc latex mycell.rnn --standalone --out mycell.tex
 
     They are in align environments, for amsmath and amssymb.
     """
@@ -31,7 +36,7 @@ def latex(file: str, standalone: bool, out: Path | None, cell: str | None) -> No
 
 
 @click.command()
-@click.argument("file", metavar="FILE")
+@file_argument
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file.")
 @click.option(
     "--theme", type=click.Choice(THEMES), default="auto", show_default=True, help="auto: as the reader's browser is."
@@ -39,6 +44,10 @@ def latex(file: str, standalone: bool, out: Path | None, cell: str | None) -> No
 @click.option("--cell", metavar="NAME", help="This cell of a file that has several.")
 def draw(file: str, out: Path | None, theme: str, cell: str | None) -> None:
     """Draw one step of the cell of FILE as SVG.
+
+    \b
+    rnncc draw lstm --out lstm.svg
+    rnncc draw mycell.rnn --theme dark --out mycell.svg
 
     Inputs are below, states of the step before at the left, and states after it at the right.
     """
@@ -60,5 +69,7 @@ def _deliver(text: str, out: Path | None) -> None:
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise click.ClickException(f"cannot write {out}: {error.strerror}") from None
+        from rnncc.stages.build.install import unwritable
+
+        raise unwritable(out, error) from None
     click.echo(f"wrote {out}")
