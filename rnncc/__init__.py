@@ -90,3 +90,10 @@ def safe_globals() -> list[Any]:
     from rnncc.language.source import Source
 
     return [driver.unpickle, compiler.unpickle, revive, Source, TwoStates, *KINDS]
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext rnncc` in a notebook: the cell magic `%%rnn`."""
+    from rnncc.notebook.magic import register
+
+    register(shell)

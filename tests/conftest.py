@@ -38,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "gpu: needs a CUDA device; where there is none, a line says how many did not run"
     )
+    config.addinivalue_line("markers", "latex: needs pdflatex; where there is none, the test is skipped")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

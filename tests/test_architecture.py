@@ -35,18 +35,12 @@ OWNERS = {
     "jinja2": ("rnncc.stages.render.templates",),
     # The interpreter of cells and what compares with it; what a package carries; loading; ways in from libraries that
     # work on tensors; what is timed. Commands that need it import it inside their functions.
-    "torch": (
-        "rnncc.stages.load",
-        "rnncc.runtime",
-        "rnncc.verify",
-        "rnncc.compat",
-        "rnncc.bench",
-        "rnncc.cli",
-    ),
+    "torch": ("rnncc.stages.load", "rnncc.runtime", "rnncc.verify", "rnncc.compat", "rnncc.bench", "rnncc.cli"),
     "click": ("rnncc.cli",),
     "pygls": ("rnncc.editing.server",),
     "lsprotocol": ("rnncc.editing.server",),
     "pygments": ("rnncc.editing.pygments_lexer",),
+    "IPython": ("rnncc.notebook.magic",),
 }
 
 

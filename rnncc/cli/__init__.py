@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import click
 
-from rnncc.cli import about, bench, completion, editing, package, text
+from rnncc.cli import about, bench, completion, editing, package, paper, text
 from rnncc.cli.output import fail, fail_usage
 from rnncc.language.diagnostics import InternalError, RnnccError
 from rnncc.machine.paths import SUFFIX, shipped_cell
@@ -126,6 +126,8 @@ for _command in (
     package.build,
     text.show,
     text.explain,
+    paper.latex,
+    paper.draw,
     package.verify,
     bench.bench,
     about.cells,

@@ -1,0 +1,89 @@
+"""What the command line says of a file, for a notebook: of a file, a shipped cell, or a layer that is there."""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import Any
+
+from rnncc.ir.request import Request
+from rnncc.language.read import read_request
+from rnncc.notebook.values import Equations, Explanation, Picture
+from rnncc.pipeline import compile_cells
+
+_FOREIGN = "{} is not of rnncc.load or rnncc.compile; give a file, or the name of a shipped cell"
+
+
+def draw(what: Any, cell: str | None = None, *, theme: str = "auto") -> Picture:
+    """A picture of one step, as `rnncc draw` makes it.
+
+    Args:
+        what: a shipped cell's name (`lstm`), the path of a `.rnn` file, or a layer or single step that `rnncc.load`,
+            `rnncc.compile` or `%%rnn` made, or its class, or their module.
+        cell: which cell of a file that has several; the first, if it is not said.
+        theme: `light`, `dark`, or `auto`, which is as the reader's browser is.
+
+    Raises:
+        RnnccError: mistakes in the text. ValueError: the file has no such cell. TypeError: not a cell of rnncc's.
+    """
+    from rnncc.show.draw import THEMES
+    from rnncc.show.draw import draw as picture
+
+    if theme not in THEMES:
+        raise ValueError(f"theme must be one of {', '.join(THEMES)}, not {theme!r}")
+    request, cell = _request(what, cell)
+    typed = compile_cells(request, "check").typed
+    index = _indices([each.name for each in typed], cell, request)[0]
+    return Picture(typed[index].name, picture(typed[index], theme))
+
+
+def equations(what: Any, cell: str | None = None, *, standalone: bool = False) -> Equations:
+    """The equations in LaTeX, as `rnncc latex` prints them. `what` and `cell` as for `draw`; all cells of a file where
+    none is named. Raises what `draw` raises."""
+    from rnncc.show.latex import latex
+
+    request, cell = _request(what, cell)
+    made = compile_cells(request, "check")
+    chosen = _indices([each.name for each in made.typed], cell, request)
+    written, typed = tuple(made.declarations[i] for i in chosen), tuple(made.typed[i] for i in chosen)
+    return Equations(latex(written, typed, standalone=standalone))
+
+
+def explain(what: Any, cell: str | None = None) -> Explanation:
+    """What the compiler decided, as `rnncc explain` prints it. `what` and `cell` as for `draw`; all cells of a file
+    where none is named. Raises what `draw` raises."""
+    from rnncc.show.explain import explain as facts
+    from rnncc.show.explain import explain_words
+
+    request, cell = _request(what, cell)
+    made = compile_cells(request, "differentiate")
+    chosen = _indices([each.name for each in made.cells], cell, request)
+    entries = [(made.cells[i], made.recurrences[i], made.adjoints[i]) for i in chosen]
+    return Explanation(
+        "\n\n".join(explain_words(*entry) for entry in entries), tuple(facts(*entry) for entry in entries)
+    )
+
+
+def _request(what: Any, cell: str | None) -> tuple[Request, str | None]:
+    """The text that is meant, and which of its cells."""
+    if isinstance(what, str | os.PathLike):
+        return read_request(what), cell
+    if isinstance(what, ModuleType):
+        layers = [each for each in vars(what).values() if getattr(each, "_origin", None) is not None]
+        if not layers:
+            raise TypeError(_FOREIGN.format(what.__name__))
+        return _request(layers[0], None)[0], cell
+    layer: Any = what if isinstance(what, type) else type(what)
+    origin = getattr(layer, "_origin", None)
+    if origin is None:
+        raise TypeError(_FOREIGN.format(getattr(what, "__name__", layer.__name__)))
+    _, (source, name, options) = origin
+    return Request(source, name, **options), cell or layer.spec.name
+
+
+def _indices(names: list[str], cell: str | None, request: Request) -> list[int]:
+    if cell is None:
+        return list(range(len(names)))
+    if cell not in names:
+        raise ValueError(f"{request.source.name} has no cell '{cell}', only {', '.join(names)}")
+    return [names.index(cell)]
