@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from rnncc.cli.output import EXIT_USER, print_diagnostics
+from rnncc.cli.output import EXIT_USER, fail
+from rnncc.extras import needs
 from rnncc.language.diagnostics import RnnccError
 
 _STDIN = "-"
@@ -26,7 +27,7 @@ def format_files(files: tuple[str, ...], check: bool) -> None:
         try:
             differs = _format_stdin(check) if file == _STDIN else _format_file(Path(file), check)
         except RnnccError as error:
-            print_diagnostics(error.diagnostics, err=True)
+            fail(error, as_json=False)
             failed = True
             continue
         if differs and check:
@@ -65,10 +66,6 @@ def lsp() -> None:
 
     It speaks the language server protocol. Editors start it.
     """
-    try:
+    with needs("lsp", "rnncc lsp"):
         from rnncc.editing.server import serve
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("pygls", "lsprotocol"):
-            raise
-        raise click.ClickException(f"{error.name} is missing: pip install 'rnncc[lsp]'") from None
     serve()
