@@ -253,6 +253,12 @@ def test_what_is_said_of_structure_heads_and_derivatives() -> None:
     assert rows(heads)[1] == r"h_t &= e_t\, h_{t-1} + W x_t"
 
 
+def test_a_value_called_sigma_is_no_function() -> None:
+    text = "cell A\nstate h\nparam sigma: vector\nh[t] = sigmoid(sigma*h[t-1] + W@x)\n"
+    assert rows(text) == [r"h_t &= \operatorname{sigmoid}(\sigma \odot h_{t-1} + W x_t)"]
+    assert r"Here $\operatorname{sigmoid}(v) = 1 / (1 + e^{-v})$" in tex(text)
+
+
 def test_parts_of_one_value_are_one_row_and_those_of_several_are_not() -> None:
     text = "cell A\nstate h\nlocal v: 2*H\n{}\nr, z = split({})\nh[t] = r*z*h[t-1]\n"
     assert rows(text.format("v = W@x", "v"))[1] == r"(r_t, z_t) &= \operatorname{split}(v_t)"

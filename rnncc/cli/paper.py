@@ -10,7 +10,7 @@ from rnncc.cli.completion import file_argument
 from rnncc.cli.output import pick
 from rnncc.language.read import read_request
 from rnncc.pipeline import compile_cells
-from rnncc.show.draw.svg import THEMES
+from rnncc.show.draw import THEMES
 
 
 @click.command()

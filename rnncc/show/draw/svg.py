@@ -11,7 +11,6 @@ from rnncc.show.draw.layers import Item, Layered
 from rnncc.show.draw.route import Path, Routed
 from rnncc.show.draw.sizes import FONT, NAME_FONT, STRIP, TILE, is_circle
 
-THEMES = ("auto", "light", "dark")
 _MARGIN = 16.0
 _LEGEND_FONT = 11.5
 _LEGEND_ROW = 20.0

@@ -104,7 +104,7 @@ class Writer:
             return self.parameter(written, self.target, self.round)
         if written in names.functions or (written in OPERATORS and written not in names.shapes):
             self.used.add(written)
-            return function_name(written)
+            return names.function(written)
         if (member := names.members.get(written)) is not None:
             target = names.targets[member.target]
             return self.parameter(member.written, target, number(float(target.round)) if target.round else None)
@@ -223,7 +223,7 @@ class Writer:
     def _plain(self, call: Call) -> Formula:
         """A function before its arguments. What is no operand (an axis, how often) is a subscript."""
         self.used.add(call.function)
-        called = function_name(call.function)
+        called = self.names.function(call.function)
         arguments = call.arguments
         below = [value.name for key, value in call.keywords if key == "axis" and isinstance(value, Name)]
         if call.function == "repeat":

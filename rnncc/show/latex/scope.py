@@ -24,6 +24,9 @@ from rnncc.ir.syntax import (
 from rnncc.ir.term import names as read
 from rnncc.ir.typed import GroupMember, Shape, Typed, written
 from rnncc.language.operators import OPERATORS
+from rnncc.show.latex.functions import function_name
+from rnncc.show.latex.names import function
+from rnncc.show.latex.pieces import Formula
 
 _PAST = re.compile(r"\w+__\d+")
 
@@ -107,6 +110,11 @@ class Names:
             for each in self.written.statements
             if isinstance(each, ConstDecl) and isinstance(each.value, Name) and each.value.name in OPERATORS
         }
+
+    def function(self, written: str) -> Formula:
+        """A function as the page has it: in a cell with a value `sigma`, the sigmoid is no σ."""
+        letter = {"sigmoid": "sigma", "heaviside": "Theta"}.get(written)
+        return function(written) if letter in self.shapes else function_name(written)
 
     @cached_property
     def variables(self) -> frozenset[str]:

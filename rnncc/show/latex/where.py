@@ -141,7 +141,7 @@ class Where:
                 value = self._writer().write(statement.value)
                 if of and isinstance(statement.value, Name):
                     self.used.add(statement.value.name)
-                    value = function_name(statement.value.name)
+                    value = self.names.function(statement.value.name)
                 yield f"${written.tex} = {value.tex}$"
         for given in self.names.typed.sizes:
             # The compiler's own sizes hold a double underscore.
@@ -159,7 +159,7 @@ class Where:
         for targets, call in surrogates(self.names):
             grad = dict(call.keywords)["grad"]
             around = AROUND.get(call.function)
-            shown = r" \cdot ".join(around) if around else function_name(call.function).tex
+            shown = r" \cdot ".join(around) if around else self.names.function(call.function).tex
             where = ", ".join(name(target.name, text("t", 0.4)).tex for target in targets)
             place = f" in ${where}$" if targets else ""
             yield f"The gradient takes the derivative of ${shown}${place} to be ${self._derivative(grad)}$"
@@ -171,7 +171,7 @@ class Where:
 
     def _meanings(self) -> Iterator[str]:
         for function in sorted(self.used & set(MEANINGS)):
-            yield MEANINGS[function].format(function_name(function).tex)
+            yield MEANINGS[function].format(self.names.function(function).tex)
 
 
 def _space(width: Dim, columns: Dim | None = None) -> str:
