@@ -17,8 +17,16 @@ _VARIABLE = "_RNNCC_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
 
 
-def complete_file(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_file(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Cells that FILE may name: files in the folder that was typed, folders, and shipped cells."""
+    *files, folders = complete_path(ctx, parameter, incomplete)
+    in_folder = bool(os.path.split(incomplete)[0])
+    shipped = [] if in_folder else [path.stem for path in shipped_cells() if path.stem.startswith(incomplete.lower())]
+    return [*files, *map(CompletionItem, shipped), folders]
+
+
+def complete_path(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Files of cells in the folder that was typed, and last, folders."""
     folder, begin = os.path.split(incomplete)
     try:
         inside = sorted(Path(folder or ".").iterdir())
@@ -29,8 +37,6 @@ def complete_file(_ctx: click.Context, _parameter: click.Parameter, incomplete: 
         for path in inside
         if path.suffix == SUFFIX and path.name.startswith(begin)
     ]
-    if not folder:
-        names += [path.stem for path in shipped_cells() if path.stem.startswith(begin.lower())]
     # The shell completes folders by itself.
     return [*map(CompletionItem, names), CompletionItem(incomplete, type="dir")]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from rnncc.cli.completion import complete_path
 from rnncc.cli.output import EXIT_USER, fail
 from rnncc.extras import needs
 from rnncc.language.diagnostics import RnnccError
@@ -15,10 +16,14 @@ _STDIN = "-"
 
 
 @click.command("format")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, shell_complete=complete_path)
 @click.option("--check", is_flag=True, help="Change nothing; list files that would change, and exit with code 1.")
 def format_files(files: tuple[str, ...], check: bool) -> None:
     """Bring FILE... into the one style of cells.
+
+    \b
+    rnncc format mycell.rnn
+    rnncc format --check cells/*.rnn
 
     The meaning and all comments stay. FILE is a path; with - standard input goes to standard output.
     """
@@ -63,6 +68,9 @@ def _format_stdin(check: bool) -> bool:
 @click.command()
 def lsp() -> None:
     """Serve an editor over standard input and output.
+
+    \b
+    rnncc lsp
 
     It speaks the language server protocol. Editors start it.
     """
