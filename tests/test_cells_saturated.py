@@ -1,5 +1,5 @@
-"""Every shipped cell where gates open and close entirely: what is finite in float64 by the cell's own equations is finite
-in the built op too, in float32 and in bfloat16. And the gradients of the RG-LRU where a gate closes."""
+"""Every shipped cell where gates open and close entirely: what is finite in float64 by the cell's own equations is
+finite in the built op too, in float32 and in bfloat16. And the gradients of the RG-LRU where a gate closes."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ RG_LRU = pytest.mark.parametrize("oracle", [o for o in ONE_A_CELL if o.cell in (
 
 @RG_LRU
 def test_gates_that_nearly_close_have_the_gradients_of_the_papers_formula(oracle: Oracle) -> None:
-    """The paper's sqrt(1 - a*a), as torch differentiates it. Nearer to a = 1 the formula itself has fewer digits than the
-    bound asks for."""
+    """The paper's sqrt(1 - a*a), as torch differentiates it. Nearer to a = 1 the formula itself has fewer digits than
+    the bound asks for."""
     for bias in (-5.0, -12.0):
         case = draw(oracle, seed=1, states=True)
         with torch.no_grad():
