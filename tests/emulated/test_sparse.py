@@ -151,9 +151,9 @@ def test_operands_that_come_in_waves(
     folders = [tmp_path / "all", tmp_path / "waves"]
     for folder in folders:
         folder.mkdir()
-    path, made = made_of(cell, dtype, masked, head_dim, folders[0], **tiles)
+    path, made = made_of(cell, dtype, masked, head_dim, folders[0], SPARSE, **tiles)
     # A loop of one operand has no waves of two.
-    _, waves = made_of(cell, dtype, masked, head_dim, folders[1], **tiles, wave_operands=operands)
+    _, waves = made_of(cell, dtype, masked, head_dim, folders[1], SPARSE, **tiles, wave_operands=operands)
     assert any(kernel.schedule.shape[4] < len(kernel.loop.phases[0].operands) for kernel in waves.values())
     made = {**made, **waves}
     problem = Problem(4, batch, {"I": 3, "H": head_dim * heads} | sizes, heads, DTYPES[dtype], reverse=masked)

@@ -112,9 +112,10 @@ def test_operands_of_many_entries_come_in_waves() -> None:
     for batch in (8, 16):
         found = schedule(backward_of(0.05), Problem(4096, 1, "bf16", batch), H200, reasons=True)
         kernel = found.kernel_for(batch)
-        others = [each.step_us for each in (*found.kernels, *found.rejected) if each.family is not SPARSE]
+        others = [each.step_us for each in found.kernels if each.family is not SPARSE]
+        others += [each.step_us for each in found.rejected if each.step_us is not None]
         assert kernel is not None and dict(kernel.tiles)["wave_operands"] < 4
-        assert kernel.step_us < 20 and kernel.step_us < 0.5 * min(us for us in others if us is not None)
+        assert kernel.step_us < 20 and kernel.step_us < 0.5 * min(others)
 
 
 def test_what_has_no_room_is_said() -> None:
