@@ -102,3 +102,40 @@ def test_masks_without_blocks(tmp_path: Path) -> None:
         if weight.dim() == 2:
             weight *= torch.rand(weight.shape) < 0.01
     assert wrong(case, "bf16") == {}
+
+
+def magnitude_mask(units: int, density: float, spread: float) -> torch.Tensor:
+    """The blocks of the largest weights of four gates [4 * units, units], in blocks. Units differ in the size of their
+    rows, which is that of all gates, and of their columns."""
+    scale = torch.exp(spread * torch.randn(units, 1)).repeat(4, 1) * torch.exp(spread * torch.randn(1, units))
+    size = torch.rand(4 * units, units) * scale
+    return size > size.flatten().kthvalue(round((1 - density) * size.numel())).values
+
+
+def most_squares(blocks: torch.Tensor, kernel: Kernel) -> int:
+    """The squares that a warp of some CTA gets forward, where each CTA has its units' rows of all gates."""
+    tiles = dict(kernel.schedule.tiles)
+    bands = tiles["unit_tile"] // 16
+    of_gates = blocks.view(4, -1, blocks.shape[1])
+    counts = [int(of_gates[:, i : i + bands].sum()) for i in range(0, of_gates.shape[1], bands)]
+    return -(-max(counts) // tiles["warps"])
+
+
+@pytest.mark.parametrize(
+    ("density", "spread", "fits"), [(0.2, 1.0, True), (0.3, 3.0, False)], ids=["uneven", "overflows"]
+)
+def test_masks_that_magnitudes_have_chosen(density: float, spread: float, fits: bool, tmp_path: Path) -> None:
+    """A CTA has more blocks than the mean plus what chance adds. What shared memory is left has room for them, or that
+    CTA reads its blocks from memory."""
+    path, made = made_of("lstm", "bf16", False, 256, tmp_path, BLOCKS, warps=8, unit_tile=32)
+    case = EmulatedCase(loops(path)[False], Problem(3, 5, {"I": 3, "H": 256}, 1, DTYPES["bf16"]), made)
+    torch.manual_seed(0)
+    blocks = magnitude_mask(16, density, spread)
+    for weight in case.weights:
+        if weight.dim() == 2:
+            weight *= blocks.repeat_interleave(16, 0).repeat_interleave(16, 1)
+    (kernel,) = (kernel for name, kernel in made.items() if name.endswith("_forward"))
+    held, shared, _ = kernel.schedule.shape[4:]
+    planned, most = dict(kernel.schedule.tiles)["squares_per_warp"], most_squares(blocks, kernel)
+    assert planned < most and (most <= held + shared) is fits
+    assert wrong(case, "bf16") == {}

@@ -49,6 +49,14 @@ f = sigmoid(W@x + R@h[t-1] + U@c[t-1])
 c[t] = f*c[t-1] + (1 - f)*tanh(W@x)
 h[t] = tanh(U@c[t-1])
 """,
+    # Three gates: backward, a sum takes three operands.
+    "gates": """cell SparseGates
+state h
+weights R: sparse(density=0.2)
+r, z = sigmoid(W@x + R@h[t-1] + b)
+n = tanh(W@x + r*(R@h[t-1]))
+h[t] = z*h[t-1] + (1 - z)*n
+""",
 }
 
 
@@ -108,6 +116,48 @@ def test_a_sparse_kernel(
     assert {kernel.schedule.family for kernel in made.values()} == {SPARSE}
     problem = Problem(5, batch, {"I": 3, "H": head_dim * heads} | sizes, heads, DTYPES[dtype], reverse=masked)
     errors = sparse_case(path, problem, masked, made, 0.1).measured()
+    assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
+
+
+@pytest.mark.parametrize(
+    ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "entries", "turns", "operands"),
+    [
+        ("lstm", "bf16", 64, 1, 13, {}, 8, 2, 1),
+        ("lstm", "f16", 72, 2, 7, {}, 4, 2, 2),
+        ("lstm", "f32", 96, 1, 5, {}, 8, 1, 1),
+        ("gates", "bf16", 72, 1, 7, {}, 8, 1, 2),
+        ("gates", "bf16", 136, 1, 3, {}, 4, 1, 1),
+        ("narrow", "f32", 72, 1, 6, {"P": 40}, 4, 2, 1),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("masked", "density"), [(True, 0.1), (False, 0.6)], ids=["masked", "denser"])
+def test_operands_that_come_in_waves(
+    cell: str,
+    dtype: str,
+    head_dim: int,
+    heads: int,
+    batch: int,
+    sizes: dict[str, int],
+    entries: int,
+    turns: int,
+    operands: int,
+    masked: bool,
+    density: float,
+    tmp_path: Path,
+) -> None:
+    """One operand or two are in shared memory at a time. Denser matrices have elements that have no room in lists."""
+    tiles = {"batch_tile": entries, "turns": turns}
+    folders = [tmp_path / "all", tmp_path / "waves"]
+    for folder in folders:
+        folder.mkdir()
+    path, made = made_of(cell, dtype, masked, head_dim, folders[0], SPARSE, **tiles)
+    # A loop of one operand has no waves of two.
+    _, waves = made_of(cell, dtype, masked, head_dim, folders[1], SPARSE, **tiles, wave_operands=operands)
+    assert any(kernel.schedule.shape[4] < len(kernel.loop.phases[0].operands) for kernel in waves.values())
+    made = {**made, **waves}
+    problem = Problem(4, batch, {"I": 3, "H": head_dim * heads} | sizes, heads, DTYPES[dtype], reverse=masked)
+    errors = sparse_case(path, problem, masked, made, density).measured()
     assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
 
 

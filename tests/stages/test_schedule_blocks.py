@@ -63,3 +63,19 @@ def test_more_blocks_take_longer() -> None:
         draft = blocks(known, Problem(2048, 1, "bf16", 4), H200)
         times.append(draft.model.minimise(draft.total).value(draft.step))
     assert times == sorted(times) and times[0] < times[-1]
+
+
+@pytest.mark.parametrize(("head_dim", "batch"), [(1024, 4), (2048, 16), (4096, 4), (4096, 16)])
+def test_shared_memory_that_is_left_has_room_for_more_blocks(head_dim: int, batch: int) -> None:
+    """Up to 30 % more squares and strips, as far as they fit."""
+    for loop in loops_of(LSTM):
+        problem = Problem(head_dim, 1, "bf16", batch)
+        draft = blocks(facts_of(loop, "bf16"), problem, H200)
+        kernel = draft.scheduled(draft.model.minimise(draft.total), problem, H200)
+        held, shared, strips = kernel.shape[4:]
+        planned = dict(kernel.tiles)["squares_per_warp"]
+        more = held + shared - planned
+        assert kernel.shared_bytes <= H200.shared_bytes
+        assert 0 < more <= 4 * -(-0.3 * planned // 4) and more % 4 == 0
+        if head_dim < 4096:
+            assert more >= 0.3 * planned and strips <= len(loop.phases[0].operands) * head_dim // 16

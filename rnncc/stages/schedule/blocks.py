@@ -4,7 +4,7 @@ blocks.cuh)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rnncc.constrint import Expression, Model, ceil_div, maximum, minimum
@@ -40,6 +40,10 @@ _MESSAGES = 128  # pieces of 16 bytes that a lane of each warp asks for at a tim
 _POLL_REGISTERS, _PRODUCT_REGISTERS, _PHASE_REGISTERS, _TURN_REGISTERS, _SQUARE_REGISTERS = 78, 78, 6, 6, 4
 # Blocks fall unevenly on CTAs and warps. There is room for the mean plus so many standard deviations.
 _DEVIATIONS = 3.7
+# Where shared memory is left, there is room for up to so many hundredths more squares and strips. A mask that
+# magnitudes have chosen has more blocks in some rows and columns than in others. A CTA that has no room for all its
+# blocks reads them from memory at every step.
+_SPARE = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +133,11 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
     model.require(maximum(*room, 1) <= _MOST_STRIPS, because="strips: a place among them has twelve bits")
     held = 4 * model.integer("held_fours", 0, _MOST_HELD // 4)
     left: Expression = held
-    shape: list[Operand] = []
-    in_shared: list[Expression] = []
-    numbers = iter(zip(warp_squares, room, strict=True))
-    for phase in facts.phases:
-        if not phase.operands:
-            shape += [0, 0, 0]
-            continue
-        squares, strips = next(numbers)
-        own_held = minimum(squares, left)
-        left = left - own_held
-        shape += [own_held, squares - own_held, strips]
-        in_shared.append(squares - own_held)
+    in_registers: list[Expression] = []
+    for squares in warp_squares:
+        in_registers.append(minimum(squares, left))
+        left = left - in_registers[-1]
+    in_shared = [squares - own_held for squares, own_held in zip(warp_squares, in_registers, strict=True)]
     model.require(left == 0, because="held: no more squares than there are")
 
     reducing = [phase for phase in facts.phases if phase.reductions]
@@ -153,7 +150,7 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
         + _SQUARE_REGISTERS * held
     )
     model.require(needed <= by(warps, _WARPS, registers_of), because="registers: a warp holds some of its squares")
-    info_bytes = summed(each(phase, _info_bytes) for phase in products)
+    info_bytes = [each(phase, lambda own, _: own.bands * (ceil(own.strips, 32) * 4 + 4)) for phase in products]
     strip_bytes = 256 * tiles
     traffic_bytes = by(
         8 * unit_blocks + tiles * turns,
@@ -161,15 +158,53 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
         lambda key: facts.traffic_bytes(key // 8, 8 * (key % 8)),
     )
     square_bytes = 512 * warps
-    shared_bytes = (
-        512 * tiles * (warps + by(unit_blocks, _UNIT_BLOCKS, lambda n: facts.sums * n // 2))
-        + received_bytes
-        + strip_bytes * (maximum(*room, 1) + 1)
-        + square_bytes * summed(in_shared)
-        + 16 * ceil_div(info_bytes, 16)
-        + traffic_bytes
-    )
-    require_shared(model, shared_bytes, target)
+
+    def shared_with(more_squares: Sequence[Operand], more_strips: Sequence[Operand]) -> Expression:
+        """Shared memory with room for so many more squares per warp, and strips, of each phase."""
+        strips = [own + more for own, more in zip(room, more_strips, strict=True)]
+        info = summed(
+            8 * ceil_div(before + 2 * own_strips, 8) + 2 * warps * (squares + more + 4)
+            for before, own_strips, squares, more in zip(info_bytes, strips, warp_squares, more_squares, strict=True)
+        )
+        return (
+            512 * tiles * (warps + by(unit_blocks, _UNIT_BLOCKS, lambda n: facts.sums * n // 2))
+            + received_bytes
+            + strip_bytes * (maximum(*strips, 1) + 1)
+            + square_bytes * summed([*in_shared, *more_squares])
+            + 16 * ceil_div(info, 16)
+            + traffic_bytes
+        )
+
+    none: list[Operand] = [0 for _ in products]
+    needed_bytes = shared_with(none, none)
+    require_shared(model, needed_bytes, target)
+    # What is left goes to squares, four at a time, then to strips. The places of each phase, and of all, are padded.
+    padding = 8 * len(products) + 16
+    left_bytes: Expression = target.shared_bytes - needed_bytes - padding
+    more_squares: list[Operand] = []
+    more_strips: list[Operand] = []
+    for squares in warp_squares:
+        four_bytes = 4 * (square_bytes + 2 * warps)
+        fours = minimum(
+            ceil_div(_SPARE * squares, 400),
+            (_MOST_SQUARES - squares) // 4,
+            left_bytes // (len(products) * four_bytes),
+        )
+        more_squares.append(4 * maximum(fours, 0))
+    left_bytes = left_bytes - (square_bytes + 2 * warps) * summed(more_squares)
+    for phase, strips in zip(products, room, strict=True):
+        most = minimum(each(phase, lambda own, _: own.strips), _MOST_STRIPS)
+        more = minimum(ceil_div(_SPARE * strips, 100), most - strips, left_bytes // (strip_bytes + 2 * len(products)))
+        more_strips.append(maximum(more, 0))
+    shared_bytes = shared_with(more_squares, more_strips)
+    shape: list[Operand] = []
+    numbers = iter(zip(in_registers, in_shared, more_squares, room, more_strips, strict=True))
+    for phase in facts.phases:
+        if phase.operands:
+            own_held, own_shared, squares_too, strips, strips_too = next(numbers)
+            shape += [own_held, own_shared + squares_too, strips + strips_too]
+        else:
+            shape += [0, 0, 0]
 
     readers = problem.heads * ctas
     group = minimum(group_batch, by(unit_blocks, _UNIT_BLOCKS, lambda n: share(problem.batch, seats(n))))
@@ -220,9 +255,3 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
         group_batch=group_batch,
         launch_batch=launch_batch,
     )
-
-
-def _info_bytes(own: _Expected, warps: int) -> int:
-    """Shared memory for what a CTA knows of a phase's squares: from BITS_BEGIN to INFO_END in blocks.cuh."""
-    before_places = own.bands * (ceil(own.strips, 32) * 4 + 4) + 2 * own.room
-    return round_up(before_places, 8) + warps * (own.squares + 4) * 2

@@ -54,6 +54,7 @@ class Rates:
 
     sparse         the latency of operands on their way in a phase, as far as a CTA has nothing else to do
     turn           barriers, and sums for other warps, of a phase
+    wave           barriers of a wave of operands after the first (an estimate)
     word           a word of each thread takes 2 + 3 n times this, for n batch entries
 
     barrier        the barrier of all CTAs of the alternating kernel
@@ -96,6 +97,7 @@ class Rates:
     wide_wait: int = 300
     sparse: int = 2_000
     turn: int = 7_000
+    wave: int = 1_500
     word: int = 20
     barrier: int = 9_000
     visit: int = 16_000

@@ -17,7 +17,6 @@ from rnncc.stages.schedule.draft import (
     by,
     elements,
     registers_of,
-    require_at_most,
     require_shared,
     round_up,
     share,
@@ -39,6 +38,8 @@ _MOST_PLACES = 1 << 16  # of operands in shared memory: a word names one in 16 b
 # Registers per thread besides the words that it holds: while it polls, without the pieces that it asks for; while it
 # multiplies, without the sums; per phase but one; per turn but one; and per operand but one.
 _POLL_REGISTERS, _PRODUCT_REGISTERS, _PHASE_REGISTERS, _TURN_REGISTERS, _OPERAND_REGISTERS = 54, 72, 6, 6, 5
+# Where operands come in waves, a second turn takes more of them. So many may go to memory and back at every step.
+_WAVE_TURN_REGISTERS = _MOST_SPILLED = 16
 # A row has about as many elements as the density says. Lists have room for so many hundredths of that number.
 _ROOM = 103
 # Where shared memory is left, lists have room for up to so many hundredths more. A mask that magnitudes have chosen has
@@ -53,6 +54,10 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # blocks of 8 units per CTA
     entries = model.choice("entries", _ENTRIES)  # batch entries per turn
     turns = model.choice("turns", _TURNS)
+    products = facts.products
+    # How many operands of a phase are in shared memory at a time: all of them, or those of a wave.
+    most_operands = max((phase.operands for phase in products), default=1)
+    wave_operands = model.choice("wave_operands", sorted({ceil(most_operands, n + 1) for n in range(most_operands)}))
 
     def ctas_of(unit_block_count: int) -> int:
         return ceil(problem.head_dim, 8 * unit_block_count)
@@ -69,23 +74,32 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     most_rows = 8 * unit_blocks * facts.sums
     model.require(most_rows <= _LISTS, because="rows: each row of a CTA has a thread")
     depth = round_up(problem.head_dim, 32)
-    most_terms = depth * max((phase.operands for phase in facts.products), default=0)
+    most_terms = depth * wave_operands
     if not element.is_float:
-        require_at_most(model, "terms", most_terms, _MOST_PLACES - 128, "a word names its operand in 16 bits")
+        model.require(most_terms <= _MOST_PLACES - 128, because="terms: a word names its operand in 16 bits")
 
-    def quads_of(phase: PhaseFacts, unit_block_count: int) -> int:
-        """The longest list, in quads of words."""
+    def quads_of(phase: PhaseFacts, key: int) -> int:
+        """The longest list of a wave, in quads of words."""
+        most, unit_block_count = divmod(key, _UNIT_BLOCKS[-1] + 1)
         rows = 8 * unit_block_count * phase.sums
-        if rows > _LISTS:
-            return 1  # the requirement of rows rules this layout out
+        if not 0 < rows <= _LISTS or most == 0:
+            return 1  # there is no such layout, or the requirement of rows rules it out
         assert phase.sparsity is not None
-        of_row = math.ceil(phase.sparsity.density * problem.head_dim * phase.operands)
+        density, terms = phase.sparsity.density, problem.head_dim * min(phase.operands, most)
+        waves = ceil(phase.operands, most)
+        # A row has as many lists as the longest of its waves needs.
+        longest = math.sqrt(2 * math.log(waves) * terms * density * (1 - density))
+        of_row = math.ceil(terms * density + longest)
         # A row has whole lists. Rows alike have equally many; others leave half of their last list empty on average.
         lists = max(_LISTS // rows * rows, _LISTS - rows // 2)
-        return max(2, ceil(max(ceil(of_row, _LISTS // rows), ceil(_ROOM * rows * of_row, 100 * lists)), _QUAD))
+        words = max(ceil(of_row, _LISTS // rows), ceil(_ROOM * rows * of_row, 100 * lists))
+        return max(1 if waves > 1 else 2, ceil(words, _QUAD))
 
-    products = facts.products
-    quads = [by(unit_blocks, _UNIT_BLOCKS, partial(quads_of, phase)) for phase in products]
+    # One table for two choices: no two pairs have the same key.
+    key, keys = (_UNIT_BLOCKS[-1] + 1) * wave_operands + unit_blocks, (_UNIT_BLOCKS[-1] + 1) * (most_operands + 1)
+    waves = [ceil_div(phase.operands, wave_operands) for phase in products]
+    wave_quads = [by(key, range(keys), partial(quads_of, phase)) for phase in products]
+    quads = [own_waves * own_quads for own_waves, own_quads in zip(waves, wave_quads, strict=True)]
     poll_terms = by(entries, _ENTRIES, lambda n: 32 * 8 // n)  # that a warp asks for with a piece per lane
     held = model.integer("held_quads", 0, _MOST_HELD)
     left: Expression = held
@@ -110,25 +124,31 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     reducing = [phase for phase in facts.phases if phase.reductions]
     pieces = ceil(problem.head_dim, 32)  # of each reduction: what four blocks of units give, in a piece of 16 bytes
     received_bytes = max((128 * ceil(phase.reductions * pieces, 4) for phase in reducing), default=0)
-    own_polls = maximum(
-        *(ceil_div(ceil_div(phase.operands * depth, poll_terms), _WARPS) for phase in products), 1
-    )  # of a warp, in a phase
+    polls = [ceil_div(depth * minimum(phase.operands, wave_operands), poll_terms) for phase in products]  # in a wave
+    own_polls = maximum(*(ceil_div(own, _WARPS) for own in polls), 1)  # of a warp
+    has_waves = by(wave_operands, range(1, most_operands + 1), lambda n: n < most_operands)
+    spilled: Operand = model.integer("spilled_registers", 0, _MOST_SPILLED) if most_operands > 1 else 0
+    model.require(spilled <= _MOST_SPILLED * has_waves, because="spills: only kernels with waves spill registers")
     needed = (
         maximum(
             _POLL_REGISTERS + 2 * element.size * minimum(_POLLED * 2 // element.size, own_polls),
             _PRODUCT_REGISTERS + entries,
         )
         + _PHASE_REGISTERS * (len(facts.phases) - 1)
-        + _TURN_REGISTERS * (turns - 1)
+        + (_TURN_REGISTERS + _WAVE_TURN_REGISTERS * has_waves) * (turns - 1)
         + _OPERAND_REGISTERS * (max(phase.operands for phase in facts.phases) - 1)
         + 2 * _QUAD * element.size // 4 * held
     )
-    model.require(needed <= registers_of(_WARPS), because="registers: a thread holds some of its words, sums and items")
+    model.require(
+        needed <= registers_of(_WARPS) + spilled, because="registers: a thread holds some of its words, sums and items"
+    )
     term_bytes = element.size * entries
-    terms = by(entries, _ENTRIES, lambda n: round_up(most_terms, 32 * 8 // n))
+    terms = poll_terms * ceil_div(most_terms, poll_terms)
     operand_bytes = 16 * ceil_div((terms + 1) * term_bytes, 16)
     partial_bytes = 4 * entries * (_LISTS + most_rows)
-    info_bytes = 8 * 8 * unit_blocks * sum(phase.sums for phase in products)
+    info_bytes = (
+        4 * 8 * unit_blocks * summed(phase.sums * (1 + own) for phase, own in zip(products, waves, strict=True))
+    )
     quad_bytes = _LISTS * 8 * element.size
     traffic_bytes = by(
         4 * unit_blocks + turns * entries // 4 - 1,
@@ -145,8 +165,9 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     )
     require_shared(model, shared_bytes, target)
     left_bytes: Expression = target.shared_bytes - shared_bytes
-    for number, (own_quads, in_shared) in enumerate(zip(quads, shared_quads, strict=True)):
-        more = minimum(ceil_div(_SPARE * own_quads, 100), left_bytes // quad_bytes)
+    for number, (own_waves, own_quads, in_shared) in enumerate(zip(waves, wave_quads, shared_quads, strict=True)):
+        # All waves have room for equally many.
+        more = own_waves * minimum(ceil_div(_SPARE * own_quads, 100), left_bytes // (quad_bytes * own_waves))
         left_bytes = left_bytes - quad_bytes * more
         shape[places[number]] = in_shared + more
 
@@ -154,10 +175,12 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     readers = problem.heads * ctas * ceil_div(problem.batch, group)
     item = rate.grid_piece * facts.pieces + rate.operation * facts.operations
     at_once = _WARPS * _POLLED // (element.size // 2)  # so many times poll_terms, by all warps
-    polls = summed(ceil_div(ceil_div(phase.operands * depth, poll_terms), at_once) for phase in products)
+    asked = summed(own_waves * ceil_div(own, at_once) for own_waves, own in zip(waves, polls, strict=True))
+    # A CTA has nothing else to do while it asks for the next wave, whose operands have come by then.
+    later_waves = summed(waves) - len(products)
     # While operands are on their way, a CTA has no work but that of the other turn.
-    waiting = len(facts.phases) * rate.sparse + rate.poll * polls + rate.join * len(reducing)
-    work = len(facts.phases) * rate.turn + (
+    waiting = len(facts.phases) * rate.sparse + rate.poll * (asked - later_waves) + rate.join * len(reducing)
+    work = (len(facts.phases) * rate.turn + (rate.poll + rate.wave) * later_waves) + (
         # Reads of L2 hide each other in part.
         ceil_div(
             6 * element.size * facts.operands * problem.head_dim * minimum(entries, group) * readers, target.l2_gb_s
@@ -166,6 +189,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         # A word is multiplied by its operands of all entries.
         + by(entries, _ENTRIES, lambda n: rate.word * (2 + 3 * n) * element.size // 2) * _QUAD * summed(quads)
         + ceil_div(rate.matrix * quad_bytes * summed(shared_quads), 1024)
+        + rate.spill * spilled
         + item
     )
     # A round is a pass through the matrices before the first step. It costs a step nothing, but fewer are better.
@@ -179,15 +203,16 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         busy=step,
         needed=needed,
         overcount=0,
-        shape=(unit_blocks, _WARPS, turns, entries, staged, *shape),
+        shape=(unit_blocks, _WARPS, turns, entries, wave_operands, staged, *shape),
         tiles={
             "ctas": ctas,
             "unit_tile": 8 * unit_blocks,
             "batch_tile": entries,
             "turns": turns,
+            "wave_operands": wave_operands,
             "words_per_thread": _QUAD * summed(quads),
             "register_words": _QUAD * held,
-            "spilled_registers": 0,
+            "spilled_registers": spilled,
         },
         ctas=ctas,
         threads=32 * _WARPS,

@@ -9,16 +9,20 @@
 
 namespace rnncc {
 
+// The operands of a phase come in *waves* of at most WAVE_OPERANDS. Each wave takes the room in shared memory of the one
+// before, and threads go on adding to the same sums.
+//
 // QUADS has two numbers for each phase: how many quads (sparse_lists.cuh) a thread holds in registers, and for how many
-// more it has room in shared memory. What threads hold comes into registers through shared memory, STAGED quads at a
-// time.
-template <class Step_, int H_, int UNIT_BLOCKS_, int WARPS_, int TURNS_, int LANE_ENTRIES_, int STAGED_, int... QUADS_>
+// more it has room in shared memory, in all waves together. What threads hold comes into registers through shared
+// memory, STAGED quads at a time.
+template <class Step_, int H_, int UNIT_BLOCKS_, int WARPS_, int TURNS_, int LANE_ENTRIES_, int WAVE_OPERANDS_,
+          int STAGED_, int... QUADS_>
 struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE_ENTRIES_> {
   using Layout = GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE_ENTRIES_>;
   using Step = Step_;
   using Layout::DEPTH, Layout::LANE_ENTRIES, Layout::LAST, Layout::PHASES, Layout::THREADS, Layout::UNITS;
   using typename Layout::E;
-  static constexpr int STAGED = STAGED_;
+  static constexpr int WAVE_OPERANDS = WAVE_OPERANDS_, STAGED = STAGED_;
   static constexpr int QUADS[] = {QUADS_...};
   static_assert(sizeof...(QUADS_) == 2 * PHASES && (LANE_ENTRIES == 4 || LANE_ENTRIES == 8));
 
@@ -45,15 +49,30 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE
     static_assert(ROWS <= LISTS, "a row has a thread");
     static_assert(QUADS[2 * P] < 64 && QUADS[2 * P + 1] < 64, "words of a bank are counted in eight bits");
     static constexpr int HELD = QUADS[2 * P], SHARED = QUADS[2 * P + 1];
-    static constexpr int TERMS = OPERANDS * DEPTH, POLLS = ceil_div(TERMS, POLL_TERMS);
+    static constexpr int WAVES = at_least_one(ceil_div(OPERANDS, WAVE_OPERANDS)), ROOM = (HELD + SHARED) / WAVES;
+    static_assert(ROOM * WAVES == HELD + SHARED, "all waves have room for equally many quads");
+    static constexpr int TERMS = OPERANDS * DEPTH, WAVE_TERMS = WAVES > 1 ? WAVE_OPERANDS * DEPTH : TERMS,
+                         POLLS = ceil_div(WAVE_TERMS, POLL_TERMS);
     // Whether some terms that are polled for belong to no operand. Their places are never written.
-    static constexpr bool PADDED = DEPTH > H_ || POLLS* POLL_TERMS > TERMS || POLLS % WARPS_ != 0;
+    static constexpr bool PADDED =
+        DEPTH > H_ || POLLS* POLL_TERMS > WAVE_TERMS || POLLS % WARPS_ != 0 || WAVES* WAVE_TERMS > TERMS;
+    // The terms of a wave: from its first, to the one behind its last.
+    __host__ __device__ static constexpr int first_term(int wave) { return wave * WAVE_TERMS; }
+    __host__ __device__ static constexpr int end_term(int wave) {
+      return (wave + 1) * WAVE_TERMS < TERMS ? (wave + 1) * WAVE_TERMS : TERMS;
+    }
+    // The quads in registers are those of the first waves: of all waves before one, and of one.
+    __host__ __device__ static constexpr int held_before(int wave) { return wave * ROOM < HELD ? wave * ROOM : HELD; }
+    __host__ __device__ static constexpr int held(int wave) { return held_before(wave + 1) - held_before(wave); }
     static constexpr int MOST_POLLS = POLLS > Phase<P - 1>::MOST_POLLS ? POLLS : Phase<P - 1>::MOST_POLLS,
                          MOST_ROWS = ROWS > Phase<P - 1>::MOST_ROWS ? ROWS : Phase<P - 1>::MOST_ROWS;
     static constexpr int HELD_BEGIN = Phase<P - 1>::HELD_END, HELD_END = HELD_BEGIN + HELD;
     // In shared memory: the phase's words, and what is known of each row (SparseLists::info, first_unlisted).
     static constexpr int WORDS_BEGIN = Phase<P - 1>::WORDS_END, WORDS_END = WORDS_BEGIN + SHARED * QUAD_BYTES;
-    static constexpr int INFO_BEGIN = Phase<P - 1>::INFO_END, INFO_END = INFO_BEGIN + ROWS * 8;
+    static constexpr int INFO_BEGIN = Phase<P - 1>::INFO_END, INFO_END = INFO_BEGIN + ROWS * 4 * (1 + WAVES);
+    __host__ __device__ static constexpr int words_begin(int wave) {
+      return WORDS_BEGIN + (wave * ROOM - held_before(wave)) * QUAD_BYTES;
+    }
   };
   template <class V>
   struct Phase<-1, V> {
@@ -88,16 +107,16 @@ class SparseProducts : public SparseLists<S> {
   template <int P, class Move>
   RNNCC_DEVICE bool multiply(const char* from, const GridTerms<S>& places, int t, const Move& move) {
     using Phase = typename S::template Phase<P>;
-    const bool in_vain = receive<P>(from, places, t, move);
+    bool in_vain = receive<P, 0>(from, places, t, move);
     __syncthreads();
     float sums[S::LANE_ENTRIES] = {};
-#pragma unroll
-    for (int i = 0; i < Phase::HELD; ++i) add(again(held_[Phase::HELD_BEGIN + i]), sums);
-    const char* const words = words_ + Phase::WORDS_BEGIN + threadIdx.x * 16;
-#pragma unroll 4
-    for (int i = 0; i < shared_quads_[P]; ++i) add(Lists::load(words, i), sums);
-    leave(threadIdx.x, sums);
-    if (has_more_[P]) multiply_unlisted<P>();
+    multiply_wave<P, 0>(sums);
+    for_numbers<Phase::WAVES - 1>([&](auto number) {
+      constexpr int WAVE = decltype(number)::value + 1;
+      in_vain |= receive<P, WAVE>(from, places, t, move);
+      __syncthreads();
+      multiply_wave<P, WAVE>(sums);
+    });
     return in_vain;
   }
 
@@ -150,6 +169,24 @@ class SparseProducts : public SparseLists<S> {
     return quad;
   }
 
+  // A number as it is, or the same number without the compiler's knowing that.
+  RNNCC_DEVICE static const int& as_known(const int& v, Number<0>) { return v; }
+  RNNCC_DEVICE static int as_known(int v, Number<1>) { return made_again(v); }
+
+  // Multiplies the elements of a wave by its operands. The last wave leaves the sums.
+  template <int P, int WAVE>
+  RNNCC_DEVICE void multiply_wave(float (&sums)[S::LANE_ENTRIES]) {
+    using Phase = typename S::template Phase<P>;
+    constexpr int HELD = Phase::held(WAVE), HELD_BEGIN = Phase::HELD_BEGIN + Phase::held_before(WAVE);
+#pragma unroll
+    for (int i = 0; i < HELD; ++i) add(again(held_[HELD_BEGIN + i]), sums);
+    const char* const words = words_ + Phase::words_begin(WAVE) + threadIdx.x * 16;
+#pragma unroll 4
+    for (int i = 0; i < shared_quads_[P] + (Phase::held(0) - HELD); ++i) add(Lists::load(words, i), sums);
+    if (WAVE == Phase::WAVES - 1) leave(threadIdx.x, sums);
+    if (has_more_[P]) multiply_unlisted<P, WAVE>();
+  }
+
   // Adds elements times their operands, for each entry.
   RNNCC_DEVICE void add(const Quad<E>& quad, float (&sums)[S::LANE_ENTRIES]) const {
 #pragma unroll
@@ -178,36 +215,43 @@ class SparseProducts : public SparseLists<S> {
     uint32_t words[S::LANE_ENTRIES / 2];
   };
 
-  // Leaves a partial sum for the warps that finish units.
+  // Leaves a partial sum for the warps that finish units, or adds it to the one that is there.
+  template <bool ADDS = false>
   RNNCC_DEVICE void leave(int number, const float (&sums)[S::LANE_ENTRIES]) const {
 #pragma unroll
-    for (int e = 0; e < S::LANE_ENTRIES; e += 2)
-      *reinterpret_cast<float2*>(partials_ + (e / 2 * S::PARTIALS + number) * 8) = make_float2(sums[e], sums[e + 1]);
+    for (int e = 0; e < S::LANE_ENTRIES; e += 2) {
+      float2* const to = reinterpret_cast<float2*>(partials_ + (e / 2 * S::PARTIALS + number) * 8);
+      *to = ADDS ? make_float2(to->x + sums[e], to->y + sums[e + 1]) : make_float2(sums[e], sums[e + 1]);
+    }
   }
 
-  // Brings the operands of phase P into shared memory.
-  template <int P, class Move>
+  // Brings the operands of a wave of phase P into shared memory.
+  template <int P, int WAVE, class Move>
   RNNCC_DEVICE bool receive(const char* from, const GridTerms<S>& places, int t, const Move& move) const {
     using Phase = typename S::template Phase<P>;
-    constexpr int OWN = ceil_div(Phase::POLLS, S::K_WARPS);
-    const int q = lane_ % 4, half = lane_ / 4 / S::LANE_ENTRIES;
-    const auto first = [&](int i) { return (warp_ * OWN + i) * S::POLL_TERMS + half * 32; };
+    constexpr int OWN = ceil_div(Phase::POLLS, S::K_WARPS), FIRST = Phase::first_term(WAVE),
+                  TERMS = Phase::end_term(WAVE) - FIRST;
+    // With several waves, addresses are computed for each: all waves together would keep them in registers.
+    auto&& lane = as_known(lane_, Number<(Phase::WAVES > 1)>{});
+    auto&& warp = as_known(warp_, Number<(Phase::WAVES > 1)>{});
+    const int q = lane % 4, half = lane / 4 / S::LANE_ENTRIES;
+    const auto first = [&](int i) { return (warp * OWN + i) * S::POLL_TERMS + half * 32; };
     const auto is_wanted = [&](int i) {
       return i < OWN && places.has_rows(0, t) &&
-             (!Phase::PADDED || (first(i) < Phase::TERMS && first(i) % S::DEPTH + q * 8 < S::H));
+             (!Phase::PADDED || (first(i) < TERMS && first(i) % S::DEPTH + q * 8 < S::H));
     };
     bool in_vain = false;
 #pragma unroll
     for (int begin = 0; begin < OWN; begin += S::AT_ONCE) {
       Message<E> h[S::AT_ONCE];
-      const auto ask = [&](int b) { h[b].ask(from + places.terms[0] + first(begin + b) * sizeof(E)); };
+      const auto ask = [&](int b) { h[b].ask(from + places.terms[0] + (FIRST + first(begin + b)) * sizeof(E)); };
 #pragma unroll
       for (int b = 0; b < S::AT_ONCE; ++b)
         if (is_wanted(begin + b))
           ask(b);
         else
           h[b] = {};
-      if (begin == 0) move();
+      if (WAVE == 0 && begin == 0) move();
       const auto all_have_come = [&] {
         bool all = true;
 #pragma unroll
@@ -220,17 +264,19 @@ class SparseProducts : public SparseLists<S> {
         for (int b = 0; b < S::AT_ONCE; ++b)
           if (!h[b].has_come()) ask(b);
       }
+      // All threads are through with the wave before.
+      if (WAVE > 0 && begin == 0) __syncthreads();
 #pragma unroll
       for (int b = 0; b < S::AT_ONCE; ++b)
-        if (begin + b < OWN && (!Phase::PADDED || warp_ * OWN + begin + b < Phase::POLLS))
-          put(h[b], operands_ + (warp_ * OWN + begin + b) * (S::POLL_TERMS * S::TERM_BYTES));
+        if (begin + b < OWN && (!Phase::PADDED || warp * OWN + begin + b < Phase::POLLS))
+          put(h[b], operands_ + (warp * OWN + begin + b) * (S::POLL_TERMS * S::TERM_BYTES), lane);
     }
     return in_vain;
   }
 
   // Puts the POLL_TERMS terms that the warp has received into their places, the first of which begins at `to`.
-  RNNCC_DEVICE void put(const Message<E>& message, char* to) const {
-    const int row = lane_ / 4, q = lane_ % 4;
+  RNNCC_DEVICE void put(const Message<E>& message, char* to, const int& lane) const {
+    const int row = lane / 4, q = lane % 4;
     if constexpr (sizeof(E) == 4) {
       const int own = row / S::LANE_ENTRIES * 32 + q * 8, entry = row % S::LANE_ENTRIES;
 #pragma unroll
@@ -248,22 +294,22 @@ class SparseProducts : public SparseLists<S> {
     }
   }
 
-  // Multiplies the elements that have no room in lists: a warp takes a row.
-  template <int P>
+  // Multiplies the elements of a wave that have no room in lists: a warp takes a row.
+  template <int P, int WAVE>
   RNNCC_DEVICE void multiply_unlisted() const {
     using Phase = typename S::template Phase<P>;
     for (int row = warp_; row < Phase::ROWS; row += S::K_WARPS) {
-      const int from = this->template first_unlisted<P>(row);
+      const int from = this->template first_unlisted<P>(WAVE, row);
       float sums[S::LANE_ENTRIES] = {};
-      for (int octet = from / 8 + lane_; octet < Phase::TERMS / 8; octet += 32)
+      for (int octet = from / 8 + lane_; octet < Phase::end_term(WAVE) / 8; octet += 32)
         this->template for_elements<P>(row, octet, octet + 1, [&](int term, E x) {
-          if (term >= from) add(to_float(x), S::place_of(term), sums);
+          if (term >= from) add(to_float(x), S::place_of(term - Phase::first_term(WAVE)), sums);
         });
 #pragma unroll
       for (float& sum : sums)
 #pragma unroll
         for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(~0u, sum, mask);
-      if (lane_ == 0) leave(S::LISTS + row, sums);
+      if (lane_ == 0) leave<(WAVE > 0)>(S::LISTS + row, sums);
     }
   }
 };

@@ -30,8 +30,9 @@ struct Quad {
 };
 
 // The elements of a CTA's rows that are not zero. A *list* is what one thread multiplies: words of one row of a matrix.
-// Each row has as many lists as it needs for the lists of a phase to be about as long. A matrix may have more elements
-// than the kernel was planned for. Then those that have no room in lists stay in memory.
+// Each row has as many lists as it needs for the lists of a phase to be about as long. Where operands come in waves, a
+// list has equally many quads for each wave, and a row as many lists as its longest wave needs. A matrix may have more
+// elements than the kernel was planned for. Then those that have no room in lists stay in memory.
 template <class S>
 class SparseLists {
  public:
@@ -67,11 +68,12 @@ class SparseLists {
   RNNCC_DEVICE uint32_t& info(int row) const {
     return reinterpret_cast<uint32_t*>(info_ + S::template Phase<P>::INFO_BEGIN)[row];
   }
-  // The first term of a row whose element has no room in lists: nor have those behind it. The number of terms where all
-  // have room.
+  // The first term of a wave and a row whose element has no room in lists: nor have those behind it. The number of the
+  // phase's terms where all have room.
   template <int P>
-  RNNCC_DEVICE uint32_t& first_unlisted(int row) const {
-    return reinterpret_cast<uint32_t*>(info_ + S::template Phase<P>::INFO_BEGIN)[S::template Phase<P>::ROWS + row];
+  RNNCC_DEVICE uint32_t& first_unlisted(int wave, int row) const {
+    using Phase = typename S::template Phase<P>;
+    return reinterpret_cast<uint32_t*>(info_ + Phase::INFO_BEGIN)[(1 + wave) * Phase::ROWS + row];
   }
 
   // Quad i of a list whose first quad begins at `list`.
@@ -147,20 +149,29 @@ class SparseLists {
   template <int P>
   RNNCC_DEVICE void fill_phase() {
     using Phase = typename S::template Phase<P>;
-    constexpr int OCTETS = ceil_div(Phase::TERMS / 8, Phase::SEGMENTS), ROOM = Phase::HELD + Phase::SHARED;
-    const int row = threadIdx.x % Phase::ROWS, segment = threadIdx.x / Phase::ROWS, begin = segment * OCTETS;
-    const int end = segment < Phase::SEGMENTS ? ::min(begin + OCTETS, Phase::TERMS / 8) : begin;
-    // A thread counts the elements of its segment that are not zero, and one thread per row adds these up.
+    constexpr int OCTETS = ceil_div(Phase::WAVE_TERMS / 8, Phase::SEGMENTS), ROOM = Phase::ROOM;
+    const int row = threadIdx.x % Phase::ROWS, segment = threadIdx.x / Phase::ROWS;
+    const auto begin_of = [&](int wave) { return Phase::first_term(wave) / 8 + segment * OCTETS; };
+    const auto end_of = [&](int wave) {
+      return segment < Phase::SEGMENTS ? ::min(begin_of(wave) + OCTETS, Phase::end_term(wave) / 8) : begin_of(wave);
+    };
+    // A thread counts the elements of its segment that are not zero, and one thread per row adds these up. What counts
+    // is the wave in which a row has most of them.
     uint32_t* const counts = reinterpret_cast<uint32_t*>(operands_);
     uint32_t* const totals = counts + S::THREADS;
-    uint32_t count = 0, before = 0;
-    for_elements<P>(row, begin, end, [&](int, E) { ++count; });
-    counts[threadIdx.x] = count;
-    __syncthreads();
-    const int segments = Phase::SEGMENTS;
-    for (int s = 0; s < ::min(segment, segments); ++s) before += counts[s * Phase::ROWS + row];
-    if (segment == segments - 1) totals[row] = before + count;
-    __syncthreads();
+    uint32_t before[Phase::WAVES];  // in the segments before the thread's
+    for_numbers<Phase::WAVES>([&](auto wave) {
+      constexpr int WAVE = decltype(wave)::value;
+      uint32_t count = 0, sooner = 0;
+      for_elements<P>(row, begin_of(WAVE), end_of(WAVE), [&](int, E) { ++count; });
+      counts[threadIdx.x] = count;
+      __syncthreads();
+      const int segments = Phase::SEGMENTS;
+      for (int s = 0; s < ::min(segment, segments); ++s) sooner += counts[s * Phase::ROWS + row];
+      if (segment == segments - 1) totals[row] = WAVE > 0 ? ::max(totals[row], sooner + count) : sooner + count;
+      __syncthreads();
+      before[WAVE] = sooner;
+    });
 
     // The fewest quads per list for which there are enough lists. All threads find the same.
     const auto lists_of = [&](int r, uint32_t quads) { return (totals[r] + 4 * quads - 1) / (4 * quads); };
@@ -169,7 +180,7 @@ class SparseLists {
       for (int r = 0; r < Phase::ROWS; ++r) sum += lists_of(r, quads);
       return sum;
     };
-    uint32_t least = 1, most = ROOM;
+    uint32_t most = ROOM, least = 1;
     has_more_[P] = lists(ROOM) > S::LISTS;
     while (least < most && !has_more_[P]) {
       const uint32_t middle = (least + most) / 2;
@@ -179,7 +190,7 @@ class SparseLists {
         least = middle + 1;
     }
     const uint32_t quads = most;
-    shared_quads_[P] = ::max(int(quads) - Phase::HELD, 0);
+    shared_quads_[P] = ::max(int(quads) - Phase::held(0), 0);
     if (threadIdx.x < Phase::ROWS) {
       uint32_t first = 0, end = 0;
       if (has_more_[P]) {
@@ -194,35 +205,45 @@ class SparseLists {
         end = first + lists_of(row, quads);
       }
       info<P>(row) = first << 16 | (end - first);
-      first_unlisted<P>(row) = Phase::TERMS;
+#pragma unroll
+      for (int wave = 0; wave < Phase::WAVES; ++wave) first_unlisted<P>(wave, row) = Phase::TERMS;
     }
     __syncthreads();
 
     const uint32_t own = info<P>(row), own_lists = own & 0xffff;
-    // Puts the words of quads [from, from + room) of all lists into shared memory. Neighbours in a row go to different
-    // lists.
-    const auto put = [&](char* words, int from, int room) {
+    // Puts the words of quads [from, from + room) of a wave of all lists into shared memory. Neighbours in a row go to
+    // different lists.
+    const auto put = [&](auto wave, char* words, int from, int room) {
+      constexpr int WAVE = decltype(wave)::value;
       for (int slot = 0; slot < 4 * room; ++slot) set_word(word(words, threadIdx.x, slot), E{}, padding_);
       __syncthreads();
-      uint32_t number = before;
-      for_elements<P>(row, begin, end, [&](int term, E x) {
+      uint32_t number = before[WAVE];
+      for_elements<P>(row, begin_of(WAVE), end_of(WAVE), [&](int term, E x) {
         const uint32_t list = (own >> 16) + number % own_lists, slot = number / own_lists;
         if (4 * from <= int(slot) && int(slot) < 4 * (from + room))
-          set_word(word(words, list, slot - 4 * from), x, S::place_of(term));
-        if (number == 4 * quads * own_lists) first_unlisted<P>(row) = term;
+          set_word(word(words, list, slot - 4 * from), x, S::place_of(term - Phase::first_term(WAVE)));
+        if (number == 4 * quads * own_lists) first_unlisted<P>(WAVE, row) = term;
         ++number;
       });
       __syncthreads();
       spread(words, 4 * room);
     };
-    put(words_ + Phase::WORDS_BEGIN, Phase::HELD, Phase::SHARED);
-    for_numbers<ceil_div(Phase::HELD, at_least_one(S::STAGED))>([&](auto round) {
-      constexpr int FROM = decltype(round)::value * S::STAGED;
-      constexpr int END = FROM + S::STAGED < Phase::HELD ? FROM + S::STAGED : Phase::HELD;
-      put(operands_, FROM, END - FROM);
+    for_numbers<Phase::WAVES>([&](auto wave) {
+      constexpr int WAVE = decltype(wave)::value, SHARED = ROOM - Phase::held(WAVE);
+      if constexpr (SHARED > 0) put(wave, words_ + Phase::words_begin(WAVE), Phase::held(WAVE), SHARED);
+    });
+    // Last, since a thread has fewer registers for its work from then on.
+    for_numbers<Phase::WAVES>([&](auto wave) {
+      constexpr int WAVE = decltype(wave)::value, HELD = Phase::held(WAVE);
+      for_numbers<ceil_div(HELD, at_least_one(S::STAGED))>([&](auto round) {
+        constexpr int FROM = decltype(round)::value * S::STAGED;
+        constexpr int END = FROM + S::STAGED < HELD ? FROM + S::STAGED : HELD;
+        put(wave, operands_, FROM, END - FROM);
 #pragma unroll
-      for (int i = FROM; i < END; ++i) held_[Phase::HELD_BEGIN + i] = load(operands_ + threadIdx.x * 16, i - FROM);
-      __syncthreads();
+        for (int i = FROM; i < END; ++i)
+          held_[Phase::HELD_BEGIN + Phase::held_before(WAVE) + i] = load(operands_ + threadIdx.x * 16, i - FROM);
+        __syncthreads();
+      });
     });
   }
 
@@ -308,7 +329,8 @@ class SparseLists {
   const FusedCall<Step>* call_ = nullptr;
   const FusedTensors<Step>* own_ = nullptr;
   int head_ = 0, unit0_ = 0;
-  // Per phase: how many quads of each list lie in shared memory, and whether some elements have no room in lists.
+  // Per phase: how many quads of each list lie in shared memory in its first wave, and whether some elements have no
+  // room in lists.
   int shared_quads_[S::PHASES] = {};
   bool has_more_[S::PHASES] = {};
   Quad<E> held_[at_least_one(S::template Phase<S::LAST>::HELD_END)];
