@@ -125,5 +125,5 @@ def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lsprotocol", None)
     monkeypatch.delitem(sys.modules, "rnncc.editing.server", raising=False)
     result = CliRunner().invoke(cli, ["lsp"])
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "Error: lsprotocol is missing: pip install 'rnncc[lsp]'\n"
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "rnncc lsp needs lsprotocol, which is not installed: pip install 'rnncc[lsp]'" in result.stderr
