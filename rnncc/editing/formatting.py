@@ -90,7 +90,7 @@ class _Item:
     indent: str = ""
     lines: list[Line] = field(default_factory=list)
     statements: tuple[Statement, ...] = ()
-    # Of a header: the lines of its cell's comment, above it, or behind and below it.
+    # A header has the lines of its cell's comment: they are above it, or behind and below it.
     owned: tuple[int, ...] = ()
 
     @property

@@ -44,7 +44,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A name at its place. Of a member of a group it is a part, and `whole` is the member's name."""
+    """A name at its place. Within the name of a group's member, `whole`, it is one of the two parts."""
 
     span: Span
     symbol: Symbol
