@@ -3,10 +3,9 @@
     python benchmarks/gpu_targets.py [--quick] [--only WORDS] [--out FILE]
     python benchmarks/gpu_targets.py --show FILE
 
-`native` has the kernels of the GPU that is there. `a100`, `rtx3090` and `rtx4090` have PTX for 8.0, 8.6 and 8.9, planned
-for the SMs and the shared memory of these GPUs, which the driver compiles for the one that is there. The times say what
-a kernel loses that sends through L2 in place of clusters, and that plans for fewer SMs. They do not say how long it
-takes on those GPUs.
+`native` has the kernels of the GPU that is there. `a100`, `rtx3090` and `rtx4090` have PTX for 8.0, 8.6 and 8.9. It is
+planned for the SMs and the shared memory of these GPUs, and the driver compiles it for the GPU that is there. The times
+say what kernels lose that have no clusters and were planned for less. They do not say what those GPUs take.
 
 The cell is the LSTM in bfloat16 with a batch of 16 over 1024 steps, as one head of 768 and as 12 heads of 64, forward
 (`fw`) and with backward (`fw+bw`). All parties take turns, round by round. Times are medians of CUDA events, `call` and

@@ -24,7 +24,8 @@ DTYPES = {torch.float32: ("f32", "fp32"), torch.bfloat16: ("bf16", "bf16"), torc
 _WORDS = {"forward": "forward", "backward": "backward", "inference": "without gradients"}
 _HEAD_DIM_BLOCK = 8  # the head_dim of a fused kernel is a multiple of this
 _ARCHITECTURE = re.compile(r"(sm_\d{2,3}a?|compute_\d{2,3})")
-_SCOPES = ("cluster", "grid", "step")  # the scopes of families that rnncc::FusedScope in the library knows
+# The scopes of families that rnncc::FusedScope in the library knows; whether the CTAs of all heads must run at once.
+_SCOPES = {"cluster": False, "grid": True, "step": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,8 +342,7 @@ def read_index(path: Path, gpu: Gpu | None) -> list[_Line]:
         is_whole = is_whole and _ARCHITECTURE.fullmatch(architecture) is not None
         if min(positive) < 1 or min(shared_bytes, group_batch, slots, narrow, launch_ns) < 0 or not is_whole:
             raise ValueError(f"{path}: {text}")
-        # The CTAs of a grid must run at once for all heads; those of a cluster for one.
-        sms = ctas * int(heads) if scope == "grid" else ctas
+        sms = ctas * int(heads) if _SCOPES[scope] else ctas
         size = int(head_dim), int(heads)
         lines.append(_Line(program, dtype, *size, family, smallest_batch, sms, shared_bytes, architecture, name, gpu))
     return lines

@@ -98,11 +98,10 @@ class FusedIndex {
     char program[256], dtype[16], family[16], scope[16], architecture[16], name[256];
     long long head_dim, heads, pass_ns, launch_ns;
     int end = 0;
-    const int found =
-        std::sscanf(line, "%255s %15s %lld %lld %15s %15s %d %d %d %d %d %d %d %d %d %lld %lld %15s %255s%n", program,
-                    dtype, &head_dim, &heads, family, scope, &k.ctas, &k.threads, &k.shared_bytes, &k.group_batch,
-                    &k.multiple, &k.slots, &k.narrow, &k.smallest_batch, &k.for_zeros, &pass_ns, &launch_ns,
-                    architecture, name, &end);
+    const int found = std::sscanf(
+        line, "%255s %15s %lld %lld %15s %15s %d %d %d %d %d %d %d %d %d %lld %lld %15s %255s%n", program, dtype,
+        &head_dim, &heads, family, scope, &k.ctas, &k.threads, &k.shared_bytes, &k.group_batch, &k.multiple, &k.slots,
+        &k.narrow, &k.smallest_batch, &k.for_zeros, &pass_ns, &launch_ns, architecture, name, &end);
     if (found != 19 || line[end] != '\n' || !find_scope(scope, k.scope)) return false;
     k.program = program;
     k.dtype = dtype;

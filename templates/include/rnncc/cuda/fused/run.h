@@ -81,9 +81,7 @@ inline FusedLoaded load_fused(const FusedKernel& kernel, int32_t device) {
         count = 0;
       return {function, std::min(count, on.sms / kernel.ctas)};
     }
-    case FusedScope::grid:
-      count_ctas();
-      return {function, count > 0 ? on.sms / kernel.ctas : 0};
+    case FusedScope::grid: count_ctas(); return {function, count > 0 ? on.sms / kernel.ctas : 0};
     case FusedScope::step: return {function, 1};
   }
   return {};
