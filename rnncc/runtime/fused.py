@@ -277,8 +277,12 @@ def explain(wanted: Wanted, settled: str | None) -> str:
 
 
 def has_kernel(wanted: Wanted) -> bool:
-    """Whether there is a fused kernel for all of the directions."""
-    return bool(family_names(wanted, wanted.made_for[-1:]))
+    """Whether there is a fused kernel for all of the directions. A package for other GPUs may have kernels of which
+    this one runs some, but none of those for another program of the call: then it has none."""
+    heads = wanted.made_for[-1:]
+    made = [_lines(wanted, program, heads) for program in wanted.variant.programs]
+    runs = [any(line.runs_on(wanted.gpu) for line in lines) for lines in made]
+    return any(runs) and all(own or not lines for own, lines in zip(runs, made, strict=True))
 
 
 def why_never_fused(wanted: Wanted) -> str:
@@ -314,19 +318,26 @@ def kept_from_compiling() -> str:
 def family_names(wanted: Wanted, heads: tuple[int, ...] | None) -> str:
     """The families of the kernels that exist for these numbers of heads (None: for any number), as `forward gather,
     backward grid or stepwise from batch 64 on`. "" where there is none."""
-    name = DTYPES.get(wanted.dtype, ("", ""))[0]
     found = []
     for program in wanted.variant.programs:
         own = {
             line.family + (f" from batch {line.smallest_batch} on" if line.smallest_batch > 1 else ""): None
-            for line in STATE.lines
-            if (line.program, line.dtype, line.head_dim) == (f"{wanted.segment}_{program}", name, wanted.head_dim)
-            and line.runs_on(wanted.gpu)
-            and (heads is None or line.heads in heads)
+            for line in _lines(wanted, program, heads)
+            if line.runs_on(wanted.gpu)
         }
         if own:
             found.append(f"{_WORDS[program.removeprefix('masked_')]} {' or '.join(own)}")
     return ", ".join(found)
+
+
+def _lines(wanted: Wanted, program: str, heads: tuple[int, ...] | None) -> list[_Line]:
+    """The kernels of a program at that size, for all GPUs."""
+    size = f"{wanted.segment}_{program}", DTYPES.get(wanted.dtype, ("", ""))[0], wanted.head_dim
+    return [
+        line
+        for line in STATE.lines
+        if (line.program, line.dtype, line.head_dim) == size and (heads is None or line.heads in heads)
+    ]
 
 
 def read_index(path: Path, gpu: Gpu | None) -> list[_Line]:

@@ -24,6 +24,7 @@ from rnncc.ir.artifact import Bundle, DeviceUnit
 from rnncc.ir.family import (
     ALTERNATING,
     BLOCKS,
+    FAMILIES,
     FUSED,
     GATHER,
     GRID,
@@ -92,6 +93,14 @@ _SHARED: dict[Family, tuple[str, ...]] = {
 _WGMMA = {
     "bf16": re.compile(r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.bf16\.bf16"),
     "f16": re.compile(r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.f16\.f16"),
+}
+# Bytes that NVRTC 13.0 makes kernels of no loop spill on GPUs that nobody has measured them on.
+_SPILLED = {
+    ("sm_100a", "head_products_bf16_64"): 8,
+    ("sm_100a", "head_products_f16_64"): 8,
+    ("sm_103a", "head_products_bf16_64"): 8,
+    ("sm_103a", "head_products_f16_64"): 8,
+    ("sm_121a", "permute_rows"): 8,
 }
 _THREADS = 256  # per CTA of the alternating kernel: sequence.cuh
 _ENTRY = re.compile(r"\.entry (\w+)")
@@ -238,6 +247,8 @@ def sources(case: Case, head_dim: int | None = None) -> tuple[Bundle, dict[str, 
             name: next((limit for part, limit in reversed(most.items()) if part in name), Allowed(64, 0, 0))
             for name in _SHARED[case.family]
         }
+        for name, limit in allowed.items():
+            allowed[name] = replace(limit, spilled=_SPILLED.get((case.architecture, name), limit.spilled))
         return replace(bundle, device_units=(unit,)), allowed
     loops = tuple(loop for loop in whole.loops if case.masked or not loop.masked)
     shown = replace(whole, loops=loops)
@@ -326,8 +337,10 @@ def instructions(case: Case, ptx: str) -> Iterator[str]:
 
 
 def _check_in(root: str, case: Case) -> tuple[Case, tuple[str, ...]]:
+    # What comes from another process equals a family, and is none of those that are compared by `is`.
+    family = next(each for each in (*FAMILIES, *_SHARED) if each == case.family)
     with tempfile.TemporaryDirectory(dir=root) as folder:
-        return case, check(case, Path(folder))
+        return case, check(replace(case, family=family), Path(folder))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -18,7 +18,7 @@ import rnncc
 from rnncc.runtime import first_use, fused
 from rnncc.runtime.fused import Answer, Outcome
 from tests.compilers import quick_nvrtc
-from tests.runtime.first_use import wanted
+from tests.runtime.first_use import H200, wanted
 
 RUNS = Answer(Outcome.RUNS)
 
@@ -205,6 +205,25 @@ def test_kernels_of_another_rnncc_are_not_mixed(spied: Any, tmp_path: Path) -> N
 
 
 GOOD = "lstm_0_forward bf16 64 1 grid grid 8 256 0 8 1 0 0 1 0 540 600 sm_90a lstm_0_forward_bf16_64_grid\n"
+
+
+def test_kernels_of_other_gpus_do_not_count(spied: Any, tmp_path: Path) -> None:
+    """A package for an A100 and an H200 on other GPUs: what each runs of it, and what it does not."""
+    forward = GOOD.replace("sm_90a", "sm_80")
+    backward = forward.replace("forward", "backward").replace(" 256 0 ", " 256 150000 ")
+    (tmp_path / "cuda").mkdir()
+    (tmp_path / "cuda" / "fused.txt").write_text(GOOD + forward + backward, encoding="utf-8")
+    fused.attach(tmp_path, spied, fused.STATE.about)
+    for gpu, has in {
+        fused.Gpu((8, 0), 108, 166_912): True,
+        fused.Gpu((8, 0), 4, 166_912): False,  # it has too few SMs
+        fused.Gpu((8, 6), 82, 101_376): False,  # the backward takes more shared memory than it has
+        H200: False,  # no backward
+        fused.Gpu((10, 0), 148, 232_448): False,
+    }.items():
+        assert fused.has_kernel(wanted(gpu=gpu)) is has, gpu
+        is_forward = gpu.sms > 8 and gpu.capability < (10, 0)
+        assert ("forward grid" in fused.explain(wanted(gpu=gpu), "no NVRTC")) is is_forward, gpu
 
 
 @pytest.mark.parametrize(
