@@ -133,8 +133,8 @@ _GB10 = ((1, 48), (2, 24), (4, 11), (8, 5))
 # GPU Architecture"), and for B200, B300 and GB10 what the driver says of them. A100 and H100 are those of 80 GB.
 #
 # The product cycles of GPUs before Hopper and of the RTX 5090 follow from the data sheets' dense rates in FP16 with
-# float32 sums: GeForce cards have half the rate of the others there. Those of the H200 were measured: its mma.sync does
-# not reach the data sheet's rate, 4. Those of B200 and B300 are the H200's, and those of GB10 the RTX 5090's: a guess.
+# float32 sums: GeForce cards have half the rate of the others there. The H200's were measured: its mma.sync does not
+# reach the data sheet's rate, 4. B200 and B300 have the H200's, and GB10 has the RTX 5090's: a guess.
 #
 # L2's bandwidth was measured on an H200; by others on an A100 and an RTX 4090 (arXiv:2402.13499, table V: 2008 and 1708
 # bytes per cycle). The others are estimates from these, by SMs and clock.

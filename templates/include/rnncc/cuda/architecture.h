@@ -30,7 +30,7 @@ struct Architecture {
     if (is_ptx || is_exact) return number > 0 && (is_ptx ? number <= gpu : number == gpu);
     return number / 10 == major && number % 10 <= minor;
   }
-  // Of several that a GPU runs, the one with the largest rank is best.
+  // A GPU that runs several is best served by the one with the largest rank.
   int rank() const { return number + (is_ptx ? 0 : 1000) + (is_exact ? 1000 : 0); }
   // Whether the code uses clusters of CTAs: transport.cuh asks the same.
   bool has_clusters() const { return number >= 90; }
