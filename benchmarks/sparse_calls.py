@@ -98,9 +98,9 @@ def kernels_of(case: SparseCase) -> str:
     _, layer_class = op_of(case)
     (segment,) = layer_class.spec.segments
     fused = import_module(f"{package_name(case.shape)}._runtime.fused")
-    capability = torch.cuda.get_device_capability()
-    wanted = fused.Wanted(layer_class.spec, segment.name, case.hidden, 1, DTYPE, capability)
-    words: str = fused.chosen(wanted, case.batch, torch.cuda.current_device(), denser=False)
+    device = torch.cuda.current_device()
+    wanted = fused.Wanted(layer_class.spec, segment.name, case.hidden, 1, DTYPE, fused.gpu_of(device))
+    words: str = fused.chosen(wanted, case.batch, device, denser=False)
     both, _, alone = words.partition(", without gradients ")
     return alone if case.run == PASSES[0] else both
 

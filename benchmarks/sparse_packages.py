@@ -156,7 +156,7 @@ def build_one(name: str, cases: Sequence[SparseCase], folder: Path) -> dict[Spar
         made.fused = tuple(kernels[plan.cell] for plan in made.plans)
         files, bundle = render(made.package())
         used = units_of(planned)
-        units = tuple(unit for unit in bundle.device_units if unit.clusters or unit.name in used)
+        units = tuple(unit for unit in bundle.device_units if unit.architectures or unit.name in used)
         return replace(make_product(request), files=files, bundle=replace(bundle, device_units=units))
 
     nvrtc, compiler = find_nvrtc(request.architectures, required=True), find_toolchain()
@@ -171,7 +171,11 @@ def fused_of(planned: dict[SparseCase, Planned]) -> tuple[FusedKernels, ...]:
     by_size: dict[int, list[tuple[str, FusedSchedule]]] = {}
     for case, found in planned.items():
         by_size.setdefault(case.hidden, []).extend(found.kernels)
-    return tuple(FusedKernels(size, 1, INDEX_DTYPES[DTYPE], tuple(found)) for size, found in by_size.items() if found)
+    return tuple(
+        FusedKernels(size, 1, INDEX_DTYPES[DTYPE], GPUS[GPU].architecture, tuple(found))
+        for size, found in by_size.items()
+        if found
+    )
 
 
 def units_of(planned: dict[SparseCase, Planned]) -> set[str]:

@@ -14,14 +14,14 @@ from rnncc.ir.compilation import Compilation
 from rnncc.ir.package import CellKernels, CompiledCell, Package
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
-from rnncc.ir.target import has_clusters
+from rnncc.ir.target import GPUS, has_clusters
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.language.read import from_text, read_request
 from rnncc.language.source import Source
 from rnncc.language.types import with_types
 from rnncc.machine.built import about, explanation, without_kernels
 from rnncc.machine.paths import package_name, shipped_cell
-from rnncc.machine.targets import architecture_of, architectures, own_instructions, present
+from rnncc.machine.targets import architectures, gpu_at, known_gpus, own_instructions
 from rnncc.pipeline import compile_cells, run_stages
 from rnncc.progress import Progress, debug, say
 from rnncc.version import VERSION
@@ -45,20 +45,19 @@ def build_package(request: Request, out: Path, target: str = "auto", progress: P
     from rnncc.stages.build import check_stem, find_nvrtc, find_toolchain, install
 
     nvrtc = find_nvrtc(architectures(target), required="auto" not in target.split(","))
-    wanted = _for_gpus(request, nvrtc)
+    wanted = _for_gpus(request, nvrtc, target)
     path = request.source.name
-    if progress is not None and (older := _without_clusters(wanted, target)):
-        if request.problems:
-            progress(f"fused kernels need NVRTC and a GPU of compute capability 9.0 or more: none for {older}")
-        if request.newton:
-            progress(f"--parallel-newton is for GPUs of compute capability 9.0 or more: of no use for {older}")
+    if progress is not None and request.problems and (others := _without_plans(wanted, target)):
+        progress(f"fused kernels need NVRTC and a GPU whose sizes are known: none for {others}")
+    if progress is not None and request.newton and (older := _without_clusters(wanted, target)):
+        progress(f"--parallel-newton is for GPUs of compute capability 9.0 or more: of no use for {older}")
     check_stem(request.name, out)
     package = _build(wanted, find_toolchain(), nvrtc, progress)
-    if progress is not None and wanted.has_clusters:
-        able = next(name.strip() for name in target.split(",") if any(map(has_clusters, architectures(name))))
-        for problem in without_kernels(package, request.problems):
-            progress(f"no fused kernel for this size: {explanation(path, able, problem)} says why")
-        if request.newton and not about(package)["newton"]:
+    if progress is not None:
+        for gpu in _as_compiled(wanted, nvrtc).gpus:
+            for problem in without_kernels(package, request.problems, gpu.architecture):
+                progress(f"no fused kernel for this size: {explanation(path, gpu.name, problem)} says why")
+        if request.newton and wanted.has_clusters and not about(package)["newton"]:
             progress(f"--parallel-newton changes nothing: {path} has no loop that it is for")
     return install(package, out)
 
@@ -77,10 +76,10 @@ def load_module(request: Request) -> ModuleType:
         toolchain = find_toolchain()
     except RnnccError as error:
         say(f"{error.diagnostics[0].message}: {request.name} runs its eager fallback, which is many times slower")
-    nvrtc = find_nvrtc(present(), required=False) if toolchain is not None else None
+    nvrtc = find_nvrtc(architectures("auto"), required=False) if toolchain is not None else None
     # What stays on this machine needs no code for others, which takes three times as long to compile. Kernels for GPUs
     # are compiled when a call first needs them: most packages need few.
-    wanted = _for_gpus(replace(request, instructions=own_instructions()), nvrtc)
+    wanted = _for_gpus(replace(request, instructions=own_instructions()), nvrtc, "auto")
     package = _build(wanted, toolchain, None, say)
     if wanted.newton and wanted.has_clusters and not about(package)["newton"]:
         say(f"parallel_newton changes nothing: {request.name} has no loop that it is for")
@@ -118,17 +117,16 @@ def unpickle(source: Source, name: str, options: Mapping[str, Any], class_name: 
 
 
 def compile_file(
-    text: str, name: str, options: Mapping[str, Any], file: str, capability: tuple[int, int], code: str
+    text: str, name: str, options: Mapping[str, Any], file: str, gpu: tuple[int, int, int], code: str
 ) -> Path:
-    """A file of kernels that take every size, of a package of that text, for a GPU of that compute capability: the
-    folder that has it. Found in the cache, or compiled now. `options` and `code` as for `compile_fused`, whose errors
-    it raises."""
+    """A file of kernels that take every size, of a package of that text, for a GPU: the folder that has it. Found in
+    the cache, or compiled now. `options`, `gpu` and `code` as for `compile_fused`, whose errors it raises."""
     from rnncc.machine.cache import Cache, default_root
     from rnncc.stages.build import Job, build_kernels, find_nvrtc, first_key, own_code
 
     if code != own_code():
         raise built_by_another()
-    architecture = architecture_of(*capability)
+    architecture = gpu_at(gpu[:2], gpu[2]).architecture
     nvrtc = find_nvrtc((architecture,), required=True)
     # Device code has the tables of the CPU's kernels.
     wanted = {"architectures": (architecture,), "instructions": own_instructions(), **options}
@@ -144,43 +142,41 @@ def compile_file(
 
 
 def compile_fused(
-    text: str, name: str, options: Mapping[str, Any], wanted: tuple[str, Sequence[str]], capability: tuple[int, int],
+    text: str, name: str, options: Mapping[str, Any], wanted: tuple[str, Sequence[str]], gpu: tuple[int, int, int],
     code: str,
 ) -> tuple[Path | None, str]:  # fmt: skip
-    """Fused kernels of one cell of a text, on a GPU of that compute capability: the folder with `fused.txt` and cubins,
-    or None and why there is none. Found in the cache, or compiled now. `wanted`: the cell, and which programs of each
-    of its loops, by what follows the loop's name (`masked_forward`).
+    """Fused kernels of one cell of a text, on a GPU: the folder with `fused.txt` and their code, or None and why there
+    is none. Found in the cache, or compiled now. `wanted`: the cell, and which programs of each of its loops, by what
+    follows the loop's name (`masked_forward`).
 
     A package in use calls it (rnncc/runtime/first_use.py). `options`: fields of Request by name; its `problems`, each
-    (head_dim, heads, dtype), are alike but in heads. `code`: that of the rnncc which built the package, since kernels
-    must take what its library gives.
+    (head_dim, heads, dtype), are alike but in heads. `gpu`: the compute capability, and the GPU's number on this
+    machine. `code`: that of the rnncc which built the package, since kernels must take what its library gives.
 
     Raises:
         RnnccError: RNN602 where NVRTC failed, RNN605 for a cache that cannot be written, RNN607, RNN608 without NVRTC,
-            RNN609 for a package of another rnncc, RNN610 for a folder that is no cache of the user's.
+            RNN609 for a package of another rnncc, RNN606 for RNNCC_TARGET with another value, RNN610 for a folder that
+            is no cache of the user's.
     """
-    from rnncc.ir.target import gpu
     from rnncc.machine.cache import Cache, default_root
     from rnncc.stages.build import Job, build_kernels, find_nvrtc, first_key, own_code
 
     if code != own_code():
         raise built_by_another()
     cell, programs = wanted
-    architecture = architecture_of(*capability)
-    target = gpu(architecture)
-    if target is None:
-        return None, f"no kernels are planned for GPUs of {architecture}"
-    nvrtc = find_nvrtc((architecture,), required=True)
+    target = gpu_at(gpu[:2], gpu[2])
+    nvrtc = find_nvrtc((target.architecture,), required=True)
     assert nvrtc is not None
     problems = tuple(Problem(*size) for size in options["problems"])
-    request = Request(Source(f"<{name}>", text), name, **{**options, "problems": problems})
+    request = Request(Source(f"<{name}>", text), name, **{**options, "problems": problems, "gpus": (target,)})
 
     def produce() -> Bundle:
         from rnncc.stages.render import render
         from rnncc.stages.schedule.kernels import fused_kernels
 
         plan = next(plan for plan in compile_cells(request, "lower").plans if plan.cell == cell)
-        kernels = CellKernels(plan, fused=tuple(fused_kernels(plan, problems, target, programs)))
+        (own,) = _as_compiled(request, nvrtc).gpus
+        kernels = CellKernels(plan, fused=tuple(fused_kernels(plan, problems, own, programs)))
         return render(Package(name, kernels=(kernels,)))[1]
 
     problem, most = problems[0], problems[-1].heads
@@ -190,11 +186,12 @@ def compile_fused(
     job = Job(key, cell.lower(), Cache(default_root()), nvrtc=nvrtc, progress=say)
     named = "".join(programs)
     kinds = " without gradients" * ("inference" in named) + " with lengths or resets" * ("masked" in named)
-    folder = build_kernels(job, f"{cell}{kinds} for {heads}, {problem.dtype}, {architecture}", produce)
+    folder = build_kernels(job, f"{cell}{kinds} for {heads}, {problem.dtype}, {target.architecture}", produce)
     if (folder / "cuda").is_dir():
         return folder / "cuda", ""
     known = name if shipped_cell(name) else "FILE"  # the package does not say where its file lies
-    return None, f"no fused kernel for {heads} fits ({explanation(known, architecture, problem)})"
+    gpu_name = target.name if target.name in GPUS else "auto"
+    return None, f"no fused kernel for {heads} fits ({explanation(known, gpu_name, problem)})"
 
 
 def built_by_another() -> RnnccError:
@@ -203,8 +200,27 @@ def built_by_another() -> RnnccError:
     return RnnccError(Diagnostic("RNN609", message, help="build the package again"))
 
 
-def _for_gpus(request: Request, nvrtc: Nvrtc | None) -> Request:
-    return replace(request, architectures=nvrtc.architectures if nvrtc is not None else ())
+def _for_gpus(request: Request, nvrtc: Nvrtc | None, target: str) -> Request:
+    """The request, for the GPUs of a target."""
+    if nvrtc is None:
+        return replace(request, architectures=(), gpus=())
+    return replace(request, architectures=nvrtc.architectures, gpus=known_gpus(target))
+
+
+def _as_compiled(request: Request, nvrtc: Nvrtc | None) -> Request:
+    """The same request. Kernels for GPUs that NVRTC does not know are planned as the PTX that they are compiled to."""
+    if nvrtc is None:
+        return request
+    gpus = (replace(gpu, architecture=nvrtc.made_for(gpu.architecture)) for gpu in request.gpus)
+    return replace(request, gpus=tuple(gpus) if request.problems else ())
+
+
+def _without_plans(request: Request, target: str) -> str:
+    """The part of a target whose GPUs' sizes are not known, as a message names it; empty where all are known."""
+    if not request.gpus:
+        return f"--target {target}"
+    planned = {gpu.architecture for gpu in request.gpus}
+    return ", ".join(name for name in request.architectures if name not in planned)
 
 
 def _without_clusters(request: Request, target: str) -> str:
@@ -219,7 +235,7 @@ def _build(request: Request, toolchain: Toolchain | None, nvrtc: Nvrtc | None, p
     from rnncc.stages.build import Job, build, first_key
 
     def produce() -> Product:
-        return make_product(request, progress) if toolchain else make_reference(request)
+        return make_product(_as_compiled(request, nvrtc), progress) if toolchain else make_reference(request)
 
     key = first_key(request, nvrtc, toolchain)
     compilers = [" ".join(toolchain.command)] if toolchain is not None else []

@@ -100,10 +100,12 @@ def run_stages(made: Compilation) -> Iterator[str]:
 
     from rnncc.stages.schedule.kernels import fused_kernels, scan_kernels
 
-    # Fused kernels and Newton's need clusters of CTAs. GPUs without them have the alternating kernel, scans and walks.
-    newton, problems = (request.newton, request.problems) if request.has_clusters else (False, ())
+    newton = request.newton and request.has_clusters
     made.scans = tuple(scan_kernels(plan, newton=newton) if request.is_for_gpus else () for plan in made.plans)
-    made.fused = tuple(tuple(fused_kernels(plan, problems)) for plan in made.plans)
+    made.fused = tuple(
+        tuple(found for gpu in request.gpus for found in fused_kernels(plan, request.problems, gpu))
+        for plan in made.plans
+    )
     yield "schedule"
 
     from rnncc.stages.render import render

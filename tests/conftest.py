@@ -15,6 +15,7 @@ import pytest
 
 from rnncc.machine.cache import default_root
 from rnncc.machine.cache.root import MARKER
+from rnncc.machine.targets import planned
 from rnncc.stages.build import commands, processes
 
 # Workers of pytest-xdist share the cores: a thread that waits must not keep one busy. This is read when torch is
@@ -39,6 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "gpu: needs a CUDA device; where there is none, a line says how many did not run"
     )
     config.addinivalue_line("markers", "latex: needs pdflatex; where there is none, the test is skipped")
+    config.addinivalue_line(
+        "markers", "hopper: counts on what is planned for a GPU of compute capability 9.0; does not run elsewhere"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -51,6 +55,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in set(marked)]
         config.hook.pytest_deselected(items=marked)
         config.stash[_LEFT_OUT] = len(marked)
+        return
+    target = planned("auto")
+    if target is None or not target.has_warpgroups:
+        others = [item for item in marked if item.get_closest_marker("hopper") is not None]
+        items[:] = [item for item in items if item not in set(others)]
+        config.hook.pytest_deselected(items=others)
 
 
 def pytest_collection_finish() -> None:

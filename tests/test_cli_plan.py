@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from rnncc.ir.target import GPUS
 from tests.test_cli import run
 
 SIZES = ("--target", "h200", "--hidden", "768", "--heads", "12", "--dtype", "bf16")
@@ -37,10 +40,16 @@ def test_explain_says_what_rules_a_family_out() -> None:
 
 def test_explain_plans_what_a_gpu_without_clusters_runs() -> None:
     facts = json.loads(run("explain", "lstm", "--json", "--target", "a100", *SIZES[2:]).stdout)
-    assert (facts["family"], facts["scope"]) == ("alternating", "grid")
-    assert facts["predicted_us_per_step"] > 3
-    ((limit,),) = (entry["limits"] for entry in facts["rejected"])
-    assert "compute capability 9.0" in limit["reason"]
+    assert (facts["family"], facts["scope"]) == ("gather", "cta")
+    assert facts["predicted_us_per_step"] > 0.3 and not facts["is_measured"]
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_predictions_say_whether_anything_was_measured_there(gpu: str) -> None:
+    words = run("explain", "lstm", "--target", gpu, *SIZES[2:]).stdout
+    facts = json.loads(run("explain", "lstm", "--json", "--target", gpu, *SIZES[2:]).stdout)
+    is_said = f"times are the H200's, scaled to what is known of the {gpu}: none was measured there" in words
+    assert is_said is (gpu != "h200") and facts["is_measured"] is (gpu == "h200")
 
 
 def test_explain_says_where_weights_exceed_the_memory() -> None:

@@ -68,7 +68,11 @@ def test_the_files_of_a_package(cell: str, golden: Golden) -> None:
 
 def package_files(cell: str) -> list[File]:
     """All files of a package with kernels for CPUs and GPUs, before it is compiled."""
-    product = make_product(replace(read_request(cell), architectures=("sm_90a",), problems=sizes_of(cell), newton=True))
+    product = make_product(
+        replace(
+            read_request(cell), architectures=("sm_90a",), gpus=(GPUS["h200"],), problems=sizes_of(cell), newton=True
+        )
+    )
     assert product.bundle is not None
     return sorted([*product.files, *product.bundle.files], key=lambda file: file.path)
 

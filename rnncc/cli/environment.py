@@ -10,8 +10,9 @@ from typing import Any
 
 from rnncc.cli.output import ignore_missing_numpy
 from rnncc.language.diagnostics import RnnccError
+from rnncc.machine import gpus
 from rnncc.machine.cache import Cache, default_root, limit_bytes
-from rnncc.machine.targets import instruction_sets, present
+from rnncc.machine.targets import SETTING, instruction_sets, pretended
 from rnncc.runtime.settings import compiles_at_first_use, log_level
 from rnncc.stages.build.commands import most_jobs
 from rnncc.stages.build.nvrtc import INSTALL, find_library, known
@@ -25,6 +26,7 @@ SETTINGS: dict[str, Callable[[], object]] = {
     "RNNCC_COMPILE": compiles_at_first_use,
     "RNNCC_LOG": log_level,
     "MAX_JOBS": most_jobs,
+    SETTING: pretended,
 }
 
 
@@ -39,7 +41,7 @@ def environment() -> dict[str, Any]:
         "cxx": _compiler(),
         "ninja": _distribution("ninja"),
         "nvrtc": _nvrtc(),
-        "gpu": list(present()),
+        "gpu": sorted({gpu.architecture for gpu in gpus.here()}),
         "cpu": {"cores": os.cpu_count(), "instructions": _instructions()},
         "cache": _cache(),
         "settings": {name: os.environ[name] for name in SETTINGS if os.environ.get(name)},

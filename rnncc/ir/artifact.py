@@ -25,12 +25,12 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUnit:
-    """A file of GPU kernels: `path` is one of the bundle's files; each architecture's code goes to
-    `cuda/<name>_<architecture>.cubin`."""
+    """A file of GPU kernels: `path` is one of the bundle's files; each architecture's code goes to the file that
+    `code_file` of rnncc/ir/target.py names. `architectures`: those that it is for; none: all of its package."""
 
     path: str
     name: str
-    clusters: bool = False  # needs clusters of CTAs: compute capability 9.0 or later
+    architectures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

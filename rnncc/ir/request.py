@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rnncc.ir.problem import Problem
-from rnncc.ir.target import EVERY, has_clusters
+from rnncc.ir.target import EVERY, Target, has_clusters
 from rnncc.language.source import Source
 
 
@@ -21,6 +21,7 @@ class Request:
     zoneout            states that zoneout is compiled in for; each cell has it for those that it has
     recurrent_dropout  whether variational recurrent dropout is compiled in
     architectures      GPU architectures (`sm_90a`) that there are kernels for; none: kernels for CPUs alone
+    gpus               the GPUs that fused kernels are planned for, each with one of these architectures
     problems           sizes and dtypes that there are fused GPU kernels for
     newton             whether loops that are walked through also have GPU kernels that iterate (Newton's method)
     instructions       the one instruction set that CPU kernels are for, or EVERY
@@ -32,6 +33,7 @@ class Request:
     zoneout: tuple[str, ...] = ()
     recurrent_dropout: bool = False
     architectures: tuple[str, ...] = ()
+    gpus: tuple[Target, ...] = ()
     problems: tuple[Problem, ...] = ()
     newton: bool = False
     instructions: str = EVERY
@@ -50,5 +52,5 @@ class Request:
 
     @property
     def has_clusters(self) -> bool:
-        """Whether one of the GPUs runs clusters of CTAs, as fused kernels and Newton's do."""
+        """Whether one of the GPUs runs clusters of CTAs, as Newton's kernels do."""
         return any(map(has_clusters, self.architectures))

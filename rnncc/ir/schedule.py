@@ -309,10 +309,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class FusedKernels:
-    """The fused kernels of a cell, laid out for `heads` heads of `head_dim`. `dtype` is f32, bf16 or f16. `kernels` has
-    each program's name with a kernel; the kernels of one program stand in the order of their batches."""
+    """The fused kernels of a cell, laid out for `heads` heads of `head_dim` on a GPU of that architecture. `dtype` is
+    f32, bf16 or f16. `kernels` has each program's name with a kernel; the kernels of one program stand in the order of
+    their batches."""
 
     head_dim: int
     heads: int
     dtype: str
+    architecture: str
     kernels: tuple[tuple[str, FusedSchedule], ...]

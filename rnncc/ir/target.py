@@ -1,9 +1,15 @@
-"""What kernels are made for, as data: instruction sets of CPUs, architectures of GPUs, and a table of known GPUs."""
+"""What kernels are made for, as data: instruction sets of CPUs, architectures of GPUs, and a table of known GPUs.
+
+An *architecture* is what device code is compiled for. `sm_80` is code for GPUs of compute capability 8.0, and for later
+ones of the same generation. `sm_90a` is code for 9.0 alone. `compute_80` is PTX: the driver compiles it for the GPU
+where it runs, which may be any from 8.0 on.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 # x86-64's levels, worst first, and what a processor needs for each beyond the one before, as Linux calls it (lzcnt is
 # abm): templates/include/rnncc/cpu/dispatch.h has the same lists.
@@ -13,26 +19,36 @@ INSTRUCTION_SETS = {
     "v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
 }
 EVERY = "all"  # in place of one of them: all, in one library that chooses when it runs
-# What kernels are compiled for: a GPU architecture's code (sm_90a), or PTX (compute_80), which a driver translates.
 ARCHITECTURE = re.compile(r"(?:sm|compute)_(\d{2,3})(a?)")
 
 
-def has_clusters(architecture: str) -> bool:
-    """Whether CTAs form clusters there: since Hopper."""
-    return number_of(architecture) >= 90
-
-
 def number_of(architecture: str) -> int:
-    """Its number: 90 for sm_90a; 0 for what is no architecture."""
+    """The compute capability of an architecture, times ten: 90 of `sm_90a`, 80 of `compute_80`; 0 for what is none."""
     match = ARCHITECTURE.fullmatch(architecture)
     return int(match[1]) if match is not None else 0
+
+
+def is_ptx(architecture: str) -> bool:
+    """Whether code for it is PTX."""
+    return architecture.startswith("compute_")
+
+
+def code_file(name: str, architecture: str) -> str:
+    """Where a package has its code of the kernels `name`; code_file in templates/include/rnncc/cuda/architecture.h has
+    the same rule."""
+    return f"cuda/{name}_{architecture}.{'ptx' if is_ptx(architecture) else 'cubin'}"
+
+
+def has_clusters(architecture: str) -> bool:
+    """Whether code for it uses clusters of several CTAs: since Hopper."""
+    return number_of(architecture) >= 90
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """A GPU.
 
-    architecture              its name: sm_90a
+    architecture              what its kernels are compiled for
     sms                       the number of SMs, each with `REGISTERS` registers of 4 bytes in four quarters
     shared_bytes              the largest shared memory of a CTA; an SM has 1024 bytes more
     clusters                  pairs (CTAs per cluster, how many such clusters run at once with one CTA per SM). Clusters
@@ -42,6 +58,8 @@ class Target:
     l2_mb                     the size of the L2 cache
     l2_gb_s, memory_gb_s      the bandwidths of L2 and of memory
     memory_gb                 the size of memory
+    threads, ctas             how many of them an SM has at once, at most
+    is_measured               whether the rates of the cost model were fitted to this GPU. For others they are scaled
     """
 
     name: str
@@ -55,40 +73,104 @@ class Target:
     l2_gb_s: int
     memory_gb_s: int
     memory_gb: int
+    threads: int = 2048
+    ctas: int = 32
+    is_measured: bool = False
 
     @property
     def capability(self) -> str:
         """The compute capability: `9.0`."""
-        number = self.architecture.removeprefix("sm_").rstrip("a")
-        return f"{number[:-1]}.{number[-1]}"
+        major, minor = divmod(number_of(self.architecture), 10)
+        return f"{major}.{minor}"
 
     @property
     def has_clusters(self) -> bool:
         """Whether there are clusters of several CTAs."""
         return any(ctas > 1 for ctas, _ in self.clusters)
 
+    @property
+    def has_warpgroups(self) -> bool:
+        """Whether kernels may use the products of warpgroups (wgmma.cuh)."""
+        return self.architecture == "sm_90a"
+
+    def with_ptx(self) -> Target:
+        """The same GPU with PTX for its kernels. Any later GPU runs these, with the plans of this one."""
+        return replace(self, architecture=f"compute_{number_of(self.architecture)}")
+
 
 REGISTERS = 65_536
 
-# Sources: NVIDIA's architecture whitepapers and the CUDA programming guide's table of compute capabilities. Measured on
-# an H200: its clusters (with 200 KB of shared memory per CTA), product cycles and L2 bandwidth; the H100 is the same
-# chip. Estimates: the other GPUs' L2 bandwidths, and the B200's clusters and product cycles. A100 and H100 are those of
-# 80 GB.
+
+def _single(sms: int) -> tuple[tuple[int, int], ...]:
+    return ((1, sms),)
+
+
+# By compute capability: the largest shared memory of a CTA; threads and CTAs per SM. From the CUDA C++ programming
+# guide, "Technical Specifications per Compute Capability".
+_LIMITS = {
+    "sm_80": (166_912, 2048, 32),
+    "sm_86": (101_376, 1536, 16),
+    "sm_89": (101_376, 1536, 24),
+    "sm_90a": (232_448, 2048, 32),
+    "sm_100a": (232_448, 2048, 32),
+    "sm_103a": (232_448, 2048, 32),
+    "sm_120a": (101_376, 1536, 24),
+    "sm_121a": (101_376, 1536, 24),
+}
+# Pairs as in `Target.clusters`. Hopper's were measured on an H200, with 200 KB of shared memory per CTA. The others are
+# estimates; a kernel asks the driver before it runs. GPUs of compute capability 12 have no clusters of 16.
 _HOPPER = ((1, 132), (2, 66), (4, 30), (8, 15), (16, 7))
 _BLACKWELL = ((1, 148), (2, 74), (4, 34), (8, 16), (16, 7))
-GPUS = {
-    gpu.name: gpu
-    for gpu in (
-        Target("a100", "sm_80", 108, 166_912, ((1, 108),), 1410, 8, 40, 4000, 2039, 80),
-        Target("rtx3090", "sm_86", 82, 101_376, ((1, 82),), 1695, 32, 6, 2000, 936, 24),
-        Target("rtx4090", "sm_89", 128, 101_376, ((1, 128),), 2520, 16, 72, 5000, 1008, 24),
-        Target("h100", "sm_90a", 132, 232_448, _HOPPER, 1980, 6.3, 50, 7000, 3350, 80),
-        Target("h200", "sm_90a", 132, 232_448, _HOPPER, 1980, 6.3, 50, 7000, 4800, 141),
-        Target("b200", "sm_100a", 148, 232_448, _BLACKWELL, 1965, 6.3, 126, 8000, 8000, 180),
-    )
-}
+_RTX_5090 = ((1, 170), (2, 85), (4, 40), (8, 17))
+_GB10 = ((1, 48), (2, 24), (4, 11), (8, 5))
+# Where a user names an architecture, plans are for its first GPU here.
+#
+# Name, architecture, clusters; clock, product cycles; L2: MB, GB/s; memory: GB/s, GB.
+#
+# SMs, clocks, caches and memories are those of NVIDIA's data sheets and architecture whitepapers (A100, "NVIDIA A100
+# Tensor Core GPU Architecture"; A10, L4 and L40S, data sheets; RTX 3090, "NVIDIA Ampere GA102 GPU Architecture"; RTX
+# 4090, "NVIDIA Ada GPU Architecture"; H100, "NVIDIA H100 Tensor Core GPU Architecture"; RTX 5090, "NVIDIA RTX Blackwell
+# GPU Architecture"), and for B200, B300 and GB10 what the driver says of them. A100 and H100 are those of 80 GB.
+#
+# The product cycles of GPUs before Hopper and of the RTX 5090 follow from the data sheets' dense rates in FP16 with
+# float32 sums: GeForce cards have half the rate of the others there. The H200's were measured: its mma.sync does not
+# reach the data sheet's rate, 4. B200 and B300 have the H200's, and GB10 has the RTX 5090's: a guess.
+#
+# L2's bandwidth was measured on an H200; by others on an A100 and an RTX 4090 (arXiv:2402.13499, table V: 2008 and 1708
+# bytes per cycle). The others are estimates from these, by SMs and clock.
+_ROWS = (
+    ("a100", "sm_80", _single(108), 1410, 8, 40, 2800, 2039, 80),
+    ("rtx3090", "sm_86", _single(82), 1695, 32, 6, 1800, 936, 24),
+    ("a10", "sm_86", _single(72), 1695, 16, 6, 1600, 600, 24),
+    ("rtx4090", "sm_89", _single(128), 2520, 32, 72, 4300, 1008, 24),
+    ("l4", "sm_89", _single(58), 2040, 16, 48, 1500, 300, 24),
+    ("l40s", "sm_89", _single(142), 2520, 16, 96, 4700, 864, 48),
+    ("h100", "sm_90a", _HOPPER, 1980, 6.3, 50, 7000, 3350, 80),
+    ("h200", "sm_90a", _HOPPER, 1980, 6.3, 50, 7000, 4800, 141),
+    ("b200", "sm_100a", _BLACKWELL, 1965, 6.3, 126, 8000, 8000, 180),
+    ("b300", "sm_103a", _BLACKWELL, 2032, 6.3, 126, 8000, 8000, 270),
+    ("rtx5090", "sm_120a", _RTX_5090, 2407, 32, 96, 5300, 1792, 32),
+    ("gb10", "sm_121a", _GB10, 2418, 32, 24, 1500, 273, 120),
+)
+_MEASURED = "h200"
+
+
+def _known() -> Iterator[Target]:
+    for name, architecture, clusters, clock, cycles, l2_mb, l2_gb_s, memory_gb_s, memory_gb in _ROWS:
+        shared, threads, ctas = _LIMITS[architecture]
+        sms, is_measured = clusters[0][1], name == _MEASURED
+        chip = (clock, cycles, l2_mb, l2_gb_s, memory_gb_s, memory_gb)
+        yield Target(name, architecture, sms, shared, clusters, *chip, threads, ctas, is_measured)
+
+
+GPUS = {known.name: known for known in _known()}
 
 
 def gpu(name: str) -> Target | None:
-    """The GPU of that name, or the first known one of that architecture (`sm_90` and `sm_90a` alike); else None."""
-    return GPUS.get(name) or next((g for g in GPUS.values() if g.architecture.rstrip("a") == name.rstrip("a")), None)
+    """The GPU of that name, or the first known one of that architecture (`sm_90` and `sm_90a` alike), whose kernels are
+    then compiled for what the name says; else None."""
+    if name in GPUS:
+        return GPUS[name]
+    number = number_of(name)
+    known = next((each for each in GPUS.values() if number_of(each.architecture) == number), None)
+    return None if known is None else replace(known, architecture=name)

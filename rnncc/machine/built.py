@@ -15,12 +15,12 @@ def about(package: Path) -> dict[str, Any]:
     return manifest.read(package)
 
 
-def without_kernels(package: Path, problems: Iterable[Problem]) -> Iterator[Problem]:
-    """The problems for which it has no fused kernel."""
+def without_kernels(package: Path, problems: Iterable[Problem], architecture: str) -> Iterator[Problem]:
+    """The problems for which it has no fused kernel for that architecture."""
     index = package / "cuda" / "fused.txt"
     lines = index.read_text(encoding="utf-8").splitlines() if index.is_file() else []
-    made = {(dtype, int(head_dim), int(heads)) for _, dtype, head_dim, heads, *_ in map(str.split, lines)}
-    return (p for p in problems if (INDEX_DTYPES[p.dtype], p.head_dim, p.heads) not in made)
+    made = {(dtype, int(head_dim), int(heads), rest[-2]) for _, dtype, head_dim, heads, *rest in map(str.split, lines)}
+    return (p for p in problems if (INDEX_DTYPES[p.dtype], p.head_dim, p.heads, architecture) not in made)
 
 
 def explanation(cell: object, target: str, problem: Problem) -> str:

@@ -3,16 +3,18 @@ Imports no torch."""
 
 from __future__ import annotations
 
-import ctypes
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from rnncc.ir.target import ARCHITECTURE, EVERY, GPUS, INSTRUCTION_SETS, Target, gpu
 from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.machine import gpus
+from rnncc.machine.gpus import OLDEST
 
-# By the GPUs' names. An `a` has instructions that no other architecture runs.
+# By the GPUs' names.
 ARCHITECTURES = {name: known.architecture for name, known in GPUS.items()}
-OLDEST = 80
-_MAJOR, _MINOR = 75, 76  # of CUdevice_attribute
+SETTING = "RNNCC_TARGET"
 
 
 def own_instructions() -> str:
@@ -41,18 +43,25 @@ def architectures(target: str) -> tuple[str, ...]:
 
     Raises RnnccError (RNN606) for a name that means nothing here.
     """
-    found: dict[str, None] = {}
+    return tuple(sorted({architecture for architecture, _ in _meant(target)}))
+
+
+def known_gpus(target: str) -> tuple[Target, ...]:
+    """The GPUs of a `--target` text whose sizes are known: those for which fused kernels can be planned. Raises as
+    `architectures`."""
+    return tuple(dict.fromkeys(known for _, known in _meant(target) if known is not None))
+
+
+def _meant(target: str) -> Iterator[tuple[str, Target | None]]:
+    """What the names of a `--target` text mean: an architecture, and the GPU if its sizes are known."""
     for name in (part.strip().lower() for part in target.split(",")):
         match = ARCHITECTURE.fullmatch(name)
         if name == "auto":
-            found.update(dict.fromkeys(present()))
-        elif name in ARCHITECTURES:
-            found[ARCHITECTURES[name]] = None
-        elif match and int(match[1]) >= OLDEST:
-            found[name] = None
+            yield from ((found.architecture, found) for found in _here())
+        elif name in GPUS or (match and int(match[1]) >= OLDEST):
+            yield ARCHITECTURES.get(name, name), gpu(name)
         elif name != "cpu":
             raise _unknown(name, f"architectures from sm_{OLDEST} on, separated by commas")
-    return tuple(sorted(found))
 
 
 def planned(target: str) -> Target | None:
@@ -65,7 +74,7 @@ def planned(target: str) -> Target | None:
         message = f"a plan is for one GPU, and '{name}' names several"
         raise RnnccError(Diagnostic("RNN606", message, help="name one: `--target h200`"))
     if name == "auto":
-        return next((known for architecture in present() if (known := gpu(architecture))), None)
+        return next(iter(_here()), None)
     found = gpu(name)
     if found is None and name != "cpu":
         raise _unknown(name, f"{', '.join(sorted(set(ARCHITECTURES.values())))}; a plan is for one of them")
@@ -79,27 +88,26 @@ def _unknown(name: str, architectures: str) -> RnnccError:
     )
 
 
-def architecture_of(major: int, minor: int) -> str:
-    """What kernels for a GPU of that compute capability are compiled for: with an `a` where rnncc knows such a GPU."""
-    number = 10 * major + minor
-    return next((a for a in ARCHITECTURES.values() if a == f"sm_{number}a"), f"sm_{number}")
+def pretended() -> Target | None:
+    """The GPU that RNNCC_TARGET names, with PTX for its kernels; None where the setting is not there. Kernels are then
+    planned for it, and this machine's GPU runs them if it is not older. Raises RnnccError (RNN606) for a name that is
+    not one of a known GPU."""
+    name = os.environ.get(SETTING, "").strip().lower()
+    if not name:
+        return None
+    if name not in GPUS:
+        message = f"{SETTING} is '{name}', which is no GPU that is known here"
+        raise RnnccError(Diagnostic("RNN606", message, help=f"name one of {', '.join(GPUS)}, or unset it"))
+    return GPUS[name].with_ptx()
 
 
-def present() -> tuple[str, ...]:
-    """The architectures of this machine's GPUs, by the CUDA driver; none where there is no driver or no GPU."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return ()
-    count = ctypes.c_int()
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        return ()
-    found = set()
-    for index in range(count.value):
-        device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-        driver.cuDeviceGet(ctypes.byref(device), index)
-        driver.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, device)
-        driver.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, device)
-        if 10 * major.value + minor.value >= OLDEST:
-            found.add(architecture_of(major.value, minor.value))
-    return tuple(sorted(found))
+def _here() -> tuple[Target, ...]:
+    """The GPUs of this machine, or the one that RNNCC_TARGET names in their place."""
+    found, named = gpus.here(), pretended()
+    return (named,) if found and named else found
+
+
+def gpu_at(capability: tuple[int, int], index: int) -> Target:
+    """The GPU of that number, for which kernels are planned at their first use: `gpus.at`, or the one that RNNCC_TARGET
+    names. Raises RnnccError (RNN606) as `pretended`."""
+    return pretended() or gpus.at(capability, index)

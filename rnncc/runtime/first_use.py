@@ -17,10 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from . import fused
-from .fused import DTYPES, STATE, Answer, Key, Outcome, Wanted, split_program
+from .fused import DTYPES, STATE, Answer, Gpu, Key, Outcome, Wanted, split_program
 from .settings import compiles_at_first_use, log_level, warns_of_slow_paths
 from .spec import CellSpec
 
@@ -75,7 +73,7 @@ def _HANDLER(*given):  # type: ignore[no-untyped-def]
     name, dtype, head_dim, heads, directions, device, event, problem, size = given
     try:
         if event == Event.MISSING:
-            provide(name.decode(), torch.cuda.get_device_capability(device))
+            provide(name.decode(), fused.gpu_of(device))
             return 0
         torch_dtype = next(found for found, (short, _) in DTYPES.items() if short == dtype.decode())
         prepare((*split_program(name.decode()), head_dim, heads, directions, torch_dtype, device), Event(event))
@@ -94,10 +92,10 @@ def prepare(key: Key, event: Event) -> None:
     """Compile the fused kernels of a loop at a size, where they are missing and can be compiled. The op calls this
     before the event. Warns once where a slower kernel runs than could run. Raises ValueError for a wrong setting."""
     loop, variant, head_dim, heads, directions, dtype, device = key
-    cell, capability = _CELLS[loop], torch.cuda.get_device_capability(device)
-    wanted = Wanted(cell, loop, head_dim, heads, dtype, capability, directions, variant=variant)
+    cell, gpu = _CELLS[loop], fused.gpu_of(device)
+    wanted = Wanted(cell, loop, head_dim, heads, dtype, gpu, directions, variant=variant)
     # By cell, not by loop: the loops of a cell are compiled together.
-    together = (cell.name, variant, head_dim, wanted.made_for, dtype, capability)
+    together = (cell.name, variant, head_dim, wanted.made_for, dtype, gpu)
     with _LOCKS.setdefault(together, threading.Lock()):
         if key not in STATE.answers:
             STATE.answers[key] = settle(wanted)
@@ -119,19 +117,19 @@ def prepare(key: Key, event: Event) -> None:
         warnings.warn(said, stacklevel=1)
 
 
-def provide(file: str, capability: tuple[int, int]) -> None:
+def provide(file: str, gpu: Gpu) -> None:
     """Compile a file of kernels that take every size, and add it to the library. The op calls this where there is none.
     Raises RuntimeError where it cannot be compiled."""
-    with _LOCKS.setdefault((file, capability), threading.Lock()):
-        if (file, capability) not in STATE.provided:
-            folder = _compile_file(file, capability)
+    with _LOCKS.setdefault((file, gpu.capability), threading.Lock()):
+        if (file, gpu.capability) not in STATE.provided:
+            folder = _compile_file(file, gpu)
             assert STATE.library is not None
             STATE.library.rnncc_add_folder(os.fsencode(folder))
-            STATE.provided.add((file, capability))
+            STATE.provided.add((file, gpu.capability))
 
 
-def _compile_file(file: str, capability: tuple[int, int]) -> Path:
-    gpu, about = "sm_{}{}".format(*capability), STATE.about
+def _compile_file(file: str, gpu: Gpu) -> Path:
+    name, about = "sm_{}{}".format(*gpu.capability), STATE.about
     # The file's name begins with the loop's, but for those that are the same for every cell.
     cell = next((own for loop, own in _CELLS.items() if file.startswith(f"{loop}_")), next(iter(_CELLS.values())))
     options = cell.program() | {"newton": bool(about["newton"])}
@@ -140,13 +138,13 @@ def _compile_file(file: str, capability: tuple[int, int]) -> Path:
         compile_file = driver.compile_file
     except (ImportError, AttributeError) as error:
         raise RuntimeError(
-            f"this package has no kernels for {gpu}, and rnncc, which compiles them when they are needed, cannot be "
-            f"imported ({error}); `rnncc build {about['stem']} --target {gpu}` makes a package that has them"
+            f"this package has no kernels for {name}, and rnncc, which compiles them when they are needed, cannot be "
+            f"imported ({error}); `rnncc build {about['stem']} --target {name}` makes a package that has them"
         ) from None
     try:
-        folder: Path = compile_file(about["source"], about["stem"], options, file, capability, about["code"])
+        folder: Path = compile_file(about["source"], about["stem"], options, file, gpu.numbers, about["code"])
     except rnncc.RnnccError as error:
-        raise RuntimeError(f"this package has no kernels for {gpu} yet: {_said(error)}") from None
+        raise RuntimeError(f"this package has no kernels for {name} yet: {_said(error)}") from None
     return folder
 
 
@@ -186,10 +184,10 @@ def _compile(wanted: Wanted) -> str:
     options = cell.program() | {"problems": problems}
     programs = (cell.name, wanted.variant.programs)
     folder, reason = driver.compile_fused(
-        about["source"], about["stem"], options, programs, wanted.capability, about["code"]
+        about["source"], about["stem"], options, programs, wanted.gpu.numbers, about["code"]
     )
     if folder is None:
         return str(reason)
-    fused.add_kernels(folder, wanted.capability)
+    fused.add_kernels(folder, wanted.gpu)
     # The compiled kernels may all be for another loop of the cell.
     return "" if fused.family_names(wanted, wanted.made_for) else f"no fused kernel for {wanted} fits this loop"

@@ -6,14 +6,16 @@ import ctypes
 import enum
 import importlib
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .kernels import runs_on
 from .settings import compiles_at_first_use
 from .spec import DENSER, CellSpec, SegmentSpec, Sizes
 
@@ -21,8 +23,9 @@ from .spec import DENSER, CellSpec, SegmentSpec, Sizes
 DTYPES = {torch.float32: ("f32", "fp32"), torch.bfloat16: ("bf16", "bf16"), torch.float16: ("f16", "fp16")}
 _WORDS = {"forward": "forward", "backward": "backward", "inference": "without gradients"}
 _HEAD_DIM_BLOCK = 8  # the head_dim of a fused kernel is a multiple of this
-_LOWEST_CAPABILITY = (9, 0)  # the first with clusters of CTAs
-_SCOPES = ("cluster", "grid", "step")  # the scopes of families that rnncc::FusedScope in the library knows
+_ARCHITECTURE = re.compile(r"(sm_\d{2,3}a?|compute_\d{2,3})")
+# The scopes of families that rnncc::FusedScope in the library knows; whether the CTAs of all heads must run at once.
+_SCOPES = {"cluster": False, "grid": True, "step": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,28 @@ def split_program(program: str) -> tuple[str, Variant]:
     return segment, Variant(name != "inference", segment != loop)
 
 
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU of this machine: its compute capability, its SMs, the largest shared memory of a CTA, and torch's number
+    for it, which does not tell it from others of its kind."""
+
+    capability: tuple[int, int]
+    sms: int
+    shared_bytes: int
+    index: int = field(default=0, compare=False)
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """Its compute capability, and torch's number for it: what `rnncc.driver` takes."""
+        return (*self.capability, self.index)
+
+
+def gpu_of(device: int) -> Gpu:
+    """The GPU that has that number for torch."""
+    known: Any = torch.cuda.get_device_properties(device)  # torch does not declare all that there is
+    return Gpu((known.major, known.minor), known.multi_processor_count, known.shared_memory_per_block_optin, device)
+
+
 # A loop and its variant, the head_dim of its state, heads, directions, dtype and device.
 Key = tuple[str, Variant, int, int, int, torch.dtype, int]
 
@@ -59,7 +84,7 @@ class Wanted:
     segment     the loop's name
     head_dim    the width of a head's state; where values have several widths, the largest
     heads       the heads of one direction
-    capability  the GPU's compute capability
+    gpu         the GPU
     directions  1, or 2 where both directions of a layer run in one call
     head_dims   those of all values, where they are known
     variant     which of the loop's programs
@@ -70,7 +95,7 @@ class Wanted:
     head_dim: int
     heads: int
     dtype: torch.dtype
-    capability: tuple[int, int]
+    gpu: Gpu
     directions: int = 1
     head_dims: tuple[int, ...] = ()
     variant: Variant = Variant()
@@ -113,8 +138,13 @@ class _Line:
     program     the loop's name with `_forward`, `_backward` or `_inference`
     smallest_batch
                 the smallest batch that it runs
+    sms         the SMs that all of its CTAs need at once
+    shared_bytes
+                shared memory per CTA
+    architecture
+                what it was compiled for
     name        the kernel's name
-    capability  the GPU that it is for; None: every GPU that the package is for
+    gpu         the GPU for which it was compiled at first use; None: a kernel of the package, for all of its GPUs
     """
 
     program: str
@@ -123,8 +153,16 @@ class _Line:
     heads: int
     family: str
     smallest_batch: int
+    sms: int
+    shared_bytes: int
+    architecture: str
     name: str
-    capability: tuple[int, int] | None
+    gpu: Gpu | None
+
+    def runs_on(self, gpu: Gpu) -> bool:
+        """Whether that GPU has what it needs."""
+        fits = self.sms <= gpu.sms and self.shared_bytes <= gpu.shared_bytes
+        return self.gpu in (None, gpu) and fits and runs_on(self.architecture, *gpu.capability)
 
 
 @dataclass(slots=True)
@@ -154,10 +192,10 @@ def attach(directory: Path, library: ctypes.CDLL, about: Mapping[str, Any]) -> N
     STATE.provided.clear()
 
 
-def add_kernels(folder: Path, capability: tuple[int, int]) -> None:
-    """Add the fused kernels of a folder to the library. They are for GPUs of that compute capability. Raises
-    RuntimeError, OSError or ValueError where they cannot be read."""
-    lines = read_index(folder / "fused.txt", capability)
+def add_kernels(folder: Path, gpu: Gpu) -> None:
+    """Add the fused kernels of a folder to the library. They are for GPUs like that one. Raises RuntimeError, OSError
+    or ValueError where they cannot be read."""
+    lines = read_index(folder / "fused.txt", gpu)
     assert STATE.library is not None
     if STATE.library.rnncc_add_kernels(os.fsencode(folder)) < 1:
         raise RuntimeError(f"the kernels in {folder} cannot be read")
@@ -171,9 +209,8 @@ def describe(
     `like`. With `batch`, also which of them run a batch of that size."""
     dtype, device = like.dtype, like.get_device()
     heads, head_dims = sizes["num_heads"], segment.fused_head_dims(sizes)
-    capability = torch.cuda.get_device_capability(device)
     answer = STATE.answers.get((segment.name, Variant(), max(head_dims), heads, directions, dtype, device))
-    wanted = Wanted(cell, segment.name, max(head_dims), heads, dtype, capability, directions, tuple(head_dims))
+    wanted = Wanted(cell, segment.name, max(head_dims), heads, dtype, gpu_of(device), directions, tuple(head_dims))
     lines = [explain(wanted, None if answer is None else answer.reason)]
     if wanted.segment in STATE.about["scans"]:
         lines.append(
@@ -240,16 +277,18 @@ def explain(wanted: Wanted, settled: str | None) -> str:
 
 
 def has_kernel(wanted: Wanted) -> bool:
-    """Whether there is a fused kernel for all of the directions."""
-    return bool(family_names(wanted, wanted.made_for[-1:]))
+    """Whether there is a fused kernel for all of the directions. A package for other GPUs may have kernels of which
+    this one runs some, but none of those for another program of the call: then it has none."""
+    heads = wanted.made_for[-1:]
+    made = [_lines(wanted, program, heads) for program in wanted.variant.programs]
+    runs = [any(line.runs_on(wanted.gpu) for line in lines) for lines in made]
+    return any(runs) and all(own or not lines for own, lines in zip(runs, made, strict=True))
 
 
 def why_never_fused(wanted: Wanted) -> str:
     """Why no fused kernel can be compiled, wherever and whenever; else ""."""
     if wanted.segment in STATE.about["scans"]:
         return "its loop has kernels for every size"
-    if wanted.capability < _LOWEST_CAPABILITY:
-        return f"fused kernels need a GPU of compute capability 9.0, not {'.'.join(map(str, wanted.capability))}"
     if why := STATE.about["fused"][wanted.segment]:
         return f"its loop has no fused form: {why}"
     if wanted.dtype not in DTYPES:
@@ -279,32 +318,42 @@ def kept_from_compiling() -> str:
 def family_names(wanted: Wanted, heads: tuple[int, ...] | None) -> str:
     """The families of the kernels that exist for these numbers of heads (None: for any number), as `forward gather,
     backward grid or stepwise from batch 64 on`. "" where there is none."""
-    name = DTYPES.get(wanted.dtype, ("", ""))[0]
     found = []
     for program in wanted.variant.programs:
         own = {
             line.family + (f" from batch {line.smallest_batch} on" if line.smallest_batch > 1 else ""): None
-            for line in STATE.lines
-            if (line.program, line.dtype, line.head_dim) == (f"{wanted.segment}_{program}", name, wanted.head_dim)
-            and line.capability in (None, wanted.capability)
-            and (heads is None or line.heads in heads)
+            for line in _lines(wanted, program, heads)
+            if line.runs_on(wanted.gpu)
         }
         if own:
             found.append(f"{_WORDS[program.removeprefix('masked_')]} {' or '.join(own)}")
     return ", ".join(found)
 
 
-def read_index(path: Path, capability: tuple[int, int] | None) -> list[_Line]:
-    """Read an index of kernels, which the library also reads (index.h). Raises OSError or ValueError where it cannot be
-    read."""
+def _lines(wanted: Wanted, program: str, heads: tuple[int, ...] | None) -> list[_Line]:
+    """The kernels of a program at that size, for all GPUs."""
+    size = f"{wanted.segment}_{program}", DTYPES.get(wanted.dtype, ("", ""))[0], wanted.head_dim
+    return [
+        line
+        for line in STATE.lines
+        if (line.program, line.dtype, line.head_dim) == size and (heads is None or line.heads in heads)
+    ]
+
+
+def read_index(path: Path, gpu: Gpu | None) -> list[_Line]:
+    """Read an index of kernels, which the library also reads (index.h). `gpu`: the one for which they were compiled at
+    first use. Raises OSError or ValueError where it cannot be read."""
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        program, dtype, head_dim, heads, family, scope, *numbers, name = text.split()
+        program, dtype, head_dim, heads, family, scope, *numbers, architecture, name = text.split()
         ctas, threads, shared_bytes, group_batch, *more = map(int, numbers)
         multiple, slots, narrow, smallest_batch, for_zeros, pass_ns, launch_ns = more
         positive = (int(head_dim), int(heads), ctas, threads, multiple, smallest_batch, pass_ns)
         is_whole = scope in _SCOPES and for_zeros in (0, 1) and text.endswith("\n")
+        is_whole = is_whole and _ARCHITECTURE.fullmatch(architecture) is not None
         if min(positive) < 1 or min(shared_bytes, group_batch, slots, narrow, launch_ns) < 0 or not is_whole:
             raise ValueError(f"{path}: {text}")
-        lines.append(_Line(program, dtype, int(head_dim), int(heads), family, smallest_batch, name, capability))
+        sms = ctas * int(heads) if _SCOPES[scope] else ctas
+        size = int(head_dim), int(heads)
+        lines.append(_Line(program, dtype, *size, family, smallest_batch, sms, shared_bytes, architecture, name, gpu))
     return lines

@@ -9,6 +9,15 @@ from typing import Any
 import torch
 
 
+def runs_on(architecture: str, major: int, minor: int) -> bool:
+    """Whether a GPU of that compute capability runs code for an architecture: PTX (`compute_80`) of its own or an older
+    one; other code (`sm_80`) of its own or an older one of its generation, or (`sm_90a`) of its own alone.
+    templates/include/rnncc/cuda/architecture.h has the same rule."""
+    if architecture.startswith("compute_"):
+        return int(architecture.removeprefix("compute_")) <= 10 * major + minor
+    return architecture in (f"sm_{major}{minor}a", *(f"sm_{major}{older}" for older in range(minor + 1)))
+
+
 @dataclass(frozen=True, slots=True)
 class Kernels:
     """The ops of a package by name: `linear`, each segment's forward by the segment's name, and with kernels for GPUs
@@ -29,11 +38,8 @@ class Kernels:
         object.__setattr__(self, "dispatched", own)
 
     def run_on(self, major: int, minor: int) -> bool:
-        """Whether there are kernels for a GPU of that compute capability: its own, an older one's of its generation, or
-        PTX for any older one."""
-        older = {f"sm_{major}{number}" for number in range(minor + 1)}
-        translated = {f"compute_{number}" for number in range(10 * major + minor + 1)}
-        return not {f"sm_{major}{minor}a", *older, *translated}.isdisjoint(self.architectures)
+        """Whether there are kernels for a GPU of that compute capability."""
+        return any(runs_on(architecture, major, minor) for architecture in self.architectures)
 
     def run_on_gpu(self, index: int) -> bool:
         """The same of this machine's GPU of that number, which eager calls ask again and again."""

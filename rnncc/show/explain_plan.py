@@ -25,7 +25,7 @@ def plan_facts(plan: Plan | None) -> dict[str, Any]:
     """The keys of a plan, with those of the costliest segment's forward kernel at the top. Without a plan all are
     null."""
     if plan is None:
-        return dict.fromkeys((*_KERNEL_KEYS, "solve_ms")) | {"rejected": [], "kernels": None}
+        return dict.fromkeys((*_KERNEL_KEYS, "solve_ms", "is_measured")) | {"rejected": [], "kernels": None}
     costliest = max(plan.loops, key=lambda loop: loop.forward.step_us or 0)
     forward, backward = (
         _scan_facts(schedule) if isinstance(schedule, ScanPlan) else _schedule_facts(schedule, plan.problem.batch)
@@ -33,7 +33,8 @@ def plan_facts(plan: Plan | None) -> dict[str, Any]:
     )
     backward["after_us_per_step"] = costliest.after_us
     top = {key: forward[key] for key in (*_KERNEL_KEYS, "rejected")}
-    return top | {"solve_ms": plan.solve_ms, "kernels": {"forward": forward, "backward": backward}}
+    about = {"solve_ms": plan.solve_ms, "is_measured": plan.target.is_measured}
+    return top | about | {"kernels": {"forward": forward, "backward": backward}}
 
 
 def _schedule_facts(schedule: Schedule, batch: int) -> dict[str, Any]:

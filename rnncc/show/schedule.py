@@ -17,6 +17,8 @@ def show_kernels(plan: Plan) -> str:
         f"schedule of {plan.cell} on {target.name} ({target.architecture}): "
         f"{heads}, {problem.dtype}, batch {problem.batch}"
     ]
+    if not target.is_measured:
+        lines.append(f"  times are the H200's, scaled to what is known of the {target.name}: none was measured there")
     for loop in plan.loops:
         for direction, schedule in (("forward", loop.forward), ("backward", loop.backward)):
             lines.append(f"  segment {loop.segment} {direction}")

@@ -14,9 +14,9 @@ int64_t index_find(void* index, const char* program, const char* dtype, int64_t 
   int64_t used = 0;
   const auto found = static_cast<FusedIndex*>(index)->find(program, dtype, head_dim);
   for (const FusedKernel* k : found)
-    used += std::snprintf(text + used, size_t(size - used), "%s %s %s %d %d %d %d %d %d %d %d %d %lld %lld\n", k->name.c_str(), k->folder.c_str(),
+    used += std::snprintf(text + used, size_t(size - used), "%s %s %s %d %d %d %d %d %d %d %d %d %lld %lld %s\n", k->name.c_str(), k->folder.c_str(),
                           FUSED_SCOPES[int(k->scope)], k->ctas, k->threads, k->shared_bytes, k->group_batch, k->multiple, k->slots, k->narrow, k->smallest_batch, k->for_zeros,
-                          (long long)(k->pass_ns), (long long)(k->launch_ns));
+                          (long long)(k->pass_ns), (long long)(k->launch_ns), k->architecture.c_str());
   return int64_t(found.size());
 }
 
@@ -38,6 +38,17 @@ void share(const char* scope, int group_batch, int multiple, int smallest_batch,
   result[4] = share.launches();
   result[5] = fused_step_ns(kernel, share);
 }
+
+// Whether a GPU runs code for an architecture.
+int runs_on(const char* architecture, int major, int minor) { return Architecture(architecture).runs_on(major, minor); }
+
+// The architecture of the best file of the kernels `start` that a GPU runs.
+void find(const char* start, int major, int minor, char* text, int64_t size) {
+  std::snprintf(text, size_t(size), "%s", find_architecture(start, major, minor).c_str());
+}
+
+// The number of a file's architecture.
+int number_of(const char* path) { return architecture_of(path).number; }
 
 // For kernels whose CTAs work on `tile` steps at once.
 int64_t ctas(int tile, int64_t clusters, int64_t steps, int64_t most, int64_t sms) {

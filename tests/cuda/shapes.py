@@ -68,7 +68,7 @@ def stepwise_kernels(plan: KernelPlan, head_dim: int, dtype: str, fewest: int = 
         for program, loop in fused_programs(plan)
         if stepwise_takes(loop, problem)
     )
-    return FusedKernels(head_dim, 1, INDEX_DTYPES[dtype], made)
+    return FusedKernels(head_dim, 1, INDEX_DTYPES[dtype], TARGET.architecture, made)
 
 
 def compiled(plan: KernelPlan, kernels: FusedKernels, folder: Path) -> Path:

@@ -12,7 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.ir.family import ALTERNATING, BLOCKS, FUSED, GATHER, GRID, SCAN, SPARSE, Family
+from rnncc.ir.family import (
+    ALTERNATING,
+    BLOCKS,
+    FUSED,
+    GATHER,
+    GRID,
+    SCAN,
+    SPARSE,
+    WIDE,
+    Family,
+    Scope,
+)
+from rnncc.ir.target import GPUS, REGISTERS
 from rnncc.language.source import Source
 from rnncc.machine.paths import shipped_cells
 from tests.compiling import lowered
@@ -20,30 +32,36 @@ from tests.cuda import kernels
 from tests.emulated.test_reductions import CELLS
 
 MAIN = ("lstm", "gru")
-NEWEST = kernels.ARCHITECTURES[-1]
-NEWEST_CASES = [case for case in kernels.cases(MAIN[:1]) if case.architecture == NEWEST]
+OLDEST, HOPPER = kernels.OLDEST, kernels.HOPPER
+HOPPER_CASES = [case for case in kernels.cases(MAIN[:1]) if case.architecture == HOPPER]
 OF_LSTM = tuple(family for family in (ALTERNATING, *FUSED) if not family.for_zeros)
-DTYPES = {family: [case.dtype for case in NEWEST_CASES if case.family is family] for family in OF_LSTM}
+DTYPES = {family: [case.dtype for case in HOPPER_CASES if case.family is family] for family in OF_LSTM}
 # Loops with lengths and resets have the same products: those of one cell are enough here, in one dtype for each family.
 MASKED = {family: dtypes[index % len(dtypes)] for index, (family, dtypes) in enumerate(DTYPES.items())}
 CASES = [
-    replace(case, masked=(case.cell, case.dtype, case.architecture) == (MAIN[0], MASKED[case.family], NEWEST))
+    replace(case, masked=(case.cell, case.dtype, case.architecture) == (MAIN[0], MASKED[case.family], HOPPER))
     for case in kernels.cases(MAIN)
     # Where the headers of architectures differ, they do for every cell.
-    if case.cell == MAIN[0] or case.architecture == NEWEST
+    if case.architecture == HOPPER
+    or (case.architecture == OLDEST and case.cell == MAIN[0] and case.family not in FUSED)
+]
+SHARED_CASES = [case for case in kernels.SHARED if case.architecture in (OLDEST, HOPPER)]
+# Kernels of matrices with zeros take long to compile: here the oldest architecture, and one with little shared memory.
+EVERYWHERE = [
+    case for case in kernels.EVERYWHERE if not case.family.for_zeros or case.architecture in (OLDEST, "sm_120a")
 ]
 # Sums that all CTAs of a grid share.
 LOW_RANK_CASES = [
-    kernels.Case(kernels.LOW_RANK_LSTM, GRID, dtype, NEWEST, masked=dtype == "bf16") for dtype in ("bf16", "f16")
-] + [kernels.Case(kernels.BLOCK_LSTM, BLOCKS, dtype, NEWEST, masked=dtype == "f16") for dtype in ("bf16", "f16")]
+    kernels.Case(kernels.LOW_RANK_LSTM, GRID, dtype, HOPPER, masked=dtype == "bf16") for dtype in ("bf16", "f16")
+] + [kernels.Case(kernels.BLOCK_LSTM, BLOCKS, dtype, HOPPER, masked=dtype == "f16") for dtype in ("bf16", "f16")]
 # A scan, with lengths and resets too, whose registers are the limit.
-MASKED_SCAN = kernels.Case("mingru", SCAN, "bf16", NEWEST)
+MASKED_SCAN = kernels.Case("mingru", SCAN, "bf16", HOPPER)
 # Elements that are not zero, in each type of words, and blocks of them.
 SPARSE_CASES = [
-    kernels.Case(kernels.SPARSE_LSTM, SPARSE, dtype, NEWEST, masked=dtype == "bf16") for dtype in ("bf16", "f16")
-] + [kernels.Case(kernels.BLOCK_LSTM, BLOCKS, dtype, NEWEST, masked=dtype == "f16") for dtype in ("bf16", "f16")]
+    kernels.Case(kernels.SPARSE_LSTM, SPARSE, dtype, HOPPER, masked=dtype == "bf16") for dtype in ("bf16", "f16")
+] + [kernels.Case(kernels.BLOCK_LSTM, BLOCKS, dtype, HOPPER, masked=dtype == "f16") for dtype in ("bf16", "f16")]
 # Newton's method for a pair in float32: half of an SM's registers are its limit.
-FLOAT_NEWTON = kernels.Case("paralstm", SCAN, "f32", NEWEST, masked=False)
+FLOAT_NEWTON = kernels.Case("paralstm", SCAN, "f32", HOPPER, masked=False)
 # Cells that stand for a kind, beside LSTM and GRU: of several widths, and with sums along rows. Scans: of real and of
 # complex numbers, of two segments. Walks: with norms, with Newton's method for a number and for a pair.
 KINDS = ("lmu", "onlstm", "mingru", "lru", "rwkv4", "layernormindrnn", "paragru", "paralstm")
@@ -62,10 +80,31 @@ y = floor(v[t], grad=w -> 1/(1 + abs(w))**2)
 
 
 @pytest.mark.parametrize(
-    "case", [*kernels.SHARED, *CASES, *SPARSE_CASES, *LOW_RANK_CASES, MASKED_SCAN, FLOAT_NEWTON], ids=str
+    "case", [*SHARED_CASES, *CASES, *SPARSE_CASES, *LOW_RANK_CASES, MASKED_SCAN, FLOAT_NEWTON], ids=str
 )
 def test_every_family_dtype_and_architecture(case: kernels.Case, tmp_path: Path) -> None:
     assert kernels.check(case, tmp_path) == ()
+
+
+@pytest.mark.parametrize("case", EVERYWHERE, ids=str)
+def test_every_architecture_has_what_its_plans_ask_for(case: kernels.Case, tmp_path: Path) -> None:
+    """What a CTA and an SM have there, by the plans; and the registers, spills and shared memory that the compiler
+    makes of them."""
+    target = kernels.TARGETS[case.architecture]
+    planned = kernels.forced(case).kernels if case.family in FUSED else ()
+    assert {name.rsplit("_", 1)[-1] for name, _ in planned} == ({"forward", "backward"} if planned else set())
+    assert bool(planned) is (case.family is not SCAN)
+    for _, schedule in planned:
+        assert schedule.shared_bytes <= target.shared_bytes and schedule.ctas <= max(target.sms, 16)
+        assert schedule.threads * schedule.registers <= REGISTERS and schedule.threads <= target.threads
+        assert target.has_clusters or case.family.scope is not Scope.CLUSTER or schedule.ctas == 1
+    assert kernels.check(case, tmp_path) == ()
+
+
+def test_every_family_is_there_for_every_architecture() -> None:
+    """But for WIDE, whose products are Hopper's."""
+    assert {case.family for case in EVERYWHERE} == {SCAN, *FUSED} - {WIDE}
+    assert {case.architecture for case in EVERYWHERE} | {HOPPER} == {gpu.architecture for gpu in GPUS.values()}
 
 
 @pytest.mark.parametrize(("family", "dtype"), [(ALTERNATING, "bf16"), (GATHER, "bf16"), (SCAN, "bf16"), (SCAN, "f32")])
@@ -73,7 +112,7 @@ def test_derivatives_that_the_text_gives(family: Family, dtype: str, tmp_path: P
     path = tmp_path / "steps.rnn"
     moved = "a*v[t-1]" if family is SCAN else "R@v[t-1]"
     path.write_text(STEPS.format(moved=moved), encoding="utf-8")
-    case = kernels.Case(str(path), family, dtype, NEWEST)
+    case = kernels.Case(str(path), family, dtype, HOPPER)
     assert kernels.has(str(path), family)
     assert kernels.check(case, tmp_path, optimised=family is not ALTERNATING) == ()
 
@@ -100,7 +139,7 @@ h[t] = tanh(W@x + R@h[t-1] + V@young + layernorm(old) + e)
 def test_parts_of_earlier_states_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = lowered(Source("split.rnn", SPLIT))
     monkeypatch.setattr(kernels, "plan", lambda _: whole)
-    case = kernels.Case("splitstate", ALTERNATING, "bf16", NEWEST, masked=False)
+    case = kernels.Case("splitstate", ALTERNATING, "bf16", HOPPER, masked=False)
     assert kernels.check(case, tmp_path, optimised=False) == ()
 
 
@@ -111,7 +150,7 @@ def test_reductions_without_a_product(
     whole = lowered(Source("attending.rnn", CELLS["attending"]))
     monkeypatch.setattr(kernels, "plan", lambda _: whole)
     assert not kernels.has_products("attending")
-    assert kernels.check(kernels.Case("attending", family, dtype, NEWEST), tmp_path) == ()
+    assert kernels.check(kernels.Case("attending", family, dtype, HOPPER), tmp_path) == ()
 
 
 def texts(cell: str) -> list[str]:

@@ -150,6 +150,7 @@ def same(found: list[Tensor], expected: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
+@pytest.mark.hopper
 @pytest.mark.parametrize(("batch", "launches"), [(16, 1), (192, 2)])
 def test_directions_of_a_layer(batch: int, launches: int, packages: Packages) -> None:
     """Grids that do not fit the GPU at once, those of both directions for a batch of 192, follow each other."""

@@ -10,7 +10,8 @@ import pytest
 
 from rnncc.ir.family import GATHER, GRID, SCATTER, STEPWISE, WIDE, Family
 from rnncc.ir.problem import Problem
-from rnncc.ir.target import GPUS
+from rnncc.ir.target import GPUS, code_file, number_of
+from rnncc.runtime.kernels import runs_on
 from rnncc.stages.schedule import schedule
 from rnncc.stages.schedule.kernels import fused_kernels
 from rnncc.stages.schedule.scan import scan_ctas
@@ -50,14 +51,14 @@ def index(library: ctypes.CDLL) -> Index:
     return Index(library)
 
 
-def write_index(folder: Path, *problems: Problem) -> list[list[str]]:
-    """The index of the LSTM's kernels for these problems, and its lines."""
+def write_index(folder: Path, *problems: Problem, gpus: tuple[str, ...] = ("h200",)) -> list[list[str]]:
+    """The index of the LSTM's kernels for these problems and GPUs, and its lines."""
     plan = plan_of("lstm")
-    bundle = for_gpus([plan], [fused_kernels(plan, problems)])
+    bundle = for_gpus([plan], [[found for gpu in gpus for found in fused_kernels(plan, problems, GPUS[gpu])]])
     text = next(file.text for file in bundle.files if file.path == "cuda/fused.txt")
     folder.mkdir()
     (folder / "fused.txt").write_text(text, encoding="utf-8")
-    units = [unit.name for unit in bundle.device_units if unit.clusters]
+    units = [unit.name for unit in bundle.device_units if unit.architectures]
     assert len(set(units)) == len(units) and set(units) == {line.split()[-1] for line in text.splitlines()}
     return [line.split() for line in text.splitlines()]
 
@@ -67,7 +68,7 @@ def test_what_is_rendered_is_what_is_read(tmp_path: Path, index: Index) -> None:
     assert index.add(tmp_path / "one") == len(lines)
     found = index.find("lstm_0_forward", "bf16", 768)
     wanted = [line for line in lines if line[0] == "lstm_0_forward"]
-    assert [[f[0], *f[2:]] for f in found] == [[line[17], *line[5:17]] for line in wanted]
+    assert [[f[0], *f[2:]] for f in found] == [[line[18], *line[5:18]] for line in wanted]
     assert {f[1] for f in found} == {str(tmp_path / "one")}
     # Several kernels with groups of the same batch stand side by side.
     assert len({f[0] for f in found}) == len(found) > len({f[6] for f in found})
@@ -87,7 +88,7 @@ def test_kernels_are_added_to_those_that_there_are(tmp_path: Path, index: Index)
     assert index.find("lstm_0_forward", "bf16", 128) == []
 
 
-GOOD = "lstm_0_forward bf16 64 1 grid grid 8 256 1024 8 1 0 0 1 0 540 600 lstm_0_forward_bf16_64_grid\n"
+GOOD = "lstm_0_forward bf16 64 1 grid grid 8 256 1024 8 1 0 0 1 0 540 600 sm_90a lstm_0_forward_bf16_64_grid\n"
 
 
 @pytest.mark.parametrize(
@@ -112,6 +113,67 @@ def test_of_an_index_that_cannot_be_read_nothing_is_taken(text: str, tmp_path: P
     (tmp_path / "fused.txt").write_text(text, encoding="utf-8")
     assert index.add(tmp_path) == -1
     assert len(index.find("lstm_0_forward", "bf16", 64)) == 1
+
+
+@pytest.mark.parametrize(
+    ("architecture", "runs", "others"),
+    [
+        ("sm_80", ["8.0", "8.6", "8.9"], ["9.0"]),
+        ("sm_86", ["8.6", "8.9"], ["8.0", "9.0"]),
+        ("sm_90a", ["9.0"], ["8.9", "10.0"]),
+        ("sm_120", ["12.0", "12.1"], ["10.3"]),
+        ("compute_80", ["8.0", "8.9", "9.0", "12.1"], []),
+        ("compute_90", ["9.0", "10.0", "12.0"], ["8.9"]),
+        ("sm_7", [], ["7.0", "8.0"]),
+        ("sm_90b", [], ["9.0"]),
+    ],
+)
+def test_which_gpu_runs_which_code(architecture: str, runs: list[str], others: list[str], library: ctypes.CDLL) -> None:
+    def asked(capability: str) -> tuple[bool, bool]:
+        major, minor = map(int, capability.split("."))
+        return bool(library.runs_on(architecture.encode(), major, minor)), runs_on(architecture, major, minor)
+
+    assert [asked(capability) for capability in runs] == [(True, True)] * len(runs)
+    assert [asked(capability) for capability in others] == [(False, False)] * len(others)
+
+
+def test_the_best_code_is_found(tmp_path: Path, library: ctypes.CDLL) -> None:
+    def found(major: int, minor: int) -> str:
+        text = ctypes.create_string_buffer(64)
+        library.find(str(tmp_path / "lstm").encode(), major, minor, text, ctypes.c_int64(64))
+        return text.value.decode()
+
+    def add(architecture: str) -> None:
+        (tmp_path / "cuda").mkdir(exist_ok=True)
+        (tmp_path / code_file("lstm", architecture)).write_bytes(b"")
+        (tmp_path / code_file("lstm", architecture)).rename(tmp_path / Path(code_file("lstm", architecture)).name)
+
+    assert found(9, 0) == ""
+    for architecture, expected in (
+        ("compute_80", {(8, 0): "compute_80", (9, 0): "compute_80", (12, 0): "compute_80"}),
+        ("sm_80", {(8, 9): "sm_80", (9, 0): "compute_80"}),
+        ("compute_90", {(8, 9): "sm_80", (9, 0): "compute_90", (12, 0): "compute_90"}),
+        ("sm_90a", {(9, 0): "sm_90a", (10, 0): "compute_90"}),
+        ("sm_86", {(8, 9): "sm_86", (8, 0): "sm_80"}),
+    ):
+        add(architecture)
+        assert library.number_of(str(tmp_path / code_file("lstm_sm_0", architecture)).encode()) == number_of(
+            architecture
+        )
+        assert {capability: found(*capability) for capability in expected} == expected
+
+
+def test_each_gpu_has_lines_of_its_own(tmp_path: Path, index: Index) -> None:
+    lines = write_index(tmp_path / "one", Problem(64, 12, "bf16"), gpus=("a100", "rtx4090", "l4", "h200"))
+    assert index.add(tmp_path / "one") == len(lines)
+    programs: dict[str, set[str]] = {}
+    for line in lines:
+        programs.setdefault(line[17], set()).add(line[0])
+    assert set(programs) == {"sm_80", "sm_89", "sm_90a"}
+    assert all({"lstm_0_forward", "lstm_0_backward"} <= own for own in programs.values())
+    assert {f[-1] for f in index.find("lstm_0_forward", "bf16", 64)} == set(programs)
+    # GPUs of one architecture may get the same kernel: the times of the first one stand there.
+    assert len({(line[0], *line[17:]) for line in lines}) == len(lines)
 
 
 def shared(library: ctypes.CDLL, family: Family, limits: tuple[int, int, int, int], *counts: int) -> tuple[int, ...]:

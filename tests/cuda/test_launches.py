@@ -38,6 +38,7 @@ def test_the_cases_take_several_launches() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.hopper
 @pytest.mark.parametrize(("head_dim", "batch", "ahead", "back"), CASES)
 def test_every_entry_of_every_launch(head_dim: int, batch: int, ahead: int, back: int, packages: Packages) -> None:
     dtype = DTYPES[dict(FUSED["lstm"])[head_dim]]
@@ -51,6 +52,7 @@ def test_every_entry_of_every_launch(head_dim: int, batch: int, ahead: int, back
 
 
 @pytest.mark.gpu
+@pytest.mark.hopper
 @pytest.mark.parametrize(("head_dim", "batch", "ahead", "back"), CASES)
 def test_lengths_and_resets(head_dim: int, batch: int, ahead: int, back: int, packages: Packages) -> None:
     generator = torch.Generator().manual_seed(head_dim)
@@ -65,6 +67,7 @@ def test_lengths_and_resets(head_dim: int, batch: int, ahead: int, back: int, pa
 
 
 @pytest.mark.gpu
+@pytest.mark.hopper
 def test_both_directions(packages: Packages) -> None:
     head_dim, batch = 1000, 75
     layers = [
@@ -81,6 +84,7 @@ def test_both_directions(packages: Packages) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.hopper
 @pytest.mark.parametrize(
     ("head_dim", "batch", "dtype", "launches"),
     [(1000, 75, torch.float16, 3), (768, 128, torch.bfloat16, 1)],  # kernels of the grid family, and wide ones

@@ -60,6 +60,7 @@ def test_a_layer(dtype: str, steps: int, batch: int, heads: int, masked: bool, r
     assert wrong == {}
 
 
+@pytest.mark.hopper
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_grid_runs_both_ways(dtype: torch.dtype) -> None:
     """Also a layer of both directions, whose kernels are made at its first call."""

@@ -21,7 +21,7 @@ from tests.cuda.scans import ELEMENTWISE, Fill, assert_as, assert_true, draw_sca
 from tests.cuda.test_calls import assert_same, in_a_graph, on_side_stream
 from tests.cuda.test_scan import edges, in_chunks, saturated
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.hopper]
 
 CELLS = (*ELEMENTWISE, "rwkv4")
 # Their steps take a few cycles: clusters of sixteen blocks or none.

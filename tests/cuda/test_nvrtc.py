@@ -15,25 +15,24 @@ from rnncc.ir.family import ALTERNATING, BLOCKS, FUSED, GATHER, GRID, SCAN, SCAT
 from rnncc.language.source import Source
 from tests.compiling import lowered
 from tests.cuda import kernels, nvrtc
-from tests.cuda.kernels import BLOCK_LSTM, CORE, HEAD_NORM, LOW_RANK_LSTM, SPARSE_LSTM, Case
+from tests.cuda.kernels import BLOCK_LSTM, CORE, HEAD_NORM, LOW_RANK_LSTM, ONE_CTA, SPARSE_LSTM, Case
 from tests.cuda.sources import write_files
 
-OLDEST, NEWEST = kernels.ARCHITECTURES
-ONE_CTA = 64  # a head_dim of which a CTA of the oldest GPU holds the matrices
+OLDEST, HOPPER = kernels.OLDEST, kernels.HOPPER
 # Kernels, and the head_dim of fused ones where it is not that of HEAD_DIM.
 CASES = [
-    (Case("lstm", GATHER, "f16", NEWEST, masked=False), None),
-    (Case("gru", SCATTER, "bf16", NEWEST, masked=False), None),
-    (Case("lstm", GRID, "bf16", NEWEST, masked=False), None),
-    (Case("gruv3", WIDE, "f16", NEWEST, masked=False), None),
-    (Case(SPARSE_LSTM, SPARSE, "bf16", NEWEST, masked=False), None),
+    (Case("lstm", GATHER, "f16", HOPPER, masked=False), None),
+    (Case("gru", SCATTER, "bf16", HOPPER, masked=False), None),
+    (Case("lstm", GRID, "bf16", HOPPER, masked=False), None),
+    (Case("gruv3", WIDE, "f16", HOPPER, masked=False), None),
+    (Case(SPARSE_LSTM, SPARSE, "bf16", HOPPER, masked=False), None),
     (Case(SPARSE_LSTM, SPARSE, "f16", OLDEST, masked=False), None),
-    (Case(BLOCK_LSTM, BLOCKS, "bf16", NEWEST, masked=False), None),
+    (Case(BLOCK_LSTM, BLOCKS, "bf16", HOPPER, masked=False), None),
     (Case(BLOCK_LSTM, BLOCKS, "f16", OLDEST, masked=False), None),
-    (Case(LOW_RANK_LSTM, GRID, "bf16", NEWEST, masked=False), None),
+    (Case(LOW_RANK_LSTM, GRID, "bf16", HOPPER, masked=False), None),
     (Case(LOW_RANK_LSTM, GRID, "f32", OLDEST, masked=False), None),
-    (Case("elman", ALTERNATING, "bf16", NEWEST, masked=False), None),
-    (Case("paralstm", SCAN, "f32", NEWEST, masked=False), None),
+    (Case("elman", ALTERNATING, "bf16", HOPPER, masked=False), None),
+    (Case("paralstm", SCAN, "f32", HOPPER, masked=False), None),
     (Case("lstm", CORE, "bf16", OLDEST, masked=False), None),
     (Case("layernormlstm", HEAD_NORM, "bf16", OLDEST, masked=False), None),
     # Reductions, and several phases.
@@ -65,7 +64,7 @@ def test_every_family_is_compiled() -> None:
 
 
 def test_what_the_oldest_gpus_lack_is_seen(tmp_path: Path) -> None:
-    of_a_cluster = Case("lstm", GATHER, "bf16", NEWEST, masked=False)
+    of_a_cluster = Case("lstm", GATHER, "bf16", HOPPER, masked=False)
     with pytest.raises(nvrtc.NvrtcError, match=r"requires \.target sm_90"):
         check(of_a_cluster, OLDEST, tmp_path)
 

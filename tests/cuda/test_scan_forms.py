@@ -148,6 +148,7 @@ def test_rows_that_are_no_pieces_of_16_bytes_take_the_narrow_form() -> None:
     torch.testing.assert_close(run(stream), run(stream.contiguous()), atol=1e-2, rtol=1e-2)
 
 
+@pytest.mark.hopper
 def test_few_channels_share_steps_among_blocks(tmp_path: Any) -> None:
     layer = layer_of("mingru", 64, torch.bfloat16).cuda()
 

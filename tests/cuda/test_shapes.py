@@ -19,7 +19,7 @@ from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.machine.paths import locate
 from tests.cuda.harness import DTYPES, assert_true, draw, kernels_of
 from tests.cuda.kernels import plan
-from tests.cuda.shapes import TILES, compiled, shapes, varied
+from tests.cuda.shapes import TARGET, TILES, compiled, shapes, varied
 
 HEAD_DIMS = (64, 96, 128)
 EACH = 9  # shapes of a family
@@ -45,7 +45,7 @@ def ranked(cell: str, head_dim: int) -> Iterator[FusedKernels]:
     both = list(zip(chosen(cell, "forward", head_dim), chosen(cell, "backward", head_dim), strict=True))
     for rank, kernels in zip(range(len(both), 0, -1), both, strict=True):
         quicker = tuple((program, replace(kernel, pass_us=2**rank / 1000)) for program, kernel in kernels)
-        yield FusedKernels(head_dim, 1, "bf16", quicker)
+        yield FusedKernels(head_dim, 1, "bf16", TARGET.architecture, quicker)
 
 
 def test_there_are_shapes_for_every_family_of_clusters() -> None:

@@ -66,6 +66,7 @@ def ran(family: str, layer: torch.nn.Module, x: torch.Tensor) -> list[str]:
     return families_of(kernels_of(lambda: layer(x)[0].float().sum().backward()), CELLS[family][0].lower())
 
 
+@pytest.mark.hopper
 @pytest.mark.parametrize("family", CELLS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_its_kernels_run_both_ways(family: str, dtype: torch.dtype) -> None:

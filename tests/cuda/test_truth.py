@@ -72,6 +72,7 @@ def test_fused_loops_of_one_head(cell: str, head_dim: int, packages: Packages) -
         assert kernels_of(call.run) & known.keys()
 
 
+@pytest.mark.hopper
 @pytest.mark.gpu
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("cell", ["lstm", "gru", "gruv3"])
@@ -146,6 +147,7 @@ def test_lengths_and_resets(cell: str, head_dim: int, reverse: bool, packages: P
     assert_true(draw(packages(cell), cell, head_dim, 3, 5, 9, dtype, reverse=reverse, **masks), dtype)
 
 
+@pytest.mark.hopper
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("cell", "head_dim", "families"),

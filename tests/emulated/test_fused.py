@@ -93,6 +93,52 @@ def test_a_family(
         assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
 
 
+WITHOUT_CLUSTERS = ("-DEMULATED_CAPABILITY=80",)
+
+
+@pytest.mark.parametrize(
+    ("cell", "family", "dtype", "head_dim", "heads", "batch", "architecture"),
+    [
+        ("lstm", GATHER, "bf16", 64, 2, 11, "sm_80"),
+        ("slstm", GATHER, "f32", 64, 1, 3, "sm_80"),
+        ("layernormlstm", GATHER, "f16", 32, 1, 9, "sm_89"),
+        ("lstm", SCATTER, "f16", 64, 1, 5, "sm_89"),
+        ("gru", SCATTER, "f32", 64, 2, 9, "sm_86"),
+        ("lstm", GRID, "f16", 64, 1, 5, "sm_80"),
+        ("gruv3", GRID, "f32", 104, 1, 9, "sm_86"),
+        ("layernormlstm", GRID, "bf16", 128, 1, 5, "sm_89"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+def test_a_gpu_without_clusters(
+    cell: str,
+    family: Family,
+    dtype: str,
+    head_dim: int,
+    heads: int,
+    batch: int,
+    architecture: str,
+    masked: bool,
+    tmp_path: Path,
+) -> None:
+    """Kernels as they are planned for it, which have nothing but what compute capability 8.0 has."""
+    made = kernels_of(Wanted(cell, family, dtype, architecture), masked, head_dim, tmp_path, WITHOUT_CLUSTERS)
+    assert {name.rsplit("_", 1)[-1] for name in made} >= {"forward", "backward"}
+    assert all(kernel.schedule.ctas == 1 for kernel in made.values()) is (family is not GRID)
+    for reverse in (False, True):
+        problem = Problem(5, batch, {"I": 3, "H": head_dim * heads}, heads, DTYPES[dtype], reverse=reverse)
+        errors = EmulatedCase(loops(cell)[masked], problem, made, seed=int(reverse)).measured()
+        assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
+
+
+def test_what_needs_clusters_fails_without_them(tmp_path: Path) -> None:
+    made = kernels_of(Wanted("lstm", GATHER, "f32", "sm_90a"), False, 64, tmp_path, WITHOUT_CLUSTERS)
+    assert all(kernel.schedule.ctas > 1 for kernel in made.values())
+    with pytest.raises(AssertionError, match="this GPU has no clusters"):
+        EmulatedCase(loops("lstm")[False], Problem(5, 3, {"I": 3, "H": 64}), made).measured()
+
+
 @pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
 def test_steps_take_the_slots_of_the_exchange_in_turns(masked: bool, tmp_path: Path) -> None:
     made = kernels_of(Wanted("gru", WIDE, "bf16", "sm_90a"), masked, 64, tmp_path)

@@ -24,10 +24,10 @@ from rnncc.ir.plan import KernelPlan, NoForm, scan_programs
 from rnncc.ir.problem import INDEX_DTYPES, Problem
 from rnncc.ir.request import Request
 from rnncc.ir.schedule import Schedule
-from rnncc.ir.target import GPUS, Target, gpu
+from rnncc.ir.target import GPUS, Target
 from rnncc.language.source import Source
 from rnncc.machine.cache import Cache, default_root, digest
-from rnncc.machine.targets import own_instructions, present
+from rnncc.machine.targets import known_gpus, own_instructions
 from rnncc.pipeline import compile_cells
 from rnncc.stages.build import Job, Product, build, find_nvrtc, find_toolchain, first_key
 from rnncc.stages.load import load
@@ -90,23 +90,24 @@ def run_of(seed: int, largest: int) -> Run:
     return Run(seed, drawn.cell.text, random.choice(("fp32", "bf16")), case)
 
 
-def request_of(run: Run, architectures: tuple[str, ...]) -> Request:
+def request_of(run: Run, gpus: tuple[Target, ...] = ()) -> Request:
     """What is built for a run: its loops' head_dims, for one direction and for both."""
     source = Source(f"{run.name}.rnn", run.text)
-    bare = Request(source, run.name, instructions=own_instructions(), architectures=architectures)
-    if not architectures:
+    bare = Request(source, run.name, instructions=own_instructions(), gpus=gpus)
+    if not gpus:
         return bare
     loops = (form for loop in _plan(bare).loops if not isinstance(loop.fused, NoForm) for form in loop.fused)
     head_dims = sorted({_head_dim(run, loop) for loop in loops})
     heads = (run.case.heads, 2 * run.case.heads)[: 1 + run.case.reverse]
-    return replace(bare, problems=tuple(Problem(width, each, run.dtype) for width in head_dims for each in heads))
+    problems = tuple(Problem(width, each, run.dtype) for width in head_dims for each in heads)
+    return replace(bare, architectures=tuple(gpu.architecture for gpu in gpus), problems=problems)
 
 
 def planned(run: Run, target: Target) -> dict[str, str]:
     """The family of each direction of each loop that is no scan and no walk; `not` and a reason where the alternating
     kernel runs it."""
     found = {}
-    for loop in _plan(request_of(run, ())).loops:
+    for loop in _plan(request_of(run)).loops:
         if loop.masked != run.case.masked:
             continue
         forward, backward = (loop.fused, loop.fused) if isinstance(loop.fused, NoForm) else loop.fused
@@ -119,8 +120,8 @@ def planned(run: Run, target: Target) -> dict[str, str]:
 
 def folder_of(run: Run, device: str) -> Path:
     """The package of a run, from the cache or built now; for a CPU it has no kernels of GPUs."""
-    nvrtc = find_nvrtc((_target(device).architecture,), required=True) if device == "cuda" else None
-    request = request_of(run, nvrtc.architectures if nvrtc is not None else ())
+    request = request_of(run, (_target(device),) if device == "cuda" else ())
+    nvrtc = find_nvrtc(request.architectures, required=True)
     dtype = INDEX_DTYPES[run.dtype]
     # Scans and walks have kernels of their own.
     programs = {program for program, _ in scan_programs(_plan(request))}
@@ -135,7 +136,7 @@ def folder_of(run: Run, device: str) -> Path:
         units = tuple(
             each for each in made.bundle.device_units
             if each.name.startswith("_")
-            or ((each.clusters or each.name in wanted) and ("_masked_" in each.name) == masked)
+            or ((each.architectures or each.name in wanted) and ("_masked_" in each.name) == masked)
         )  # fmt: skip
         return replace(made, bundle=replace(made.bundle, device_units=units))
 
@@ -160,7 +161,7 @@ def judged(run: Run, folder: str, device: str) -> dict[str, Any]:
     """What a run gives on a device, against the float64 reference: outputs, final states and every gradient."""
     # A kernel that is missing is to be seen, not compiled.
     os.environ.update(RNNCC_COMPILE="0", RNNCC_LOG="error")
-    (cell,) = compile_cells(request_of(run, ()), "partition").cells
+    (cell,) = compile_cells(request_of(run), "partition").cells
     layer_class = getattr(load(Path(folder)), cell.name)
     dtype = DTYPES[run.dtype]
     report = verify(layer_class, cell, device=device, dtypes=(dtype,), cases=(run.case,))
@@ -224,7 +225,7 @@ def _target(device: str) -> Target:
     """The GPU that is there; for a CPU the one that plans are made for."""
     if device != "cuda":
         return GPUS["h200"]
-    found = next(filter(None, map(gpu, present())), None)
-    if found is None:
+    found = known_gpus("auto")
+    if not found:
         raise RuntimeError("there is no GPU for which kernels are planned")
-    return found
+    return found[0]

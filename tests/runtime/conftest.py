@@ -17,7 +17,7 @@ from rnncc.runtime import first_use, fused
 from rnncc.stages.build import own_code
 from rnncc.stages.build.toolchain import BINDING
 from tests.cuda.sources import write_sources
-from tests.runtime.first_use import CELL, SEGMENT, SIZES
+from tests.runtime.first_use import CELL, H200, SEGMENT, SIZES
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +74,7 @@ def spied(library: ctypes.CDLL, cache: Path, tmp_path: Path, monkeypatch: pytest
 @pytest.fixture
 def on_gpu(spied: Spied, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A call of the LSTM's loop, as far as the library asks for kernels. Raises RuntimeError as the op does."""
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(fused, "gpu_of", lambda device: H200)
 
     def call(
         steps: int = 2, dtype: torch.dtype = torch.bfloat16, directions: int = 1, fits: bool = True,

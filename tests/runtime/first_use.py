@@ -15,6 +15,9 @@ SEGMENT = SimpleNamespace(name="lstm_0", states=(SimpleNamespace(width=lambda si
 CELL: Any = SimpleNamespace(name="LSTM", constants=(), sizes=(), segments=(SEGMENT,), program=dict)
 
 
+H200 = fused.Gpu((9, 0), 132, 232_448)
+
+
 def wanted(head_dim: int = 64, dtype: torch.dtype = torch.bfloat16, **changed: Any) -> fused.Wanted:
-    given: dict[str, Any] = {"cell": CELL, "segment": "lstm_0", "heads": 1, "capability": (9, 0)}
+    given: dict[str, Any] = {"cell": CELL, "segment": "lstm_0", "heads": 1, "gpu": H200}
     return fused.Wanted(**{**given, "head_dim": head_dim, "dtype": dtype, **changed})

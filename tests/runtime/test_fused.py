@@ -18,7 +18,7 @@ import rnncc
 from rnncc.runtime import first_use, fused
 from rnncc.runtime.fused import Answer, Outcome
 from tests.compilers import quick_nvrtc
-from tests.runtime.first_use import wanted
+from tests.runtime.first_use import H200, wanted
 
 RUNS = Answer(Outcome.RUNS)
 
@@ -49,7 +49,7 @@ def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.Cap
     assert capfd.readouterr().err == ""
     # Kernels for one number of heads serve others, where there are no better ones.
     assert "made for another number of heads" in fused.explain(wanted(heads=2), "no NVRTC")
-    assert fused.explain(wanted(capability=(10, 0)), "no NVRTC").startswith("alternating")
+    assert fused.explain(wanted(gpu=fused.Gpu((10, 0), 148, 232_448)), "no NVRTC").startswith("alternating")
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_what_fits_nowhere_is_said(spied: Any, capfd: pytest.CaptureFixture[str]
         answer = first_use.settle(wanted(8192, heads=2))
         said = answer.reason
         assert answer.outcome is Outcome.NONE and "no fused kernel for 2 heads with head_dim 8192 fits" in said
-        assert "rnncc explain lstm --target sm_90a --hidden 16384 --heads 2 --dtype bf16" in said
+        assert "rnncc explain lstm --target h100 --hidden 16384 --heads 2 --dtype bf16" in said
     assert spied.added == 0 and capfd.readouterr().err == ""
     assert fused.explain(wanted(8192, heads=2), said) == f"alternating, one launch per sequence at every size: {said}"
 
@@ -123,7 +123,6 @@ def test_what_fits_nowhere_is_said(spied: Any, capfd: pytest.CaptureFixture[str]
         ({"dtype": torch.float64}, "float32, bfloat16 and float16, not torch.float64"),
         ({"head_dim": 60}, "a head_dim that is a multiple of 8, not 60"),
         ({"head_dims": (64, 20)}, "a head_dim that is a multiple of 8, not 20"),
-        ({"capability": (8, 6)}, "compute capability 9.0, not 8.6"),
     ],
 )
 def test_what_has_no_fused_kernel_is_not_compiled(changed: dict[str, Any], reason: str, spied: Any) -> None:
@@ -150,7 +149,7 @@ def test_a_loop_without_products_has_its_kernels(spied: Any, tmp_path: Path) -> 
     fused.attach(
         tmp_path, spied, {"fused": {"lstm_0": "none"}, "scans": {"lstm_0": "forward walk, backward scan"}, "newton": []}
     )
-    for changed in ({}, {"head_dim": 7}, {"capability": (8, 0)}):
+    for changed in ({}, {"head_dim": 7}, {"gpu": fused.Gpu((8, 0), 108, 166_912)}):
         assert first_use.settle(wanted(**changed)) == Answer(Outcome.NONE, "its loop has kernels for every size")
         said = fused.explain(wanted(**changed), "its loop has kernels for every size")
         assert said.startswith("forward walk, backward scan, one launch per sequence at every size")
@@ -205,7 +204,26 @@ def test_kernels_of_another_rnncc_are_not_mixed(spied: Any, tmp_path: Path) -> N
     assert "another rnncc" in answer.reason and "[RNN609]; build the package again" in answer.reason
 
 
-GOOD = "lstm_0_forward bf16 64 1 grid grid 8 256 0 8 1 0 0 1 0 540 600 lstm_0_forward_bf16_64_grid\n"
+GOOD = "lstm_0_forward bf16 64 1 grid grid 8 256 0 8 1 0 0 1 0 540 600 sm_90a lstm_0_forward_bf16_64_grid\n"
+
+
+def test_kernels_of_other_gpus_do_not_count(spied: Any, tmp_path: Path) -> None:
+    """A package for an A100 and an H200 on other GPUs: what each runs of it, and what it does not."""
+    forward = GOOD.replace("sm_90a", "sm_80")
+    backward = forward.replace("forward", "backward").replace(" 256 0 ", " 256 150000 ")
+    (tmp_path / "cuda").mkdir()
+    (tmp_path / "cuda" / "fused.txt").write_text(GOOD + forward + backward, encoding="utf-8")
+    fused.attach(tmp_path, spied, fused.STATE.about)
+    for gpu, has in {
+        fused.Gpu((8, 0), 108, 166_912): True,
+        fused.Gpu((8, 0), 4, 166_912): False,  # it has too few SMs
+        fused.Gpu((8, 6), 82, 101_376): False,  # the backward takes more shared memory than it has
+        H200: False,  # no backward
+        fused.Gpu((10, 0), 148, 232_448): False,
+    }.items():
+        assert fused.has_kernel(wanted(gpu=gpu)) is has, gpu
+        is_forward = gpu.sms > 8 and gpu.capability < (10, 0)
+        assert ("forward grid" in fused.explain(wanted(gpu=gpu), "no NVRTC")) is is_forward, gpu
 
 
 @pytest.mark.parametrize(
@@ -219,6 +237,8 @@ GOOD = "lstm_0_forward bf16 64 1 grid grid 8 256 0 8 1 0 0 1 0 540 600 lstm_0_fo
         GOOD.replace("540", "0.54"),
         GOOD.replace(" 600 ", " "),
         GOOD.replace(" 600 ", " -1 "),
+        GOOD.replace("sm_90a", "sm_90b"),
+        GOOD.replace("sm_90a", "compute_9"),
         GOOD.rstrip(),
         "\n",
         GOOD.replace("grid", "gr\xefd"),

@@ -14,10 +14,13 @@ import pytest
 import torch
 
 from rnncc import driver
+from rnncc.ir.target import GPUS
 from rnncc.language.read import read_request
+from rnncc.machine import gpus
 from rnncc.runtime import first_use, fused
 from rnncc.stages.build import nvrtc
 from tests.compilers import quick_nvrtc, replace_nvrtc
+from tests.runtime.first_use import H200
 
 FILE = "lstm_0_forward_bf16"
 
@@ -25,7 +28,7 @@ FILE = "lstm_0_forward_bf16"
 @pytest.fixture
 def need(spied: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A call that needs a file of kernels: its path. Raises RuntimeError as the op does."""
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(fused, "gpu_of", lambda device: H200)
 
     def call(file: str = FILE) -> Path:
         text = ctypes.create_string_buffer(4096)
@@ -45,7 +48,7 @@ def test_it_is_compiled_alone_and_once(need: Any, capfd: pytest.CaptureFixture[s
     # Another process: found in the cache, without a word.
     capfd.readouterr()
     fused.STATE.provided.clear()
-    first_use.provide(FILE, (9, 0))
+    first_use.provide(FILE, H200)
     assert capfd.readouterr().err == ""
 
 
@@ -90,7 +93,7 @@ def test_where_nothing_can_be_compiled_the_op_says_why(
 
 def test_a_package_for_this_machine_has_none_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RNNCC_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(driver, "present", lambda: ("sm_90a",))
+    monkeypatch.setattr(gpus, "here", lambda: (GPUS["h200"],))
     module = driver.load_module(replace(read_request("lstm")))
     (package,) = module.__path__
     assert json.loads((Path(package) / "_rnncc.json").read_text())["architectures"] == ["sm_90a"]
@@ -100,5 +103,5 @@ def test_a_package_for_this_machine_has_none_of_its_own(tmp_path: Path, monkeypa
     layer = module.LSTM(3, 4)
     assert layer(torch.zeros(2, 1, 3))[0].shape == (2, 1, 4)
     # Without a GPU it is another package.
-    monkeypatch.setattr(driver, "present", lambda: ())
+    monkeypatch.setattr(gpus, "here", lambda: ())
     assert driver.load_module(read_request("lstm")).__path__ != [package]

@@ -12,6 +12,7 @@ from rnncc.ir.package import CompiledCell, Package
 from rnncc.ir.plan import KernelPlan
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
+from rnncc.ir.target import GPUS
 from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
 from rnncc.stages.parse import parse
@@ -26,7 +27,7 @@ TEXT = "cell {}\nstate c, h\nf = sigmoid(W@x + b)\nc[t] = f*c[t-1] + W@x\nh[t] =
 
 def rendered(plan: KernelPlan, names: Sequence[str]) -> Bundle:
     """Everything native of a package with cells of these names, all of one plan, for one size."""
-    (laid_out,) = fused_kernels(plan, [Problem(64, 1, "bf16")])
+    (laid_out,) = fused_kernels(plan, [Problem(64, 1, "bf16")], GPUS["h200"])
     plans = [replace(plan, cell=name) for name in names]
     fused = []
     for name in names:

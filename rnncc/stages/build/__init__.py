@@ -20,7 +20,6 @@ from pathlib import Path
 
 from rnncc.ir.artifact import Bundle, File, Unit
 from rnncc.ir.request import Request
-from rnncc.ir.target import has_clusters
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.machine.cache import Cache, Progress, digest
 from rnncc.machine.paths import license_file
@@ -115,6 +114,8 @@ def first_key(request: Request, nvrtc: Nvrtc | None, compiler: Toolchain | None)
         "zoneout": request.zoneout,
         "recurrent_dropout": request.recurrent_dropout,
         "problems": [astuple(problem) for problem in request.problems],
+        # GPUs of one architecture get other fused kernels, and the same of all others.
+        "gpus": [astuple(gpu) for gpu in request.gpus] if request.problems else [],
         "newton": request.newton and request.has_clusters,
         "architectures": request.architectures,
         "instructions": request.instructions,
@@ -291,7 +292,7 @@ def _device_commands(bundle: Bundle, folder: Path, nvrtc: Nvrtc, say: Progress) 
         nvrtc.command(unit, architecture, bundle.include)
         for unit in bundle.device_units
         for architecture in nvrtc.made()
-        if has_clusters(architecture) or not unit.clusters
+        if not unit.architectures or architecture in unit.architectures
     ]
 
 

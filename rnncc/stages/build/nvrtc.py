@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rnncc.ir.artifact import DeviceUnit
-from rnncc.ir.target import number_of
+from rnncc.ir.target import code_file, number_of
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.stages.build import nvrtc_worker, processes
 from rnncc.stages.build.commands import Command
@@ -45,7 +45,7 @@ class Nvrtc:
 
     def command(self, unit: DeviceUnit, architecture: str, include: tuple[str, ...]) -> Command:
         """Compiles a unit for one of the architectures that are `made`; paths are relative to the package."""
-        output = f"cuda/{unit.name}_{architecture}.{'ptx' if architecture.startswith('compute') else 'cubin'}"
+        output = code_file(unit.name, architecture)
         paths = (f"-I{path}" for path in include)
         worker = (*_worker(), os.fspath(self.library), architecture, unit.path, output)
         return Command(output, (*worker, *self._options(), *paths))

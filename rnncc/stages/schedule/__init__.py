@@ -86,7 +86,7 @@ def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> Found:
         rejected = (Rejected(None, None, too_large), Rejected(ALTERNATING, None, too_large))
         return Found(Schedule((), None, rejected, 0))
     alternating = alternating_us(known, problem, target)
-    if unfit := _unfit(problem, target):
+    if unfit := _unfit(problem):
         return Found(Schedule((), alternating, (Rejected(None, None, unfit),), 0))
 
     search = _Search(known, problem, target)
@@ -219,16 +219,12 @@ def _too_large(known: Facts, problem: Problem, target: Target) -> tuple[Limit, .
     return (Limit("memory", "the recurrent weights lie in it", f"{gigabytes:.0f} GB <= {target.memory_gb} GB"),)
 
 
-def _unfit(problem: Problem, target: Target) -> tuple[Limit, ...]:
-    """What all fused kernels ask of a problem and a GPU, where these do not give it."""
-    limits = []
-    if not target.has_clusters:
-        needed = "fused kernels use clusters of CTAs and other means of compute capability 9.0"
-        limits.append(Limit("compute capability", needed, f"{target.capability} >= 9.0"))
-    if problem.head_dim % UNIT_BLOCK:
-        needed = f"a warp takes {UNIT_BLOCK} elements of it at a time"
-        limits.append(Limit("head_dim", needed, f"{problem.head_dim} % {UNIT_BLOCK} == 0"))
-    return tuple(limits)
+def _unfit(problem: Problem) -> tuple[Limit, ...]:
+    """What all fused kernels ask of a problem, where it does not give it."""
+    if problem.head_dim % UNIT_BLOCK == 0:
+        return ()
+    needed = f"a warp takes {UNIT_BLOCK} elements of it at a time"
+    return (Limit("head_dim", needed, f"{problem.head_dim} % {UNIT_BLOCK} == 0"),)
 
 
 @dataclass(frozen=True, slots=True)

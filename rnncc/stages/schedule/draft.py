@@ -17,7 +17,6 @@ from rnncc.stages.schedule.facts import Facts, PhaseFacts, beside_memory_us, rea
 from rnncc.stages.schedule.rates import Rates
 
 MOST_WARPS = 16
-MOST_THREADS = 2048  # per SM
 UNIT_BLOCK, TILE_BATCH = 8, 8  # the units and the batch entries of an item
 # A *pair* is two k16 fragments: of 16 rows of 16-bit numbers, or of 8 rows of float32. For a product a thread has it in
 # so many registers. In shared memory half-tiles of 8 rows each take their own share (Elements).
@@ -102,7 +101,8 @@ class Draft:
         resident = min(
             REGISTERS // (threads * registers),
             (target.shared_bytes + 1024) // (shared_bytes + 1024),
-            MOST_THREADS // threads,
+            target.threads // threads,
+            target.ctas,
         )
         places = at_once * max(1, resident)
         left = problem.heads * ceil(problem.batch, cluster_batch(problem, at_once))

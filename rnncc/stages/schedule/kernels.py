@@ -22,7 +22,7 @@ from rnncc.ir.schedule import (
     ScanPlan,
     Schedule,
 )
-from rnncc.ir.target import GPUS, Target
+from rnncc.ir.target import Target
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.stages.schedule import Found, after_us, expected, find, plan_scan, scan_schedule, schedule
 
@@ -154,11 +154,10 @@ def scan_kernels(plan: KernelPlan, *, newton: bool = False) -> tuple[ScanKernels
 
 
 def fused_kernels(
-    plan: KernelPlan, problems: Sequence[Problem], target: Target | None = None, programs: Sequence[str] = ()
+    plan: KernelPlan, problems: Sequence[Problem], target: Target, programs: Sequence[str] = ()
 ) -> list[FusedKernels]:
-    """The fused kernels of a cell for each of the problems, as `schedule` lays them out for that GPU (by default an
-    H200). `programs`: those of each loop, by what follows its name (`masked_forward`); all by default. Raises
-    RnnccError: RNN703."""
+    """The fused kernels of a cell for each of the problems, as `schedule` lays them out for that GPU. `programs`: those
+    of each loop, by what follows its name (`masked_forward`); all by default. Raises RnnccError: RNN703."""
 
     def is_wanted(program: str) -> bool:
         *_, before, name = program.split("_")
@@ -169,9 +168,12 @@ def fused_kernels(
         for program, loop in fused_programs(plan):
             if not is_wanted(program):
                 continue
-            yield from ((program, kernel) for kernel in schedule(loop, problem, target or GPUS["h200"]).kernels)
+            yield from ((program, kernel) for kernel in schedule(loop, problem, target).kernels)
 
-    return [FusedKernels(p.head_dim, p.heads, INDEX_DTYPES[p.dtype], tuple(kernels(p))) for p in problems]
+    return [
+        FusedKernels(p.head_dim, p.heads, INDEX_DTYPES[p.dtype], target.architecture, tuple(kernels(p)))
+        for p in problems
+    ]
 
 
 def _check_heads(plan: KernelPlan, problem: Problem) -> None:

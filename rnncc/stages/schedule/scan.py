@@ -78,16 +78,26 @@ def plan_scan(loop: ScanLoop, problem: Problem, target: Target) -> ScanPlan:
     form = "narrow"
     if problem.hidden * element_bytes % _PIECE_BYTES == 0:
         form = "tall" if is_tall(schedule.vectorised, channels, target.sms) else "vectorised"
-    clusters = ceil(channels, 32 * dict(schedule.forms)[form].vector)
-    most = max(size for size, _ in target.clusters)
+    shape = dict(schedule.forms)[form]
+    clusters = ceil(channels, 32 * shape.vector)
+    most = _most_ctas(shape, target)
     newton_ctas, takes_newton = 0, False
     if (newton := schedule.newton) and form != "narrow":
         groups = ceil(channels, 32)
-        newton_ctas = scan_ctas(groups, most, target.sms)
+        newton_ctas = scan_ctas(groups, _most_ctas(newton, target), target.sms)
         takes_newton = newton_ctas >= newton.least_ctas and newton.least_ctas * groups <= 2 * target.sms
     step_us = channels * (known.read_bytes + known.written_bytes) / (1000 * target.memory_gb_s)
     ctas = scan_ctas(clusters, most, target.sms) if known.shares_steps else 1
     return ScanPlan(schedule, form, ctas, round(step_us, 4), newton_ctas, takes_newton)
+
+
+def _most_ctas(shape: ScanShape, target: Target) -> int:
+    """The largest cluster of a kernel: that of the GPU, or a smaller one where its CTAs' shared memory does not fit.
+    load_scan in templates/include/rnncc/cuda/scan/run.h has the same rule."""
+    most = max(size for size, _ in target.clusters)
+    while most > 1 and shape.shared_bytes_of(most) > target.shared_bytes:
+        most //= 2
+    return most
 
 
 def is_tall(vectorised: ScanShape, channels: int, sms: int) -> bool:

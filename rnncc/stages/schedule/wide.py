@@ -43,7 +43,7 @@ def wide(facts: Facts, problem: Problem, target: Target) -> Draft:
     require_at_most(
         model, "head_dim beyond a multiple of 32", left_over, 0, "two warpgroups share the terms in blocks of 16"
     )
-    is_other = int(target.capability != "9.0")
+    is_other = int(not target.has_warpgroups)
     require_at_most(model, "GPUs but those of compute capability 9.0", is_other, 0, "they lack its products")
 
     def ctas_of(unit_block_count: int) -> int:

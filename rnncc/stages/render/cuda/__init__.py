@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rnncc.ir.artifact import Bundle, DeviceUnit, File, Unit
 from rnncc.ir.package import Package
 from rnncc.stages.render.cuda.device import alternating_files
-from rnncc.stages.render.cuda.fused import fused_files
+from rnncc.stages.render.cuda.fused import fused_architectures, fused_files
 from rnncc.stages.render.cuda.host import host_text
 from rnncc.stages.render.cuda.scan import scan_files
 from rnncc.stages.render.gpu_ops import gpu_ops
@@ -26,7 +26,7 @@ def gpu_kernels(package: Package) -> Bundle:
         (*(file for file, _ in hosts), *whole, *fused),
         tuple(unit for _, unit in hosts),
         (),
-        (*_device_units(whole, clusters=False), *_device_units(fused, clusters=True)),
+        (*_device_units(whole, {}), *_device_units(fused, fused_architectures(package.kernels))),
     )
 
 
@@ -50,5 +50,9 @@ def _kernels(package: Package) -> Iterator[File]:
         yield from scan_files(cell)
 
 
-def _device_units(files: tuple[File, ...], *, clusters: bool) -> Iterator[DeviceUnit]:
-    return (DeviceUnit(file.path, Path(file.path).stem, clusters) for file in files if file.path.endswith(".cu"))
+def _device_units(files: tuple[File, ...], architectures: Mapping[str, tuple[str, ...]]) -> Iterator[DeviceUnit]:
+    """`architectures`: of those units, by name, that are for some architectures alone."""
+    for file in files:
+        if file.path.endswith(".cu"):
+            name = Path(file.path).stem
+            yield DeviceUnit(file.path, name, architectures.get(name, ()))

@@ -51,14 +51,17 @@ class FusedKernel:
 
 def fused_files(cells: Sequence[CellKernels]) -> Iterator[File]:
     """For each cell that has fused kernels a header of steps, and a file for each kernel. Several sizes may have the
-    same kernel. Then comes the index of all kernels."""
-    lines: list[str] = []
+    same kernel. Then comes the index of all kernels. Where several GPUs of an architecture have the same kernel for a
+    size, the index has the expected times of the first."""
+    lines: dict[tuple[str, ...], str] = {}
     for cell in cells:
         found: dict[str, FusedKernel] = {}
         for kernels in cell.fused:
             scalar = next(scalar.name for scalar in SCALARS if scalar.suffix == kernels.dtype)
             found |= {kernel.symbol: kernel for kernel in kernel_texts(kernels, scalar)}
-            lines += index_lines(kernels)
+            for line in index_lines(kernels):
+                words = line.split()
+                lines.setdefault((*words[:4], *words[-2:]), line)
         steps = f"{cell.plan.cell.lower()}_steps.cuh"
         if found:
             content = text(
@@ -75,7 +78,16 @@ def fused_files(cells: Sequence[CellKernels]) -> Iterator[File]:
             content = text("cuda/fused.cu.j2", cell=cell.plan.cell, steps=steps, kernel=kernel)
             yield File(f"src/{symbol}.cu", content)
     if lines:
-        yield File(INDEX, "".join(f"{line}\n" for line in lines))
+        yield File(INDEX, "".join(f"{line}\n" for line in lines.values()))
+
+
+def fused_architectures(cells: Sequence[CellKernels]) -> dict[str, tuple[str, ...]]:
+    """The architectures for which each kernel was planned, by the kernel's name."""
+    found: dict[str, dict[str, None]] = {}
+    for kernels in (kernels for cell in cells for kernels in cell.fused):
+        for program, schedule in kernels.kernels:
+            found.setdefault(_symbol(program, kernels, schedule), {})[kernels.architecture] = None
+    return {symbol: tuple(architectures) for symbol, architectures in found.items()}
 
 
 def fused_steps(plan: KernelPlan) -> tuple[StepStruct, ...]:
@@ -112,7 +124,7 @@ def index_lines(fused: FusedKernels) -> Iterator[str]:
             program, fused.dtype, fused.head_dim, fused.heads, schedule.family.name, schedule.family.scope.value,
             schedule.ctas, schedule.threads, schedule.shared_bytes, schedule.group_batch or 0, schedule.multiple,
             schedule.slots or 0, schedule.narrow, schedule.smallest_batch, int(schedule.family.for_zeros),
-            round(1000 * schedule.pass_us), round(1000 * (schedule.launch_us or 0)),
+            round(1000 * schedule.pass_us), round(1000 * (schedule.launch_us or 0)), fused.architecture,
             _symbol(program, fused, schedule),
         )  # fmt: skip
         yield " ".join(str(word) for word in words)

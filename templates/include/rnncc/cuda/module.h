@@ -1,22 +1,17 @@
-// The GPU that a call runs on, and the kernels of the package that fit it. They are files
-// `cuda/<name>_<architecture>.cubin` (or `.ptx`) beside the library, and each is loaded once per device.
+// The GPU that a call runs on, and the kernels of the package that fit it. They are files in the folder `cuda` beside the
+// library, and each is loaded once per device.
 #pragma once
-
-#include <unistd.h>
 
 #include <map>
 #include <mutex>
-#include <vector>
 
+#include "architecture.h"
 #include "driver.h"
 #include "handler.h"
 
 extern "C" __attribute__((weak)) int32_t aoti_torch_get_current_cuda_stream(int32_t device, void** stream);
 
 namespace rnncc {
-
-// The number of the oldest GPU's compute capability, 8.0.
-constexpr int OLDEST_GPU = 80;
 
 struct Gpu {
   CUcontext context = nullptr;
@@ -56,20 +51,6 @@ inline std::string own_folder() {
   return slash == std::string::npos ? "." : path.substr(0, slash);
 }
 
-// The path of a file of kernels for a GPU, which is `start` and an architecture: the GPU's own; or else an older one of
-// the same generation; or else PTX for an older one, which the driver translates. It is empty where there is no such
-// file.
-inline std::string find_kernels(const std::string& start, const Gpu& gpu) {
-  const std::string generation = start + "_sm_" + std::to_string(gpu.major);
-  std::vector<std::string> paths = {generation + std::to_string(gpu.minor) + "a.cubin"};
-  for (int minor = gpu.minor; minor >= 0; --minor) paths.push_back(generation + std::to_string(minor) + ".cubin");
-  for (int number = 10 * gpu.major + gpu.minor; number >= OLDEST_GPU; --number)
-    paths.push_back(start + "_compute_" + std::to_string(number) + ".ptx");
-  for (const std::string& path : paths)
-    if (access(path.c_str(), R_OK) == 0) return path;
-  return "";
-}
-
 // While it lives, the thread may do what is forbidden while a stream is captured: load kernels, and make streams and
 // graphs.
 class DuringCapture {
@@ -85,7 +66,7 @@ class DuringCapture {
   int mode_ = CU_CAPTURE_RELAXED;  // after the exchange: the mode from before
 };
 
-// Loads a file of kernels.
+// Loads a file of kernels: a cubin, or PTX, which the driver compiles.
 inline CUmodule load_module(const std::string& path) {
   const DuringCapture allowed;
   CUmodule module = nullptr;
@@ -118,8 +99,8 @@ class KernelFolders {
   std::string find(const std::string& file_name, const Gpu& gpu) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const std::string& folder : folders_) {
-      const std::string path = find_kernels(folder + "/" + file_name, gpu);
-      if (!path.empty()) return path;
+      const std::string start = folder + "/" + file_name, found = find_architecture(start, gpu.major, gpu.minor);
+      if (!found.empty()) return code_file(start, found);
     }
     return "";
   }

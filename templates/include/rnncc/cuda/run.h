@@ -100,8 +100,8 @@ class DeviceRuns {
   // The fused kernels for two directions side by side.
   std::vector<FusedChoice> together() const { return no_slower(choices(runs_[0], 2), choices(runs_[0], 1)); }
 
-  // Whether there may be fused kernels for the loop on this GPU.
-  bool can_be_fused() const { return info_.widths && gpu(device_).major >= 9 && first().steps <= INT32_MAX; }
+  // Whether there may be fused kernels for the loop.
+  bool can_be_fused() const { return info_.widths && first().steps <= INT32_MAX; }
   // The head_dim that a fused kernel is made for: the widest of a step's values. fused_head_dims in
   // rnncc/runtime/spec.py has the same rule.
   int64_t head_dim(const DeviceRun& run) const {

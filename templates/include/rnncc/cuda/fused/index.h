@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "../architecture.h"
+
 namespace rnncc {
 
 // The head_dim of a value in a fused kernel is a multiple of this.
@@ -30,7 +32,7 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 
 // A line of a folder's `fused.txt`:
 //   program dtype head_dim heads family scope ctas threads shared_bytes group_batch multiple slots narrow smallest_batch
-//   for_zeros pass_ns launch_ns name
+//   for_zeros pass_ns launch_ns architecture name
 //
 // heads           the number of heads that the kernel is laid out for
 // family          the family's name, for messages
@@ -47,9 +49,10 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 // pass_ns         the expected time of a step of all groups that run side by side
 // launch_ns       the expected time of a step of a launch in which every group is as large as it can be; 0 where larger batches do
 //                 not run in several launches
+// architecture    what it is compiled for, and planned for a GPU of
 // name            the kernel's name, with which the name of its file begins
 struct FusedKernel {
-  std::string folder, program, dtype, family, name;
+  std::string folder, program, dtype, family, architecture, name;
   FusedScope scope = FusedScope::cluster;
   int64_t head_dim = 0, heads = 0;
   int ctas = 0, threads = 0, shared_bytes = 0, group_batch = 0, multiple = 1, slots = 0, narrow = 0, smallest_batch = 1,
@@ -92,17 +95,18 @@ class FusedIndex {
 
  private:
   static bool read(const char* line, FusedKernel& k) {
-    char program[256], dtype[16], family[16], scope[16], name[256];
+    char program[256], dtype[16], family[16], scope[16], architecture[16], name[256];
     long long head_dim, heads, pass_ns, launch_ns;
     int end = 0;
-    const int found =
-        std::sscanf(line, "%255s %15s %lld %lld %15s %15s %d %d %d %d %d %d %d %d %d %lld %lld %255s%n", program, dtype,
-                    &head_dim, &heads, family, scope, &k.ctas, &k.threads, &k.shared_bytes, &k.group_batch, &k.multiple,
-                    &k.slots, &k.narrow, &k.smallest_batch, &k.for_zeros, &pass_ns, &launch_ns, name, &end);
-    if (found != 18 || line[end] != '\n' || !find_scope(scope, k.scope)) return false;
+    const int found = std::sscanf(
+        line, "%255s %15s %lld %lld %15s %15s %d %d %d %d %d %d %d %d %d %lld %lld %15s %255s%n", program, dtype,
+        &head_dim, &heads, family, scope, &k.ctas, &k.threads, &k.shared_bytes, &k.group_batch, &k.multiple, &k.slots,
+        &k.narrow, &k.smallest_batch, &k.for_zeros, &pass_ns, &launch_ns, architecture, name, &end);
+    if (found != 19 || line[end] != '\n' || !find_scope(scope, k.scope)) return false;
     k.program = program;
     k.dtype = dtype;
     k.family = family;
+    k.architecture = architecture;
     k.name = name;
     k.head_dim = head_dim;
     k.heads = heads;
@@ -110,7 +114,8 @@ class FusedIndex {
     k.launch_ns = launch_ns;
     return head_dim > 0 && heads > 0 && k.ctas > 0 && k.threads > 0 && k.shared_bytes >= 0 && k.group_batch >= 0 &&
            k.multiple > 0 && k.slots >= 0 && k.narrow >= 0 && k.smallest_batch > 0 &&
-           (k.for_zeros == 0 || k.for_zeros == 1) && pass_ns > 0 && launch_ns >= 0;
+           (k.for_zeros == 0 || k.for_zeros == 1) && pass_ns > 0 && launch_ns >= 0 &&
+           Architecture(k.architecture).number > 0;
   }
 
   std::mutex mutex_;

@@ -32,6 +32,7 @@ inline CUlaunchConfig fused_config(const FusedKernel& kernel, unsigned ctas, uns
   unsigned attributes = 0;
   switch (kernel.scope) {
     case FusedScope::cluster:
+      if (!Architecture(kernel.architecture).has_clusters()) break;  // a cluster of one CTA: nothing to say
       attributes = 1;
       attribute.id = CU_LAUNCH_CLUSTER;
       attribute.value[0] = unsigned(kernel.ctas);
@@ -55,12 +56,23 @@ inline CUlaunchConfig fused_config(const FusedKernel& kernel, unsigned ctas, uns
 // SM would each take up to twice as long, for smaller groups than one pass needs.
 inline FusedLoaded load_fused(const FusedKernel& kernel, int32_t device) {
   const Gpu& on = gpu(device);
-  const std::string path = find_kernels(kernel.folder + "/" + kernel.name, on);
-  if (path.empty() || kernel.shared_bytes > on.shared_bytes) return {};
+  const Architecture architecture(kernel.architecture);
+  if (!architecture.runs_on(on.major, on.minor) || kernel.shared_bytes > on.shared_bytes) return {};
+  const std::string path = code_file(kernel.folder + "/" + kernel.name, kernel.architecture);
+  if (access(path.c_str(), R_OK) != 0) return {};
   const CUfunction function = get_kernel(load_module(path), kernel.name, on);
   int count = 0;
+  const auto count_ctas = [&] {
+    check_cuda(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(&count, function, kernel.threads,
+                                                                    size_t(kernel.shared_bytes)),
+               "counting CTAs of " + kernel.name);
+  };
   switch (kernel.scope) {
     case FusedScope::cluster: {
+      if (!architecture.has_clusters()) {
+        count_ctas();
+        return {function, count > 0 && kernel.ctas == 1 ? on.sms : 0};
+      }
       CUlaunchAttribute attribute;
       const CUlaunchConfig launch = fused_config(kernel, unsigned(kernel.ctas), 1, nullptr, attribute);
       // An error says that this GPU has no clusters of that size.
@@ -69,11 +81,7 @@ inline FusedLoaded load_fused(const FusedKernel& kernel, int32_t device) {
         count = 0;
       return {function, std::min(count, on.sms / kernel.ctas)};
     }
-    case FusedScope::grid:
-      check_cuda(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(&count, function, kernel.threads,
-                                                                      size_t(kernel.shared_bytes)),
-                 "counting CTAs of " + kernel.name);
-      return {function, count > 0 ? on.sms / kernel.ctas : 0};
+    case FusedScope::grid: count_ctas(); return {function, count > 0 ? on.sms / kernel.ctas : 0};
     case FusedScope::step: return {function, 1};
   }
   return {};
@@ -105,16 +113,22 @@ struct FusedChoice {
 // side. `by_steps`: whether kernels whose launch is a step may run the call. They take one head, and no packed tensors,
 // since the host does not know how many steps these have. `denser`: whether matrices may have more elements than kernels
 // for mostly zeros are planned for. All kernels of the size are loaded, so that another batch
-// needs nothing new while a graph is captured.
+// needs nothing new while a graph is captured. Where several architectures have kernels that can, those of the best one
+// count: the expected times of another one's are for another GPU.
 inline std::vector<FusedChoice> fused_choices(const std::string& program, const std::string& dtype, int64_t head_dim,
                                               int64_t heads, int64_t batch, bool by_steps, bool denser,
                                               int32_t device) {
   std::vector<FusedChoice> found;
+  int best = 0;
   for (const FusedKernel* kernel : fused_index().find(program, dtype, head_dim)) {
     if ((kernel->scope == FusedScope::step && !by_steps) || (kernel->for_zeros && denser)) continue;
     const FusedLoaded& loaded = loaded_fused(*kernel, device);
     const FusedShare share = fused_share(*kernel, heads, batch, loaded.places);
-    if (share.passes > 0) found.push_back({kernel, loaded.function, share});
+    if (share.passes == 0) continue;
+    const int rank = Architecture(kernel->architecture).rank();
+    if (rank > best) found.clear();
+    best = std::max(best, rank);
+    if (rank == best) found.push_back({kernel, loaded.function, share});
   }
   std::stable_sort(found.begin(), found.end());
   return found;

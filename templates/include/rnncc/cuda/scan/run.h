@@ -30,7 +30,7 @@ struct ScanLoaded {
 
 inline ScanLoaded load_scan(const ScanForm& form, const std::string& file, const std::string& name, int32_t device) {
   ScanLoaded loaded = {find_kernel(device, file, name), 1};
-  if (form.steps == 0 || gpu(device).major < 9) return loaded;
+  if (form.steps == 0 || !architecture_of(kernel_path(file, device, gpu(device))).has_clusters()) return loaded;
   // An error says that this GPU has no clusters of that size.
   int64_t most = driver().cuFuncSetAttribute(loaded.function, CU_FUNC_LARGE_CLUSTER, 1) == 0 ? MOST_SCAN_CTAS : 8;
   for (; most > 1; most /= 2) {

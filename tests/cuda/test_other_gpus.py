@@ -1,0 +1,115 @@
+"""What a package and rnncc make of GPUs that are not here, by a driver that describes them. Needs no GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from rnncc.ir.problem import Problem
+from rnncc.ir.target import GPUS, Target, code_file
+from rnncc.machine.paths import templates_dir
+from rnncc.stages.build.toolchain import BINDING
+from rnncc.stages.schedule.kernels import fused_kernels
+from tests.compiling import plan_of
+from tests.rendering import for_gpus
+
+HERE = Path(__file__).parent
+PROBLEMS = (Problem(64, 12, "bf16"), Problem(768, 1, "bf16"))
+# In a process of its own, which has this driver: the files of the kernels that run a batch of 16, and the GPU.
+CODE = """
+import ctypes, sys
+import torch
+library, folder = ctypes.CDLL(sys.argv[1]), sys.argv[2]
+assert library.rnncc_add_kernels(folder.encode()) > 0
+for head_dim, heads in ((64, 12), (768, 1)):
+    for program in (b"lstm_0_forward", b"lstm_0_backward"):
+        text = ctypes.create_string_buffer(4096)
+        library.choose(program, *map(ctypes.c_int64, (head_dim, heads, 16)), text, ctypes.c_int64(4096))
+        print(text.value.decode() or "none")
+from rnncc.machine import gpus
+print(gpus.here()[0])
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The driver, and a library that chooses among kernels."""
+    made = tmp_path_factory.mktemp("others")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-w", HERE / "driver.c", "-o", made / "libcuda.so.1"], check=True)
+    torch_lib = Path(torch.__file__).parent / "lib"
+    subprocess.run(
+        ["g++", *BINDING, "-shared", f"-I{templates_dir() / 'include'}", str(HERE / "choices.cpp"), "-o",
+         str(made / "choices.so"), f"-L{torch_lib}", f"-Wl,-rpath,{torch_lib}", "-ltorch_cpu", "-lc10"],
+        check=True,
+    )  # fmt: skip
+    return made
+
+
+def kernels(folder: Path, targets: tuple[Target, ...]) -> Path:
+    """A folder with the index of the LSTM's kernels for these GPUs, and an empty file for each of them."""
+    plan = plan_of("lstm")
+    bundle = for_gpus([plan], [[found for target in targets for found in fused_kernels(plan, PROBLEMS, target)]])
+    (folder / "cuda").mkdir(parents=True)
+    (index,) = (file.text for file in bundle.files if file.path == "cuda/fused.txt")
+    (folder / "cuda" / "fused.txt").write_text(index, encoding="utf-8")
+    for *_, architecture, name in map(str.split, index.splitlines()):
+        (folder / code_file(name, architecture)).touch()
+    return folder / "cuda"
+
+
+def asked(folder: Path, kernels: Path, name: str, facts: Mapping[int, int]) -> list[str]:
+    """What is said on a machine whose GPU is such a one."""
+    environment = os.environ | {f"GPU_{which}": str(value) for which, value in facts.items()}
+    environment |= {"GPU_NAME": name, "LD_LIBRARY_PATH": str(folder)}
+    command = [sys.executable, "-c", CODE, str(folder / "choices.so"), str(kernels)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [Path(line).name for line in done.stdout.splitlines()]
+
+
+def driver_facts(target: Target, **changed: int) -> dict[int, int]:
+    """What the driver says of a GPU, by the numbers of CUdevice_attribute."""
+    major, minor = map(int, target.capability.split("."))
+    sms, shared = changed.get("sms", target.sms), target.shared_bytes
+    return {16: sms, 38: target.l2_mb << 20, 39: target.threads, 75: major, 76: minor, 97: shared, 106: target.ctas}
+
+
+PACKAGE = (*(GPUS[name] for name in ("a100", "rtx4090", "h200")), GPUS["a100"].with_ptx())
+
+
+@pytest.mark.parametrize(
+    ("gpu", "architecture"),
+    [
+        ("a100", "sm_80"),
+        ("rtx3090", "sm_80"),  # an older one of its generation
+        ("rtx4090", "sm_89"),
+        ("h200", "sm_90a"),
+        ("b200", "compute_80"),
+        ("rtx5090", "compute_80"),
+    ],
+)
+def test_a_gpu_runs_the_best_kernels_that_a_package_has(
+    gpu: str, architecture: str, folder: Path, tmp_path: Path
+) -> None:
+    target = GPUS[gpu]
+    *files, here = asked(folder, kernels(tmp_path / "package", PACKAGE), f"NVIDIA {gpu}", driver_facts(target))
+    assert here.startswith(f"Target(name='{gpu}', architecture='{target.architecture}', sms={target.sms}")
+    backward = files.pop() if target.shared_bytes < GPUS["a100"].shared_bytes and architecture != "sm_89" else "none"
+    assert backward == "none"  # made for an A100, it takes more shared memory
+    assert all(Path(file).stem.endswith(f"_{architecture}") for file in files)
+    families = ("gather", "scatter" if gpu == "h200" else "gather", "grid", "grid")
+    assert all(f"_{family}_" in file for file, family in zip(files, families, strict=False)) and len(files) >= 3
+
+
+def test_what_does_not_fit_does_not_run(folder: Path, tmp_path: Path) -> None:
+    """A package for an RTX 4090 on a GPU of a third of its SMs: the kernels of one CTA run, grids do not."""
+    made = kernels(tmp_path / "package", (GPUS["rtx4090"],))
+    *files, here = asked(folder, made, "NVIDIA GeForce RTX 4060", driver_facts(GPUS["rtx4090"], sms=24))
+    assert here.startswith("Target(name='NVIDIA GeForce RTX 4060', architecture='sm_89', sms=24")
+    assert ["_gather_" in file for file in files[:2]] == [True, True] and files[2:] == ["none", "none"]
