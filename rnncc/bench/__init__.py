@@ -2,6 +2,6 @@
 expected of it.
 
 parties.py makes the calls, timing.py times them in turn, measure.py puts both together. predict.py says what a schedule
-and a roofline expect, machine.py what the machine is. table.py prints, plot.py draws. benchmarks/ times with the same
-functions.
+and a roofline expect, machine.py what the machine is. report.py has the words and the rows, plot.py draws. benchmarks/
+times with the same functions.
 """

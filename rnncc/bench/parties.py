@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from rnncc.bench.timing import Function
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-RUNS = ("forward", "training")
 OURS, EAGER, COMPILED = "rnncc", "eager loop", "compiled loop"
 # torch.nn's layers, and the gates of each.
 PEERS: Mapping[str, tuple[Callable[..., nn.RNNBase], int]] = {
@@ -23,8 +22,6 @@ PEERS: Mapping[str, tuple[Callable[..., nn.RNNBase], int]] = {
     "nn.RNN": (nn.RNN, 1),
 }
 NAMES = (OURS, EAGER, COMPILED, *PEERS)
-
-
 # How a layer's `explain` says which kernels run a loop of it on a GPU.
 _KERNELS = re.compile(r"  \w+: ((?:fused|alternating|scan|walk|forward)\b(?: \([^)]*\)|[^,:]*))")
 
