@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar
@@ -31,6 +31,7 @@ from .sparsify import sparsify
 from .spec import CellSpec, ParameterSpec, Sizes
 from .state_dicts import StateDicts
 from .tensors import autocast_dtype
+from .whole import Layout, run_whole
 
 
 def document_delays(cell: CellSpec, when: str) -> list[str]:
@@ -85,6 +86,8 @@ class RecurrentModule(StateDicts, Regularised):
     # Options of layers; a single step has none of them.
     bidirectional: bool = False
     recompute: bool | None = None
+    # What the op of a whole layer is told of this one; None where there is no such op.
+    _whole: Layout | None = None
     # Shapes by attribute, an entry for each layer and direction.
     _shapes: list[dict[str, tuple[int, ...]]]
 
@@ -161,6 +164,18 @@ class RecurrentModule(StateDicts, Regularised):
         self._sizes.append(sizes)
         self._make_masks(sizes, suffix)
         self._shapes.append({parameter.attribute: shape_of(parameter, sizes) for parameter in self.spec.parameters})
+
+    def _shapes_of_own(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the first layer's parameters that there are."""
+        return {p.attribute: self._shapes[0][p.attribute] for p in self.spec.parameters if self.bias or not p.is_bias}
+
+    def _run_whole(self, x: Tensor, hx: Any) -> Sequence[Tensor] | None:
+        """A call of one layer and direction, or of a single step, by one op; None where it must go the long way."""
+        layout = self._whole
+        if layout is None or self.backend not in (None, "cpu") or self.state_dtype is not None:
+            return None
+        kernels, _ = package.kernels()
+        return None if kernels is None else run_whole(self, layout, kernels.whole[layout.segment], x, hx)
 
     def reset_parameters(self) -> None:
         """Give every parameter and buffer a new initial value."""

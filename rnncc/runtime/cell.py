@@ -14,6 +14,7 @@ from .inputs import StatesLike, read_form, read_inputs, read_states
 from .regularisation import Zoneout
 from .spec import CellSpec
 from .stand_ins import call_stand_in
+from .whole import layout_of
 
 
 class RecurrentCell(RecurrentModule):
@@ -72,6 +73,7 @@ class RecurrentCell(RecurrentModule):
             constants_and_dims,
         )
         self._make_parameters(self._sizes_for(input_size), "", {"device": device, "dtype": dtype})
+        self._whole = layout_of(self.spec, self._sizes[0], self._shapes_of_own(), "", time=False)
         self.reset_parameters()
 
     def forward(self, input: Tensor, hx: StatesLike = None, **extra: Tensor) -> Any:
@@ -80,6 +82,8 @@ class RecurrentCell(RecurrentModule):
             found = call_stand_in(self, input, hx, extra, time=False)
             if found is not None:
                 return found[0]
+        elif not extra and (made := self._run_whole(input, hx)) is not None:
+            return made[0] if len(made) == 1 else tuple(made)
         cell, (sizes,) = self.spec, self._sizes
         parameters = self._parameters_of(0, input)
         form = read_form(cell, input, time=False)

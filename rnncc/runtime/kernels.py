@@ -23,13 +23,14 @@ class Kernels:
     """The ops of a package by name: `linear`, each segment's forward by the segment's name, and with kernels for GPUs
     `permute_rows`, and `head_norm` where layers call it; by the same names what runs them, their `calls` (autograd.py)
     or, of those `dispatched`, the ops themselves: for whoever must see them go through the dispatcher, compilers,
-    torch.jit.trace, autocast. `architectures`: those that it has kernels for, as
-    `sm_90a`, or PTX for, as `compute_80`."""
+    torch.jit.trace, autocast. `whole`: the ops of whole layers (whole.py), by the segment's name. `architectures`:
+    those that it has kernels for, as `sm_90a`, or PTX for, as `compute_80`."""
 
     namespace: str
     ops: dict[str, Any]
     architectures: tuple[str, ...] = ()
     calls: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    whole: Mapping[str, Any] = field(default_factory=dict)
     dispatched: Kernels = field(init=False, repr=False, compare=False)
     _known: dict[int, bool] = field(default_factory=dict)
 

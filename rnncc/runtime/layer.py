@@ -20,6 +20,7 @@ from .rows import beside
 from .sizes import check_flags, check_int, check_probability, check_size
 from .spec import CellSpec, InputSpec, StateSpec
 from .stand_ins import call_stand_in
+from .whole import layout_of
 
 
 class _Marks(NamedTuple):
@@ -29,6 +30,9 @@ class _Marks(NamedTuple):
     reset: Reset
     offsets: Tensor | None
     max_length: int | None
+
+
+_NO_MARKS = _Marks(None, None, None, None)
 
 
 class _Given(NamedTuple):
@@ -167,6 +171,8 @@ class RecurrentLayer(RecurrentModule):
             widths = [item.width(sizes) for sizes in self._sizes]
             if len(set(widths)) > 1:
                 raise ValueError(f"{what} would have different widths in different layers: {widths}")
+        if len(self._sizes) == 1:
+            self._whole = layout_of(self.spec, self._sizes[0], self._shapes_of_own(), self._suffixes[0], time=True)
         self.reset_parameters()
 
     def _set_projection(self, proj_size: int) -> None:
@@ -198,6 +204,8 @@ class RecurrentLayer(RecurrentModule):
             found = call_stand_in(self, input, hx, marks._asdict() | extra, batch_first=self.batch_first)
             if found is not None:
                 return found[0]
+        elif marks == _NO_MARKS and not extra and (made := self._run_plain(input, hx)) is not None:
+            return made
         self._look_at_masks()
         given = self._read(input, hx, marks, extra)
         results, finals = self._run(given)
@@ -213,6 +221,17 @@ class RecurrentLayer(RecurrentModule):
             for name in self.return_sequences_of
         }
         return output, last, sequences
+
+    def _run_plain(self, input: Tensor, hx: StatesLike) -> Any:
+        """The result of a call by one op (whole.py), or None where the call must go the long way."""
+        if self.recompute or self.return_sequences_of or self.weight_dropout:
+            return None
+        first = self.batch_first
+        made = self._run_whole(input.transpose(0, 1) if first and input.dim() == 3 else input, hx)
+        if made is None:
+            return None
+        output, *finals = made
+        return output.transpose(0, 1) if first else output, finals[0] if len(finals) == 1 else tuple(finals)
 
     def _read(
         self, input: Tensor | PackedSequence, hx: StatesLike, marks: _Marks, extra: Mapping[str, Tensor]

@@ -22,6 +22,7 @@ from .registration import check_devices, implement, spread
 from .segment_ops import make_segment
 from .spec import CellSpec
 from .tensors import autocast_dtype, is_batched
+from .whole import WholeOps
 
 # torch forgets a registration when its Library object dies.
 _LIBRARIES: list[torch.library.Library] = []
@@ -32,7 +33,8 @@ def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architec
     Raises RuntimeError, OSError."""
     segments = [(cell, segment) for cell in cells for segment in cell.segments]
     # The schemas stand in templates/include/rnncc/torch/schema.h.
-    opened = ctypes.CDLL(str(path)).rnncc_register
+    binary = ctypes.CDLL(str(path))
+    opened = binary.rnncc_register
     opened.restype = ctypes.c_char_p
     if (problem := opened()) is not None:
         raise RuntimeError(f"torch refused an op: {problem.decode()}")
@@ -48,13 +50,15 @@ def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architec
     calls["linear"] = _make_linear(library, namespace)
     ops = {segment.name: getattr(space, f"{segment.name}_forward") for _, segment in segments}
     ops["linear"] = space.linear
+    wholes = [(cell, segment) for cell, segment in segments if segment.whole is not None]
+    whole = {segment.name: WholeOps(library, binary, namespace, cell, segment) for cell, segment in wholes}
     if hasattr(space, "permute_rows"):
         calls["permute_rows"] = make_permute_rows(library, namespace)
         ops["permute_rows"] = space.permute_rows
     if hasattr(space, "head_norm"):
         calls["head_norm"] = make_head_norm(library, namespace)
         ops["head_norm"] = space.head_norm
-    return Kernels(namespace, ops, architectures, calls)
+    return Kernels(namespace, ops, architectures, calls, whole)
 
 
 def _make_linear(library: torch.library.Library | None, namespace: str) -> Callable[..., Any]:

@@ -193,6 +193,26 @@ class LoopSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class BiasSpec:
+    """Rows of a vector parameter, from `row` on, that are added to the columns of the streams from `column` on."""
+
+    attribute: str
+    row: Width
+    column: Width
+    rows: Width
+
+
+@dataclass(frozen=True, slots=True)
+class ProductSpec:
+    """What makes the streams of a cell's only loop, side by side: x weightᵀ and biases. `reads_streams`: the backward of
+    the loop reads them."""
+
+    weight: str
+    reads_streams: bool
+    biases: tuple[BiasSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentSpec:
     """One loop.
 
@@ -202,6 +222,8 @@ class SegmentSpec:
     `initials` what a reset restores, per state: a number, or (where `learned`) an index into `masked.weights`
     `batched`  batched(values, parameters, constants, sizes, tools): adds what is computed over all steps to `values`
                and returns the streams
+    `whole`    how one product makes all streams, where nothing else is computed outside of the loop; the segment then
+               has the ops of a whole layer
     `fused_widths`
                the widths of what a fused step computes, where they are not that of the first state alone
     """
@@ -219,6 +241,7 @@ class SegmentSpec:
     masked: LoopSpec
     batched: Callable[..., list[Tensor]]
     make_step: MakeStep
+    whole: ProductSpec | None = None
     fused_widths: tuple[Width, ...] = ()
 
     def fused_head_dims(self, sizes: Sizes) -> list[int]:

@@ -14,6 +14,7 @@ from rnncc.ir.package import CompiledCell, Package
 from rnncc.ir.structure import stored_columns
 from rnncc.stages.render.gpu_ops import gpu_ops
 from rnncc.stages.render.notation import cpp_dim
+from rnncc.stages.render.python.whole import whole_product
 from rnncc.stages.render.segments import saved_names, saved_rounded, saved_sequence, saved_state, segment_name
 from rnncc.stages.render.templates import text
 from rnncc.version import VERSION
@@ -38,7 +39,7 @@ class LoopBinding:
 
 @dataclass(frozen=True, slots=True)
 class SegmentBinding:
-    """One segment in the table."""
+    """One segment in the table. `whole`: it has the ops of a whole layer, too."""
 
     name: str
     sizes: int
@@ -52,6 +53,7 @@ class SegmentBinding:
     sequence_widths: tuple[str, ...]
     plain: LoopBinding
     masked: LoopBinding
+    whole: bool
 
 
 def binding_file(package: Package) -> tuple[File, ...]:
@@ -117,6 +119,7 @@ def _segment(compiled: CompiledCell, index: int, cuda: bool) -> SegmentBinding:
         sequence_widths=widths([table[value].width for value in segment.sequences]),
         plain=loop(name, cell, segment, compiled.adjoints[index]),
         masked=loop(f"{name}_masked", compiled.masked, masked, compiled.masked_adjoints[index]),
+        whole=whole_product(cell) is not None,
     )
 
 

@@ -33,6 +33,7 @@ from rnncc.language.source import file_name
 from rnncc.stages.render.notation import dim_name, python_dim
 from rnncc.stages.render.python.batched import read_later
 from rnncc.stages.render.python.streams import reached
+from rnncc.stages.render.python.whole import whole_product
 from rnncc.stages.render.python.written import Call, Written, call, string, strings, written
 from rnncc.stages.render.segments import saved_names, saved_rounded, saved_sequence, saved_state, segment_name
 
@@ -211,8 +212,21 @@ def _segment(compiled: CompiledCell, plan: KernelPlan | None, index: int, table:
         masked=_loop(compiled.masked, masked, compiled.masked_adjoints[index : index + 1]),
         batched=f"_reference.{name}_batched",
         make_step=f"_reference.{name}_make_step",
+        whole=_whole(compiled, index),
         fused_widths=_fused_widths(plan, index, table[segment.states[0]].width),
     )
+
+
+def _whole(compiled: CompiledCell, index: int) -> Call | None:
+    product = whole_product(compiled.cell)
+    if product is None or not compiled.adjoints:
+        return None
+    biases = tuple(
+        _spec("BiasSpec", bias.attribute, **{key: _width(getattr(bias, key)) for key in ("row", "column", "rows")})
+        for bias in product.biases
+    )
+    reads_streams = str(bool(compiled.adjoints[index].streams_read))
+    return _spec("ProductSpec", product.weight, reads_streams=reads_streams, biases=biases)
 
 
 def _fused_widths(plan: KernelPlan | None, index: int, first: Dim) -> tuple[str, ...] | None:

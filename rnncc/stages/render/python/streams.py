@@ -138,7 +138,7 @@ def packed_text(packed: PackedStream, places: Mapping[str, MemberPlace], table: 
 def stacked(names: Sequence[str], places: Mapping[str, MemberPlace]) -> str:
     """Members (or other values) one below the other. Where they are neighbours in one packed parameter, it is a slice
     of that."""
-    run = _neighbours(names, places)
+    run = neighbours(names, places)
     if run is None:
         return variable(names[0]) if len(names) == 1 else f"torch.cat(({', '.join(variable(n) for n in names)}))"
     parameter = run[0].parameter
@@ -151,10 +151,10 @@ def stacked(names: Sequence[str], places: Mapping[str, MemberPlace]) -> str:
 
 def loose_names(names: Sequence[str], places: Mapping[str, MemberPlace]) -> set[str]:
     """The names that `stacked` reads as variables."""
-    return set(names) if _neighbours(names, places) is None else set()
+    return set(names) if neighbours(names, places) is None else set()
 
 
-def _neighbours(names: Sequence[str], places: Mapping[str, MemberPlace]) -> list[MemberPlace] | None:
+def neighbours(names: Sequence[str], places: Mapping[str, MemberPlace]) -> list[MemberPlace] | None:
     """The places of names that are members of one parameter and lie there one after the other, else None."""
     if any(name not in places for name in names):
         return None

@@ -28,6 +28,16 @@ inline constexpr const char* backward_schema =
     "Tensor? reset, Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, int[] reverse, bool[] needs) "
     "-> (Tensor[] d_streams, Tensor[] d_weights, Tensor[] d_states)";
 
+// A whole layer in one direction, or a single step, on the CPU: the input's product and the loop (whole_op.h). `layout`
+// is the number of what is known of the layer. `tensors` are x, the parameters and the states as callers have them; no
+// states mean the initial values. The forward returns nothing where a tensor does not fit the layout; else the output
+// of a layer, the final states, and in training what the backward reads. Neither op has autograd of its own:
+// rnncc/runtime/whole.py records calls.
+inline constexpr const char* whole_forward_schema =
+    "(Tensor[] tensors, int layout, float[] constants, bool training) -> Tensor[]";
+inline constexpr const char* whole_backward_schema =
+    "(Tensor[] tensors, int came, int needs, bool with_states, int layout, float[] constants) -> Tensor[]";
+
 inline constexpr const char* linear_schema = "(Tensor x, Tensor weight, Tensor? bias) -> Tensor";
 inline constexpr const char* linear_backward_schema = "(Tensor d_y, Tensor x, Tensor weight, bool[] needs) -> Tensor[]";
 

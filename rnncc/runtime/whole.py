@@ -1,0 +1,256 @@
+"""Runs a whole layer, or a single step, in one op: the product of its input and its loop, in one direction, on the CPU.
+
+A call of one step or a few is as fast as what surrounds its arithmetic. So such a call makes one call of the op, which
+checks its tensors (templates/include/rnncc/torch/whole_op.h), and where autograd records, one node. Whether a call can
+go this way is asked at every call: nothing is kept between calls but the layer's layout, which is numbers alone. Every
+call that is not plain goes the long way through layer.py or cell.py, with the same results: in transforms, traces and
+modes, with tensors of other kinds, dtypes or devices, and with arguments that the op does not take.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import Parameter
+
+from .autograd import unrecorded
+from .call import LoopCall
+from .loop import run_eagerly
+from .registration import spread
+from .spec import CellSpec, ProductSpec, SegmentSpec, Sizes
+
+_SEVERAL = (tuple, list)
+
+
+class Layout:
+    """What the op knows of a layer. `names`: its parameters as the module has them; `attributes`: as the cell has
+    them. The first is the one that is multiplied by the input."""
+
+    __slots__ = ("attributes", "constants", "initials", "names", "number", "segment", "states", "time", "values")
+
+    def __init__(
+        self, cell: CellSpec, sizes: Sizes, shapes: Mapping[str, tuple[int, ...]], suffix: str, time: bool
+    ) -> None:
+        (segment,) = cell.segments
+        product = segment.whole
+        assert product is not None
+        attributes = list(dict.fromkeys((product.weight, *shapes)))
+        biases = [
+            (attributes.index(bias.attribute), bias.row(sizes), bias.column(sizes), bias.rows(sizes))
+            for bias in product.biases
+            if bias.attribute in shapes
+        ]
+        in_order = cell.sizes_in_order(sizes)
+        weights = [attributes.index(weight.attribute) for weight in segment.plain.weights]
+        output = [sequence.name for sequence in segment.sequences].index(cell.output)
+        self.segment, self.time, self.states = segment.name, int(time), len(segment.states)
+        self.attributes, self.names = tuple(attributes), tuple(attribute + suffix for attribute in attributes)
+        self.initials, self.constants = [float(state.initial or 0) for state in segment.states], segment.constants
+        # whole_op.h says what these are.
+        self.values = [sizes["num_heads"], int(time), output, int(product.reads_streams), len(in_order), *in_order]
+        self.values += [len(attributes), *(n for attribute in attributes for n in (*shapes[attribute], -1)[:2])]
+        self.values += [len(biases), *(n for bias in biases for n in bias), len(weights), *weights]
+        # The layout's number in this process, once it is known.
+        self.number: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__ if name != "number"}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.number = None
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+def layout_of(
+    cell: CellSpec, sizes: Sizes, shapes: Mapping[str, tuple[int, ...]], suffix: str, *, time: bool
+) -> Layout | None:
+    """The layout of a layer (with `time`) or a single step that has parameters of these shapes; None where the op is
+    not made for it."""
+    if len(cell.segments) != 1 or cell.segments[0].whole is None:
+        return None
+    if any(state.initial is None for state in cell.states) or (not time and cell.output != cell.states[0].name):
+        return None
+    if any(weight.attribute not in shapes for weight in cell.segments[0].plain.weights):
+        return None  # bias=False removed a bias that the loop reads
+    return Layout(cell, sizes, shapes, suffix, time)
+
+
+def run_whole(module: Any, layout: Layout, ops: WholeOps, x: Tensor, hx: Any) -> Sequence[Tensor] | None:
+    """The output [T, B, width] of a layer (none of a single step) and the final states as hx has them; None where the
+    call must go the long way. `x` is [T, B, I], or [B, I] for a single step."""
+    c = torch._C
+    if (
+        torch.compiler.is_compiling()
+        or not x.is_cpu
+        or c._is_any_autocast_enabled()
+        or c._are_functorch_transforms_active()
+        or c._len_torch_dispatch_stack()
+        or c._len_torch_function_stack()
+        or c._get_tracing_state() is not None
+        or forward_ad._current_level >= 0
+        or module.recurrent_gradient_clip is not None
+    ):
+        return None
+    tensors, held = [x], module._parameters
+    for name in layout.names:
+        parameter = held.get(name)
+        if type(parameter) is not Parameter or not parameter.is_cpu:
+            return None
+        tensors.append(parameter)
+    if hx is not None:
+        states = (hx,) if type(hx) is Tensor else hx
+        if type(states) not in _SEVERAL or len(states) != layout.states:
+            return None
+        for state in states:
+            if type(state) is not Tensor or not state.is_cpu:
+                return None
+        tensors += states
+    number = layout.number
+    if number is None:
+        number = layout.number = ops.number(layout)
+    if number < 0:
+        return None
+    constants = [float(module.constants[name]) for name in layout.constants] if layout.constants else ()
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor.requires_grad:
+                return ops.record((layout, constants), *tensors)  # type: ignore[no-any-return]
+    made: Sequence[Tensor] = ops.forward(tensors, number, constants, False)
+    return made or None
+
+
+class WholeOps:
+    """The two ops of a segment, and their autograd: `record((layout, constants), *tensors)` returns as `run_whole` does,
+    and is one node."""
+
+    def __init__(
+        self, library: torch.library.Library | None, binary: Any, namespace: str, cell: CellSpec, segment: SegmentSpec
+    ) -> None:
+        space, name = getattr(torch.ops, namespace), f"{segment.name}_whole"
+        self.forward = getattr(space, f"{name}_forward").default
+        self.record = _recorded(self.forward, getattr(space, f"{name}_backward").default, cell, segment)
+        self._number = getattr(binary, f"{name}_layout")
+        self._number.restype = ctypes.c_int64
+        if library is not None:
+            # Calls are recorded here, so the dispatcher has nothing to do for autograd.
+            for direction in ("forward", "backward"):
+                library.impl(f"{name}_{direction}", torch.library.fallthrough_kernel, "Autograd")
+            # Compiled autograd traces the backward of a call that ran eagerly.
+            torch.library.register_fake(f"{namespace}::{name}_backward", _fake_backward, lib=library)
+
+    def number(self, layout: Layout) -> int:
+        """The number of a layout, -1 where there are too many."""
+        values, initials = layout.values, layout.initials
+        array, start = (ctypes.c_int64 * len(values))(*values), (ctypes.c_double * len(initials))(*initials)
+        return int(self._number(array, ctypes.c_int64(len(values)), start))
+
+
+def _fake_backward(
+    tensors: Sequence[Tensor], came: int, needs: int, with_states: bool, layout: int, constants: Sequence[float]
+) -> list[Tensor]:
+    """Empty gradients of those tensors that need one."""
+    given = tensors[came.bit_count() :]
+    return [given[i].new_empty(given[i].shape) for i in range(needs.bit_length()) if needs >> i & 1]
+
+
+def _recorded(forward_op: Any, backward_op: Any, cell: CellSpec, segment: SegmentSpec) -> Any:
+    is_batched = torch._C._functorch.is_legacy_batchedtensor
+
+    class Whole(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, about: tuple[Layout, Sequence[float]], *tensors: Tensor) -> Any:
+            layout, constants = about
+            made = forward_op(tensors, layout.number, constants, True)
+            if not made:
+                return None
+            kept = made.pop()
+            if layout.time:
+                ctx.save_for_backward(*tensors, kept, made[0])
+            else:
+                ctx.save_for_backward(*tensors, kept)
+            ctx.set_materialize_grads(False)
+            ctx.about = about
+            return tuple(made)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            layout, constants = ctx.about
+            saved, needed = ctx.saved_tensors, ctx.needs_input_grad
+            came, tensors = 0, []
+            for i, gradient in enumerate(gradients):
+                if gradient is not None:
+                    came |= 1 << i
+                    tensors.append(gradient)
+            given = len(needed) - 1
+            if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active() or any(map(is_batched, tensors)):
+                again = _differentiable_gradients(cell, segment, ctx.about, saved[:given], gradients, needed[1:])
+                return None, *again
+            needs = 0
+            for i, need in enumerate(needed):
+                if need:
+                    needs |= 1 << i
+            tensors += saved
+            with_states = given > 1 + len(layout.names)
+            made = iter(unrecorded(backward_op, tensors, came, needs >> 1, with_states, layout.number, constants))
+            return tuple([next(made) if need else None for need in needed])
+
+    return Whole.apply
+
+
+def _differentiable_gradients(
+    cell: CellSpec,
+    segment: SegmentSpec,
+    about: tuple[Layout, Sequence[float]],
+    tensors: Sequence[Tensor],
+    gradients: Sequence[Tensor | None],
+    needs: Sequence[bool],
+) -> list[Tensor | None]:
+    """The gradients in a way that they can be differentiated again, or batched: by the eager loop."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Aliases: autograd.grad must see each argument as independent of the others.
+        own = [tensor.view_as(tensor) for tensor in tensors]
+        made = _run_eagerly(cell, segment, about, own)
+    pairs = [(value, d) for value, d in zip(made, gradients, strict=True) if d is not None and value.requires_grad]
+    inputs = [tensor for tensor, need in zip(own, needs, strict=True) if need]
+    if not pairs or not inputs:
+        return [None] * len(needs)
+    values, d_values = zip(*pairs, strict=True)
+    return spread(torch.autograd.grad(values, inputs, d_values, create_graph=again, allow_unused=True), needs)
+
+
+def _run_eagerly(
+    cell: CellSpec, segment: SegmentSpec, about: tuple[Layout, Sequence[float]], tensors: Sequence[Tensor]
+) -> list[Tensor]:
+    """What the op returns, in torch's own operators."""
+    layout, constants = about
+    heads, _, output, _, count = layout.values[:5]
+    sizes = cell.sizes_by_name(layout.values[5 : 5 + count], heads)
+    x, *rest = tensors
+    held = dict(zip(layout.attributes, rest, strict=False))
+    x = x if layout.time else x.unsqueeze(0)
+    product = segment.whole
+    assert product is not None
+    stream = torch.nn.functional.linear(x, held[product.weight])
+    for bias in product.biases:
+        if bias.attribute in held:
+            row, rows, column = bias.row(sizes), bias.rows(sizes), bias.column(sizes)
+            part = held[bias.attribute][row : row + rows]
+            stream = stream + torch.nn.functional.pad(part, (column, stream.shape[-1] - column - rows))
+    states = [state.squeeze(0) if layout.time else state for state in rest[len(held) :]]
+    if not states:
+        starts = zip(segment.states, layout.initials, strict=True)
+        states = [x.new_full((x.shape[1], state.width(sizes)), initial) for state, initial in starts]
+    call = LoopCall(
+        list(stream.split([each.width(sizes) for each in segment.streams], -1)),
+        [held[weight.attribute] for weight in segment.plain.weights], states, None, 0, None, None, None, constants,
+        cell.sizes_in_order(sizes), heads, [0], [output] if layout.time else [],
+    )  # fmt: skip
+    sequences, finals = run_eagerly(cell, segment, call)
+    return [*sequences, *(final.unsqueeze(0) if layout.time else final for final in finals)]
