@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from .autograd import unrecorded
 from .call import LoopCall
 from .loop import run_eagerly
 from .registration import spread
-from .spec import CellSpec, ProductSpec, SegmentSpec, Sizes
+from .spec import CellSpec, SegmentSpec, Sizes
+from .tensors import is_batched
 
 _SEVERAL = (tuple, list)
 
@@ -100,7 +100,7 @@ def run_whole(module: Any, layout: Layout, ops: WholeOps, x: Tensor, hx: Any) ->
     tensors, held = [x], module._parameters
     for name in layout.names:
         parameter = held.get(name)
-        if type(parameter) is not Parameter or not parameter.is_cpu:
+        if type(parameter) is not Parameter:
             return None
         tensors.append(parameter)
     if hx is not None:
@@ -108,7 +108,7 @@ def run_whole(module: Any, layout: Layout, ops: WholeOps, x: Tensor, hx: Any) ->
         if type(states) not in _SEVERAL or len(states) != layout.states:
             return None
         for state in states:
-            if type(state) is not Tensor or not state.is_cpu:
+            if type(state) is not Tensor:
                 return None
         tensors += states
     number = layout.number
@@ -141,6 +141,8 @@ class WholeOps:
             # Calls are recorded here, so the dispatcher has nothing to do for autograd.
             for direction in ("forward", "backward"):
                 library.impl(f"{name}_{direction}", torch.library.fallthrough_kernel, "Autograd")
+            # What is dense on the CPU has a kernel of its own.
+            library.impl(f"{name}_forward", _decline, "CompositeExplicitAutograd")
             # Compiled autograd traces the backward of a call that ran eagerly.
             torch.library.register_fake(f"{namespace}::{name}_backward", _fake_backward, lib=library)
 
@@ -149,6 +151,11 @@ class WholeOps:
         values, initials = layout.values, layout.initials
         array, start = (ctypes.c_int64 * len(values))(*values), (ctypes.c_double * len(initials))(*initials)
         return int(self._number(array, ctypes.c_int64(len(values)), start))
+
+
+def _decline(tensors: Sequence[Tensor], layout: int, constants: Sequence[float], training: bool) -> list[Tensor]:
+    """The forward of tensors elsewhere or of other kinds."""
+    return []
 
 
 def _fake_backward(
@@ -160,8 +167,6 @@ def _fake_backward(
 
 
 def _recorded(forward_op: Any, backward_op: Any, cell: CellSpec, segment: SegmentSpec) -> Any:
-    is_batched = torch._C._functorch.is_legacy_batchedtensor
-
     class Whole(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, about: tuple[Layout, Sequence[float]], *tensors: Tensor) -> Any:
@@ -182,23 +187,26 @@ def _recorded(forward_op: Any, backward_op: Any, cell: CellSpec, segment: Segmen
         def backward(ctx: Any, *gradients: Any) -> Any:
             layout, constants = ctx.about
             saved, needed = ctx.saved_tensors, ctx.needs_input_grad
-            came, tensors = 0, []
-            for i, gradient in enumerate(gradients):
+            came, bit, tensors = 0, 1, []
+            for gradient in gradients:
                 if gradient is not None:
-                    came |= 1 << i
+                    came |= bit
                     tensors.append(gradient)
+                bit += bit
             given = len(needed) - 1
-            if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active() or any(map(is_batched, tensors)):
+            if torch.is_grad_enabled() or any(map(is_batched, tensors)):
                 again = _differentiable_gradients(cell, segment, ctx.about, saved[:given], gradients, needed[1:])
                 return None, *again
-            needs = 0
-            for i, need in enumerate(needed):
+            needs, bit = 0, 1
+            for need in needed[1:]:
                 if need:
-                    needs |= 1 << i
-            tensors += saved
-            with_states = given > 1 + len(layout.names)
-            made = iter(unrecorded(backward_op, tensors, came, needs >> 1, with_states, layout.number, constants))
-            return tuple([next(made) if need else None for need in needed])
+                    needs |= bit
+                bit += bit
+            made = backward_op([*tensors, *saved], came, needs, given > 1 + len(layout.names), layout.number, constants)
+            if len(made) == given:
+                return None, *made
+            fresh = iter(made)
+            return tuple([next(fresh) if need else None for need in needed])
 
     return Whole.apply
 

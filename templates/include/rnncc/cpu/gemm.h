@@ -229,6 +229,36 @@ static void gemm_direct(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t 
   }
 }
 
+// How many elements of scratch gemm_once needs.
+template <class T>
+constexpr int64_t once_scratch_elements = panel_columns<T>* k_block<T>;
+
+// Computes C[rows, n] = A[rows, k] * B (+ bias) (+ C) where B is used once: it is packed block by block into `scratch`,
+// which has once_scratch_elements<T>, so that it need not go to memory and back. B is W^T for W[n, k] (BY_OUTPUT), or
+// lies as B[k, n]; its rows are ld elements apart. The result has the bits of gemm.
+template <bool BY_OUTPUT, class T>
+static void gemm_once(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t rows, const T* b, int64_t ld, int64_t n,
+                      int64_t k, const T* bias, bool accumulate, T* scratch) {
+  for (int64_t first = 0; first < n; first += panel_columns<T>) {
+    const int64_t columns = n - first < panel_columns<T> ? n - first : panel_columns<T>;
+    int64_t term = 0;
+    do {
+      const int64_t terms = k - term < k_block<T> ? k - term : k_block<T>;
+      const Packed<T> block = {scratch, columns, terms};
+      if (BY_OUTPUT)
+        pack_nk(block, b + first * ld + term, ld, int64_t(0), columns);
+      else
+        pack_kn(block, b + term * ld + first, ld, int64_t(0), columns);
+      for (int64_t row = 0; row < rows; row += row_block) {
+        multiply_block(c + row * c_row + first, c_row, a + row * a_row + term, a_row, int64_t(1),
+                       rows - row < row_block ? rows - row : row_block, block, int64_t(0), terms, int64_t(0),
+                       panel_count<T>(columns), bias && term == 0 ? bias + first : nullptr, accumulate || term > 0);
+      }
+      term += terms;
+    } while (term < k);
+  }
+}
+
 // How many elements of scratch gemm_tn needs for n columns.
 template <class T>
 RNNCC_INLINE int64_t gemm_tn_scratch_elements(int64_t n) {

@@ -14,18 +14,27 @@ extern "C" void* aligned_alloc(size_t alignment, size_t size) noexcept;
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// Owns memory for the time of one call.
+// Owns memory for the time of one call. A few bytes are the object's own.
 struct Buffer {
   char* data = nullptr;
   Buffer() = default;
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
-  ~Buffer() { __builtin_free(data); }
+  ~Buffer() {
+    if (data != own_) __builtin_free(data);
+  }
   bool allocate(int64_t bytes) {
+    if (bytes <= int64_t(sizeof own_)) {
+      data = own_;
+      return true;
+    }
     data = static_cast<char*>(aligned_alloc(64, size_t((bytes + 127) / 64 * 64)));
     if (data) want_large_pages(data, bytes);
     return data != nullptr;
   }
+
+ private:
+  alignas(64) char own_[4096];
 };
 
 // Hands out parts of a buffer; without a buffer it only counts. The same sequence of calls is made twice: to count,
@@ -81,6 +90,7 @@ struct Place {
 struct Sharing {
   int64_t threads;
   bool by_units, listed;
+  bool once;  // there is one step, so that each product is taken once
 };
 
 // The tiles of a stage: each of `blocks` ranges of `depth` units is divided into tiles of `units`. A tile takes batch
@@ -113,6 +123,8 @@ constexpr int64_t tile_columns = 256;
 constexpr int64_t scratch_elements = 12288;
 // With lists a tile takes more entries at a time, and has fewer units.
 constexpr int64_t listed_tile_columns = 64;
+// Up to so many batch entries a tile takes at once where its products are taken once.
+constexpr int64_t once_entries = 256;
 
 RNNCC_INLINE int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -126,7 +138,9 @@ static Tiling make_tiling(const StageInfo& stage, const int64_t* dims, const Sha
   t.blocks = t.heads == 1 ? 1 : stage.parts * t.heads;
   t.depth = width / t.blocks;
   const int64_t accumulators = stage.accumulators > 0 ? stage.accumulators : 1;
-  if (sharing.by_units) {
+  if (sharing.once) {
+    t.units = panel_columns<T>;
+  } else if (sharing.by_units) {
     const int64_t most = sharing.listed ? listed_tile_columns : tile_columns;
     t.units = round_up((t.depth + sharing.threads - 1) / sharing.threads, panel_columns<T>);
     if (t.units > most) t.units = most;
@@ -141,6 +155,7 @@ static Tiling make_tiling(const StageInfo& stage, const int64_t* dims, const Sha
   const int64_t piece = sharing.listed ? list_entries<T> : kernel_rows;
   t.entries = entries < piece ? piece : entries / piece * piece;
   if (t.entries > row_block) t.entries = row_block / piece * piece;
+  if (sharing.once) t.entries = batch;
   if (t.entries > batch) t.entries = batch > 0 ? batch : 1;
   return t;
 }
@@ -159,21 +174,22 @@ RNNCC_INLINE ProductShape product_shape(const ProductInfo& product, const Matrix
   return s;
 }
 
+// Where a tile's share of part `part` of a matrix begins, in elements.
+RNNCC_INLINE int64_t tile_begin(const ProductShape& shape, bool transposed, const TileRange& tile, const Tiling& tiling,
+                                int64_t part) {
+  if (!transposed) return tile.begin * shape.row_length + part * shape.depth;
+  if (shape.blocks == 1) return tile.begin;
+  return (part * shape.blocks + tile.head) * shape.depth * shape.row_length + tile.block / tiling.heads * tiling.depth +
+         tile.begin - tile.block * tiling.depth;
+}
+
 // Packs part `part` of `matrix` for a tile of n units, as columns [column, column + n) of `pack`.
 template <class T>
 static void pack_tile(const Packed<T>& pack, const T* matrix, const ProductShape& shape, bool transposed,
                       const TileRange& tile, const Tiling& tiling, int64_t part, int64_t column) {
   const int64_t n = tile.end - tile.begin;
-  if (!transposed) {
-    pack_nk(pack, matrix + tile.begin * shape.row_length + part * shape.depth, shape.row_length, column, n);
-    return;
-  }
-  int64_t first_row = 0, first_column = tile.begin;
-  if (shape.blocks > 1) {
-    first_row = (part * shape.blocks + tile.head) * shape.depth;
-    first_column = tile.block / tiling.heads * tiling.depth + tile.begin - tile.block * tiling.depth;
-  }
-  pack_kn(pack, matrix + first_row * shape.row_length + first_column, shape.row_length, column, n);
+  const T* begin = matrix + tile_begin(shape, transposed, tile, tiling, part);
+  transposed ? pack_kn(pack, begin, shape.row_length, column, n) : pack_nk(pack, begin, shape.row_length, column, n);
 }
 
 }  // namespace RNNCC_ISA_NAMESPACE

@@ -75,8 +75,40 @@ static void multiply_rows(const rnncc_matrix& out, const rnncc_matrix& in, const
 }
 
 RNNCC_INLINE int64_t linear_threads(int64_t rows, int64_t inputs, int64_t outputs) {
-  constexpr int64_t least_work = 1 << 16;
+  constexpr int64_t least_work = 1 << 18;
   return rows * inputs * outputs < least_work ? 1 : thread_count();
+}
+
+// So many rows of x are few: the weight is packed block by block, and not as a whole.
+constexpr int64_t few_rows = 512;
+
+// Computes out[rows, n] = in[rows, k] * B (+ bias) for few rows, with B as in gemm_once. Threads divide the columns
+// where there are panels enough for all, else the rows.
+template <bool BY_OUTPUT, class T>
+static void multiply_once(const rnncc_matrix& out, const rnncc_matrix& in, const rnncc_matrix& b, const T* bias,
+                          int64_t rows, int64_t n, int64_t k, T* scratch, int64_t index, int64_t members) {
+  const bool by_columns = n >= 2 * members * panel_columns<T> || rows < 2 * kernel_rows;
+  const Range columns = by_columns ? share(n, panel_columns<T>, index, members) : Range{0, n};
+  const Range own = by_columns ? Range{0, rows} : share(rows, kernel_rows, index, members);
+  if (columns.begin == columns.end || own.begin == own.end) return;
+  const T* factor = static_cast<const T*>(b.data) + columns.begin * (BY_OUTPUT ? b.row : 1);
+  gemm_once<BY_OUTPUT>(static_cast<T*>(out.data) + own.begin * out.row + columns.begin, out.row,
+                       static_cast<const T*>(in.data) + own.begin * in.row, in.row, own.end - own.begin, factor, b.row,
+                       columns.end - columns.begin, k, bias ? bias + columns.begin : nullptr, false, scratch);
+}
+
+// The same for y.
+template <class T>
+static int32_t linear_once(const rnncc_linear_call& call) {
+  const int64_t threads = linear_threads(call.rows, call.inputs, call.outputs);
+  Buffer buffer;
+  if (!buffer.allocate(threads * once_scratch_elements<T> * int64_t(sizeof(T)))) return OUT_OF_MEMORY;
+  T* scratch = reinterpret_cast<T*>(buffer.data);
+  const int32_t failed = team_run(threads, [&](Team&, int32_t index, int32_t members) {
+    multiply_once<true>(call.y, call.x, call.weight, static_cast<const T*>(call.bias.data), call.rows, call.outputs,
+                        call.inputs, scratch + index * once_scratch_elements<T>, index, members);
+  });
+  return failed ? NO_THREADS : DONE;
 }
 
 // Computes y for a few rows of x, from the weight as it lies. Threads divide the outputs.
@@ -102,6 +134,7 @@ static int32_t linear_forward(const rnncc_linear_call& call) {
   const bool as_they_lie = in_place<T>(call.x) && in_place<T>(call.weight) && in_place<T>(call.y) &&
                            (!call.bias.data || in_place<T>(call.bias));
   if (call.rows <= direct_rows && as_they_lie) return linear_direct<T>(call);
+  if (call.rows <= few_rows && as_they_lie) return linear_once<T>(call);
   const int64_t threads = linear_threads(call.rows, call.inputs, call.outputs);
   const int64_t in_room = in_place<T>(call.x) ? 0 : linear_rows * call.inputs;
   const int64_t out_room = in_place<T>(call.y) ? 0 : linear_rows * call.outputs;
@@ -145,7 +178,7 @@ static void weight_gradient(const rnncc_linear_backward_call& call, Team& team, 
   const Range own = share(call.outputs, kernel_rows, index, members);
   const bool converts = !in_place<T>(call.x) || !in_place<T>(call.d_y);
   const int64_t block = converts ? gradient_rows : call.rows > 0 ? call.rows : 1;
-  if (d_weight)
+  if (d_weight && call.rows == 0)
     __builtin_memset(d_weight + own.begin * call.inputs, 0, size_t((own.end - own.begin) * call.inputs) * sizeof(T));
   if (d_bias) __builtin_memset(d_bias + own.begin, 0, size_t(own.end - own.begin) * sizeof(T));
   for (int64_t r = 0; r < call.rows; r += block) {
@@ -162,7 +195,7 @@ static void weight_gradient(const rnncc_linear_backward_call& call, Team& team, 
     const T* d_y = in_place<T>(call.d_y) ? static_cast<const T*>(call.d_y.data) + r * d_y_row : d_y_room;
     if (own.begin == own.end) continue;
     if (d_weight)
-      gemm_tn(d_weight, call.inputs, d_y, d_y_row, x, x_row, call.inputs, end - r, own.begin, own.end, true, scratch);
+      gemm_tn(d_weight, call.inputs, d_y, d_y_row, x, x_row, call.inputs, end - r, own.begin, own.end, r > 0, scratch);
     for (int64_t k = r; d_bias && k < end; k += gradient_rows) {
       const int64_t last = k + gradient_rows < end ? k + gradient_rows : end;
       add_rows(d_bias, d_y + (k - r) * d_y_row, d_y_row, last - k, own);
@@ -182,13 +215,17 @@ static int32_t linear_backward(const rnncc_linear_backward_call& call) {
     *d_y_block = nullptr;
   T* rooms = nullptr;
   const int64_t elements = call.inputs * call.outputs;
+  const bool few = call.rows <= few_rows && in_place<T>(call.d_y) && in_place<T>(call.weight) && in_place<T>(call.d_x);
   const int64_t d_y_room = call.d_x.data && !in_place<T>(call.d_y) ? linear_rows * call.outputs : 0;
   const int64_t d_x_room = call.d_x.data && !in_place<T>(call.d_x) ? linear_rows * call.inputs : 0;
   const int64_t scratch = call.d_weight.data ? gemm_tn_scratch_elements<T>(call.inputs) : 0;
   const int64_t own = round_up(scratch, 16) + round_up(d_y_room + d_x_room, 16);
   for (int placing = 0; placing < 2; ++placing) {
     Arena arena = {buffer.data, 0};
-    if (call.d_x.data) packed = arena.take<T>(packed_elements<T>(call.inputs, call.outputs));
+    if (call.d_x.data) {
+      packed = arena.take<T>(few ? once_scratch_elements<T> * threads
+                                 : packed_elements<T>(call.inputs, call.outputs));
+    }
     if (call.d_x.data && !in_place<T>(call.weight)) weight = arena.take<T>(elements);
     if (call.d_weight.data)
       d_weight = in_place<T>(call.d_weight) ? static_cast<T*>(call.d_weight.data) : arena.take<T>(elements);
@@ -202,7 +239,10 @@ static int32_t linear_backward(const rnncc_linear_backward_call& call) {
   const int32_t failed = team_run(threads, [&](Team& team, int32_t index, int32_t members) {
     T* room = rooms + index * own;
     T* rows = room + round_up(scratch, 16);
-    if (call.d_x.data) {
+    if (call.d_x.data && few) {
+      multiply_once<false>(call.d_x, call.d_y, call.weight, static_cast<const T*>(nullptr), call.rows, call.inputs,
+                           call.outputs, packed + index * once_scratch_elements<T>, index, members);
+    } else if (call.d_x.data) {
       if (weight) {
         const Range part = share(call.outputs, 1, index, members);
         int64_t row;

@@ -57,31 +57,21 @@ RNNCC_INLINE int64_t panel_width(const Packed<T>& b, int64_t p) {
   return rest <= lanes<T> ? lanes<T> : panel_columns<T>;
 }
 
-#if RNNCC_ISA_LEVEL == 4
-constexpr int transpose_size = 8;
-#else
-constexpr int transpose_size = 4;
-#endif
-
-// Sets dst[j * dst_stride + i] = src[i * src_stride + j] for i < rows, j < columns, in square blocks that fit
-// registers.
+// Sets dst[j * dst_stride + i] = src[i * src_stride + j] for i < rows, j < columns, in squares of vectors.
 template <class T>
 static void transpose_into(T* dst, int64_t dst_stride, const T* src, int64_t src_stride, int64_t rows,
                            int64_t columns) {
-  constexpr int S = transpose_size;
+  constexpr int S = lanes<T>;
   int64_t i = 0;
   for (; i + S <= rows; i += S) {
     int64_t j = 0;
     for (; j + S <= columns; j += S) {
-      T block[S][S];
+      Vec<T> block[S];
       RNNCC_UNROLL
-      for (int r = 0; r < S; ++r) __builtin_memcpy(block[r], src + (i + r) * src_stride + j, sizeof(block[r]));
+      for (int r = 0; r < S; ++r) block[r] = load(src + (i + r) * src_stride + j);
+      transpose<T>(block);
       RNNCC_UNROLL
-      for (int c = 0; c < S; ++c) {
-        T* out = dst + (j + c) * dst_stride + i;
-        RNNCC_UNROLL
-        for (int r = 0; r < S; ++r) out[r] = block[r][c];
-      }
+      for (int c = 0; c < S; ++c) store(dst + (j + c) * dst_stride + i, block[c]);
     }
     for (; j < columns; ++j) {
       for (int r = 0; r < S; ++r) dst[j * dst_stride + i + r] = src[(i + r) * src_stride + j];

@@ -123,13 +123,14 @@ static void outer_product(const Steps<T>& steps, int16_t first, int16_t count, T
   const int64_t blocks = run.dim(matrix.blocks);
   const int64_t row_length = run.dim(matrix.columns) / blocks;
   T* gradient = run.gradients[matrix.index] + run.dim(matrix.row) * row_length;
+  const bool adds = !run.is_made_at_once(matrix.index);
   int64_t rows = 0;
   for (int16_t o = 0; o < count; ++o) rows += run.dim(run.program.matrices[run.program.outers[first + o].matrix].rows);
   for_rows(steps, outer.cotangent, outer.operand, [&](const T* a, int64_t a_row, const T* x, int64_t x_row, int64_t k) {
     if (blocks == 1) {
       const Range own = share(rows, kernel_rows, index, members);
       if (own.begin == own.end) return;
-      gemm_tn(gradient, row_length, a, a_row, x, x_row, row_length, k, own.begin, own.end, true, scratch);
+      gemm_tn(gradient, row_length, a, a_row, x, x_row, row_length, k, own.begin, own.end, adds, scratch);
       return;
     }
     const int64_t row_blocks = matrix.parts * blocks, depth = rows / row_blocks, part_length = row_length / outer.parts;
@@ -137,7 +138,7 @@ static void outer_product(const Steps<T>& steps, int16_t first, int16_t count, T
     for (int64_t block = own.begin; block < own.end; ++block) {
       for (int64_t part = 0; part < outer.parts; ++part) {
         gemm_tn(gradient + block * depth * row_length + part * part_length, row_length, a + block * depth, a_row,
-                x + (part * blocks + block % blocks) * part_length, x_row, part_length, k, int64_t(0), depth, true,
+                x + (part * blocks + block % blocks) * part_length, x_row, part_length, k, int64_t(0), depth, adds,
                 scratch);
       }
     }

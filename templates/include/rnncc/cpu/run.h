@@ -22,8 +22,9 @@ struct Run {
   const Program<T>& program;
   const Call& call;
   const int64_t* dims = nullptr;
-  Sharing sharing = {1, false, false};
+  Sharing sharing = {1, false, false, false};
   int64_t block_steps = 1;
+  int16_t last_stages = 0;
   int64_t ring_mask = 1;
   int64_t* block_rows = nullptr;       // per step of a packed call: where its rows are in its block of steps
   Place<T>* places = nullptr;          // per slot; a `previous` or `next` one has the place of the tensor at its edge
@@ -39,12 +40,21 @@ struct Run {
   T* constants = nullptr;
   char* members = nullptr;  // per thread: slots' pointers, slots' row strides, scratch
   int64_t member_bytes = 0;
-  int64_t scratch = 0, reduction = 0, spread = 0;  // elements per thread
+  int64_t scratch = 0, reduction = 0, spread = 0, once = 0;  // elements per thread
 
   // Whether products read matrices as they lie: such a call is too short to gain from packed ones.
   bool direct() const { return rows() <= direct_rows; }
 
+  // Whether a product's matrices are packed as a whole. One that is taken once reads them as they lie.
+  bool is_packed(const ProductInfo& product) const { return !sharing.once && (product.transposed || !direct()); }
+
   int64_t dim(int16_t index) const { return dims[index]; }
+  int64_t widest_stage() const {
+    int64_t widest = 1;
+    for (int16_t s = 0; s < program.stage_count; ++s)
+      if (dim(program.stages[s].width) > widest) widest = dim(program.stages[s].width);
+    return widest;
+  }
   const rnncc_tensor& tensor(Table table, int16_t index) const { return call.table[table][index]; }
   int64_t time(int64_t n) const { return call.descending ? call.steps - 1 - n : n; }
 
@@ -218,7 +228,9 @@ struct Run {
       if (elements > scratch) scratch = elements;
     }
     const int64_t slots = round_up(program.slot_count, 8);
-    member_bytes = slots * 16 + room_bytes(scratch + lanes<T>) + room_bytes(reduction) + room_bytes(spread);
+    once = sharing.once ? once_scratch_elements<T> : 0;
+    member_bytes =
+        slots * 16 + room_bytes(scratch + lanes<T>) + room_bytes(reduction) + room_bytes(spread) + room_bytes(once);
     members = arena.take<char>(member_bytes * sharing.threads);
   }
 
@@ -243,9 +255,11 @@ struct Run {
         const ProductShape shape =
             product_shape(product, program.matrices[program.product_matrices[product.matrix]], dims);
         const int64_t n = product.count * (range.end - range.begin);
+        const bool packs_product = is_packed(product);
         for (int64_t part = 0; part < shape.parts; ++part) {
           const int64_t operand = shape.blocks == 1 ? 0 : (part * shape.blocks + range.head) * shape.depth;
-          packs[next++] = {{arena.take<T>(packed_elements<T>(n, shape.depth)), n, shape.depth}, operand};
+          T* memory = packs_product ? arena.take<T>(packed_elements<T>(n, shape.depth)) : nullptr;
+          packs[next++] = {{memory, n, shape.depth}, operand};
         }
       }
     }
@@ -261,7 +275,7 @@ struct Run {
       const ProductInfo& product = program.products[stage.first_product + p];
       const int16_t* names = program.product_matrices + product.matrix;
       const ProductShape shape = product_shape(product, program.matrices[names[0]], dims);
-      if (direct() && !product.transposed) {
+      if (!is_packed(product)) {
         next += shape.parts;
         continue;
       }
@@ -313,6 +327,58 @@ struct Run {
     return matrices[info.index] + dim(info.row) * row_length;
   }
 
+  // How many stages the last step has: those at its end whose values only go to a step that follows, or to final states
+  // that nobody wants, are left out. In a backward these are the products that make the gradients of initial states.
+  int16_t stages_of_last_step() const {
+    for (int16_t f = 0; f < program.final_count; ++f)
+      if (tensor(program.finals[f].table, program.finals[f].index).data) return program.stage_count;
+    int16_t count = program.stage_count;
+    while (count > 0 && !is_read_within_step(program.stages[count - 1])) --count;
+    return count;
+  }
+
+  bool is_read_within_step(const StageInfo& stage) const {
+    for (int16_t i = 0; i < stage.stored; ++i) {
+      const int16_t slot = program.stage_slots[stage.first_stored + i];
+      const SlotInfo& info = program.slots[slot];
+      for (int16_t d = 0; d < info.destinations; ++d) {
+        const Destination& to = program.destinations[info.first_destination + d];
+        if (tensor(to.table, to.index).data) return true;
+      }
+      for (int16_t o = 0; o < program.outer_count; ++o)
+        if (behind(program.outers[o].cotangent) == slot || behind(program.outers[o].operand) == slot) return true;
+      for (int16_t s = 0; s < program.sum_count; ++s)
+        if (behind(program.sums[s].slot) == slot) return true;
+    }
+    return false;
+  }
+
+  // The slot that another one shows, whole or in part, at this step or a neighbour.
+  int16_t behind(int16_t slot) const {
+    while (program.slots[slot].kind == Kind::view || program.slots[slot].kind == Kind::previous ||
+           program.slots[slot].kind == Kind::next)
+      slot = program.slots[slot].link;
+    return slot;
+  }
+
+  // Whether one product, or several below each other, make all of a weight's gradient at once, so that it need not begin
+  // with zeros.
+  bool is_made_at_once(int16_t w) const {
+    if (call.steps != 1 || call.starts || call.batch == 0 || gradients[w] == nullptr) return false;
+    int64_t rows = 0;
+    for (int16_t o = 0; o < program.outer_count; ++o) {
+      const MatrixInfo& matrix = program.matrices[program.outers[o].matrix];
+      if (matrix.index != w) continue;
+      if (program.outers[o].parts != 1) return false;
+      for (int16_t before = 0; before < o; ++before) {
+        const MatrixInfo& other = program.matrices[program.outers[before].matrix];
+        if (other.index == w && dim(other.row) == dim(matrix.row)) return false;
+      }
+      rows += dim(matrix.rows);
+    }
+    return rows == dims[program.weight_rows + w];
+  }
+
   int64_t weight_elements(int16_t w) const { return dims[program.weight_rows + w] * dims[program.weight_columns + w]; }
 
   // The memory of one thread.
@@ -330,6 +396,7 @@ struct Run {
   T* spread_room(int64_t member) const {
     return reduction_scratch(member) + room_bytes(reduction) / int64_t(sizeof(T));
   }
+  T* once_room(int64_t member) const { return spread_room(member) + room_bytes(spread) / int64_t(sizeof(T)); }
   static int64_t room_bytes(int64_t elements) { return round_up(elements * int64_t(sizeof(T)), 64); }
 };
 

@@ -110,7 +110,8 @@ static void run_part(const Run<T>& run, Team& team, int64_t index, int64_t membe
   const Range entries = by_units ? part.entries : own_entries;
   const bool staged = stage_inputs(run, frame, n, entries, by_units ? index : 0, by_units ? members : 1);
   if (staged && by_units) team.barrier();
-  for (int16_t s = 0; s < program.stage_count; ++s) {
+  const int16_t stages = part.last ? run.last_stages : program.stage_count;
+  for (int16_t s = 0; s < stages; ++s) {
     const StageInfo& stage = program.stages[s];
     if (by_units && stage.barrier) team.barrier();
     if (stage.row != RowOperator::none) {
@@ -174,7 +175,7 @@ static void clear(const Run<T>& run, int64_t index, int64_t members) {
     }
   }
   for (int16_t w = 0; w < program.weight_count; ++w) {
-    if (!run.gradients[w]) continue;
+    if (!run.gradients[w] || run.is_made_at_once(w)) continue;
     const Range own = share(run.weight_elements(w), 16, index, members);
     __builtin_memset(run.gradients[w] + own.begin, 0, size_t(own.end - own.begin) * sizeof(T));
   }
@@ -288,6 +289,7 @@ int32_t run(const Program<T>& program, const Call& call) {
     if (!placing && !tables.allocate(arena.used)) return OUT_OF_MEMORY;
   }
   run.place_blocks();
+  run.last_stages = run.stages_of_last_step();
   Arena count;
   run.lay_out(count);
   if (!workspace.allocate(count.used)) return OUT_OF_MEMORY;

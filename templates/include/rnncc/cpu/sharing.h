@@ -49,18 +49,29 @@ struct StepCost {
 // win by a fifth, because barriers suffer most where other programs want the processor too.
 template <class T>
 static Sharing choose_sharing(const Run<T>& run) {
-  constexpr int64_t least_work = 1 << 16, barrier_work = 20000;
+  // To pack a matrix that is used once takes about as long as so many batch entries' products with it.
+  constexpr int64_t once_packing = 3;
+  constexpr int64_t least_work = 1 << 18, barrier_work = 20000;
   const StepCost<T> cost = {run};
   bool listed = false;
   for (int16_t p = 0; p < run.program.product_count; ++p) listed = listed || run.listed[p].listed;
+  const bool once =
+      run.call.steps == 1 && !run.call.starts && run.call.batch <= once_entries && !listed && run.program.product_count > 0;
   const int64_t threads = thread_count(), entries = run.mean_entries();
   if (threads <= 1 || cost.dense() * run.rows() + cost.listed(entries) * run.call.steps < least_work)
-    return {1, false, listed};
-  if (run.program.product_count == 0) return {threads, entries < threads, false};
+    return {1, false, listed, once};
+  if (run.program.product_count == 0) return {threads, entries < threads, false, false};
   const int64_t alone = cost.of(entries), by_entries = cost.of((entries + threads - 1) / threads);
   const int64_t by_units = alone / threads + barrier_work * run.program.stage_count;
-  if (alone <= by_entries && alone <= by_units) return {1, false, listed};
-  return {threads, by_units * 5 < by_entries * 4, listed};
+  if (once) {
+    // A thread that has entries of its own packs every matrix by itself. Units are divided in panels, of which there may
+    // be fewer than threads.
+    const int64_t widest = run.widest_stage(), panels = (widest + panel_columns<T> - 1) / panel_columns<T>;
+    const int64_t turns = (panels + threads - 1) / threads;
+    return {threads, panels >= threads && alone * turns / panels < by_entries + once_packing * cost.dense(), false, true};
+  }
+  if (alone <= by_entries && alone <= by_units) return {1, false, listed, false};
+  return {threads, by_units * 5 < by_entries * 4, listed, false};
 }
 
 }  // namespace RNNCC_ISA_NAMESPACE

@@ -6,17 +6,29 @@
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// Takes one part of a product for a tile's units, from the matrices as they lie.
+// Takes one part of a product for a tile's units, from the matrices as they lie. `room`: the thread's, for blocks.
 template <class T>
-static void multiply_direct(const Run<T>& run, const ProductInfo& product, const TileRange& range, int64_t operand,
-                            int64_t part, T* scratch, int64_t scratch_row, const T* a, int64_t a_row, int64_t entries) {
+static void multiply_in_place(const Run<T>& run, const ProductInfo& product, const Tiling& tiling,
+                              const TileRange& range, int64_t operand, int64_t part, T* scratch, int64_t scratch_row,
+                              const T* a, int64_t a_row, int64_t entries, T* room) {
   const int16_t* names = run.program.product_matrices + product.matrix;
   const ProductShape shape = product_shape(product, run.program.matrices[names[0]], run.dims);
   const int64_t units = range.end - range.begin;
+  const T* const none = nullptr;
   for (int16_t g = 0; g < product.count; ++g) {
-    const T* matrix = run.matrix_data(names[g], shape.row_length) + range.begin * shape.row_length + part * shape.depth;
-    gemm_direct(scratch + (product.first + g) * units, scratch_row, a + operand, a_row, entries, matrix,
-                shape.row_length, units, shape.depth, static_cast<const T*>(nullptr), product.accumulate || part > 0);
+    const T* matrix = run.matrix_data(names[g], shape.row_length) +
+                      tile_begin(shape, product.transposed, range, tiling, part);
+    T* c = scratch + (product.first + g) * units;
+    const bool accumulate = product.accumulate || part > 0;
+    if (product.transposed)
+      gemm_once<false>(c, scratch_row, a + operand, a_row, entries, matrix, shape.row_length, units, shape.depth, none,
+                       accumulate, room);
+    else if (entries <= direct_rows)
+      gemm_direct(c, scratch_row, a + operand, a_row, entries, matrix, shape.row_length, units, shape.depth, none,
+                  accumulate);
+    else
+      gemm_once<true>(c, scratch_row, a + operand, a_row, entries, matrix, shape.row_length, units, shape.depth, none,
+                      accumulate, room);
   }
 }
 
@@ -107,10 +119,11 @@ static void run_entries(const Run<T>& run, int16_t s, Frame<T>& frame, int64_t m
         const int64_t parts = run.dim(matrix.blocks) == 1 ? 1 : product.parts;
         const int64_t a_row = frame.row[product.operand];
         const T* a = frame.p[product.operand] + entry * a_row;
-        const bool direct = run.direct() && !product.transposed;
+        const bool in_place = !run.is_packed(product);
         for (int64_t part = 0; part < parts; ++part, ++pack) {
-          if (direct) {
-            multiply_direct(run, product, range, pack->operand, part, scratch, scratch_row, a, a_row, end - entry);
+          if (in_place) {
+            multiply_in_place(run, product, tiling, range, pack->operand, part, scratch, scratch_row, a, a_row,
+                              end - entry, run.once_room(member));
             continue;
           }
           gemm(scratch + product.first * units, scratch_row, a + pack->operand, a_row, pack->b, int64_t(0), end - entry,
