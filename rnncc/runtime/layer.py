@@ -227,7 +227,7 @@ class RecurrentLayer(RecurrentModule):
         if self.recompute or self.return_sequences_of or self.weight_dropout:
             return None
         first = self.batch_first
-        made = self._run_whole(input.transpose(0, 1) if first and input.dim() == 3 else input, hx)
+        made = self._run_whole(input.transpose(0, 1).contiguous() if first and input.dim() == 3 else input, hx)
         if made is None:
             return None
         output, *finals = made

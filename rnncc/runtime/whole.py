@@ -25,6 +25,7 @@ from .spec import CellSpec, SegmentSpec, Sizes
 from .tensors import is_batched
 
 _SEVERAL = (tuple, list)
+_DTYPES = (torch.float32, torch.float64)
 
 
 class Layout:
@@ -88,6 +89,7 @@ def run_whole(module: Any, layout: Layout, ops: WholeOps, x: Tensor, hx: Any) ->
     if (
         torch.compiler.is_compiling()
         or not x.is_cpu
+        or x.dtype not in _DTYPES
         or c._is_any_autocast_enabled()
         or c._are_functorch_transforms_active()
         or c._len_torch_dispatch_stack()

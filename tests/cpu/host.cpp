@@ -97,6 +97,11 @@ LISTS(double)
                        int64_t k, const T* bias, bool accumulate) {                                                        \
     gemm_direct(c, c_row, a, a_row, rows, w, ld, n, k, bias, accumulate);                                                  \
   }                                                                                                                        \
+  void gemm_once_##T(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t rows, const T* b, int64_t ld, int64_t n,      \
+                     int64_t k, const T* bias, bool accumulate, T* scratch, bool by_output) {                              \
+    by_output ? gemm_once<true>(c, c_row, a, a_row, rows, b, ld, n, k, bias, accumulate, scratch)                          \
+              : gemm_once<false>(c, c_row, a, a_row, rows, b, ld, n, k, bias, accumulate, scratch);                        \
+  }                                                                                                                        \
   int64_t gemm_tn_scratch_elements_##T(int64_t n) { return gemm_tn_scratch_elements<T>(n); }                               \
   void gemm_tn_##T(T* c, int64_t c_row, const T* a, int64_t a_row, const T* x, int64_t x_row, int64_t n, int64_t k,        \
                    int64_t row_begin, int64_t row_end, bool accumulate, T* scratch) {                                      \

@@ -102,6 +102,43 @@ def test_direct_and_packed_products_are_bitwise_equal(library: ctypes.CDLL, n: i
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 5, 70), (5, 64, 129), (16, 131, 513), (125, 17, 300)])
+@pytest.mark.parametrize("by_output", [False, True])
+def test_products_taken_once_have_the_bits_of_packed_ones(
+    library: ctypes.CDLL, shape: tuple[int, int, int], dtype: Floating, by_output: bool
+) -> None:
+    m, n, k = shape
+    a, weight, bias = _data(dtype, m, k), _data(dtype, n, k, seed=1), _data(dtype, n, seed=2)
+    packed, panels = _pack(library, weight), _call(library, "panel_count", a, n)
+    # B as it lies has columns after those that are read.
+    factor = np.full((n, k + 2) if by_output else (k, n + 2), np.nan, dtype)
+    factor[:, :-2] = weight if by_output else weight.T
+    scratch = np.full(1 << 15, np.nan, dtype)
+    for added, accumulate in ((None, False), (bias, False), (None, True)):
+        once, whole = _data(dtype, m, n + 3, seed=3), _data(dtype, m, n + 3, seed=3)
+        _call(
+            library,
+            "gemm_once",
+            a,
+            once,
+            n + 3,
+            a,
+            k,
+            m,
+            factor,
+            factor.shape[1],
+            n,
+            k,
+            added,
+            accumulate,
+            scratch,
+            by_output,
+        )
+        _call(library, "gemm", a, whole, n + 3, a, k, packed, n, k, 0, m, 0, panels, added, accumulate)
+        np.testing.assert_array_equal(once, whole)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 300, 70), (2, 64, 129), (23, 330, 300), (130, 95, 31)])
 def test_every_division_gives_the_same_bits(library: ctypes.CDLL, shape: tuple[int, int, int], dtype: Floating) -> None:
     m, n, k = shape

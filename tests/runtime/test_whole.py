@@ -1,0 +1,312 @@
+"""A call of one layer and direction, or of a single step, on the CPU is one op. Other calls go the long way, and both
+ways compute the same."""
+
+from __future__ import annotations
+
+import copy
+import io
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.multiprocessing as processes
+from torch import Tensor
+from torch.func import functional_call, stack_module_state, vmap
+from torch.nn.utils import parametrize
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import rnncc
+
+CELLS = [("lstm", "LSTM"), ("gru", "GRU"), ("nn_gru", "nn_GRU"), ("nn_rnn", "nn_RNN"), ("mingru", "minGRU")]
+
+# A state that does not begin at zero, and a constant.
+STARTED = """
+cell Started
+const k = 0.5
+state h = 0.25
+z = sigmoid(W@x + R@h[t-1] + b)
+h[t] = z*h[t-1] + k*(1 - z)*tanh(W@x + b)
+"""
+
+
+class LongWay(TorchDispatchMode):
+    """A call in any mode goes the long way."""
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return op(*args, **(kwargs or {}))
+
+
+def make(file: str, name: str, *arguments: Any, **options: Any) -> Any:
+    module = rnncc.compile(STARTED) if file == "started" else rnncc.load(file)
+    return getattr(module, name)(*arguments, **options)
+
+
+def called(run: Callable[[], object]) -> list[str]:
+    """The ops of packages that a call runs, by their last names."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        run()
+    return [str(event.name).split("::")[-1] for event in seen.events() if str(event.name).startswith("rnncc_")]
+
+
+def flat(result: Any) -> list[Tensor]:
+    if isinstance(result, Tensor):
+        return [result]
+    return [tensor for each in result for tensor in flat(each)]
+
+
+def states_of(module: Any, lead: tuple[int, ...], dtype: torch.dtype) -> Any:
+    sizes = module._sizes[0]
+    made = tuple(torch.randn(*lead, state.width(sizes), dtype=dtype) for state in module.spec.states)
+    return made if len(made) > 1 else made[0]
+
+
+def gradients(module: Any, x: Tensor, hx: Any, given: list[Tensor]) -> list[Tensor]:
+    values = flat(module(x, hx))
+    loss = sum((k + 1) * value.square().sum() for k, value in enumerate(values))
+    assert isinstance(loss, Tensor)
+    return [*values, *torch.autograd.grad(loss, given)]
+
+
+@pytest.mark.parametrize(("file", "name"), [*CELLS, ("started", "Started")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("steps", "batch", "hidden"), [(None, 1, 7), (None, 18, 70), (1, 300, 5), (1, 5, 130), (6, 3, 4)]
+)
+def test_both_ways_compute_the_same(
+    file: str, name: str, dtype: torch.dtype, steps: int | None, batch: int, hidden: int
+) -> None:
+    torch.manual_seed(0)
+    module = make(file, name if steps else f"{name}Cell", 5, hidden, dtype=dtype)
+    x = torch.randn(*([steps] if steps else []), batch, 5, dtype=dtype, requires_grad=True)
+    hx = states_of(module, (1, batch) if steps else (batch,), dtype)
+    for tensor in flat(hx):
+        tensor.requires_grad_()
+    for states in (hx, None):
+        given = [x, *module.parameters(), *(flat(hx) if states is not None else ())]
+        found = gradients(module, x, states, given)
+        with LongWay():
+            expected = gradients(module, x, states, given)
+        with torch.no_grad():
+            plain = flat(module(x, states))
+        count = len(plain)
+        assert all(map(torch.equal, found[:count], expected[:count])), "the forwards have the same bits"
+        assert all(map(torch.equal, plain, found[:count]))
+        bound = 1e-4 if dtype == torch.float32 else 1e-12
+        for one, other in zip(found[count:], expected[count:], strict=True):
+            assert (one - other).abs().max() <= bound * max(1.0, float(other.abs().max()))
+
+
+def test_a_plain_call_is_one_op() -> None:
+    x = torch.randn(4, 2, 3)
+    for file, name in CELLS:
+        layer, step = make(file, name, 3, 8), make(file, f"{name}Cell", 3, 8)
+        first = f"{file}_0_whole"
+        assert called(lambda: layer(x)) == called(lambda: step(x[0])) == [f"{first}_forward"]  # noqa: B023
+        output = layer(x)[0]
+        assert called(lambda: output.sum().backward()) == [f"{first}_backward"]  # noqa: B023
+    layer = make("lstm", "LSTM", 3, 8, batch_first=True)
+    assert called(lambda: layer(x)) == ["lstm_0_whole_forward"]
+
+
+@pytest.mark.parametrize("options", [
+    {"num_layers": 2}, {"bidirectional": True}, {"return_sequences_of": ("c",)}, {"recompute": True},
+    {"recurrent_gradient_clip": 0.1}, {"weight_dropout": 0.5}, {"state_dtype": torch.float32},
+])  # fmt: skip
+def test_what_the_op_does_not_know_goes_the_long_way(options: dict[str, Any]) -> None:
+    layer = make("lstm", "LSTM", 3, 8, **options)
+    assert not any("whole" in name for name in called(lambda: layer(torch.randn(4, 2, 3))))
+
+
+def test_an_option_that_is_set_later_counts() -> None:
+    layer, x = make("lstm", "LSTM", 3, 8), 100 * torch.randn(4, 2, 3)
+    first = torch.autograd.grad(layer(x)[0].sum(), layer.weight_hh_l0)[0]
+    layer.recurrent_gradient_clip = 0.0
+    assert not torch.equal(torch.autograd.grad(layer(x)[0].sum(), layer.weight_hh_l0)[0], first)
+    layer.recurrent_gradient_clip = -1.0
+    with pytest.raises(ValueError, match="recurrent_gradient_clip"):
+        layer(x)
+    started = make("started", "Started", 3, 8)
+    before = started(x)[0]
+    started.constants["k"] = 0.0
+    assert not torch.equal(started(x)[0], before)
+
+
+def test_tensors_of_other_kinds_go_the_long_way() -> None:
+    layer, x = make("lstm", "LSTM", 3, 8), torch.randn(4, 2, 3)
+    expected = layer(x)[0]
+
+    def whole(run: Callable[[], object]) -> bool:
+        return called(run) == ["lstm_0_whole_forward"]
+
+    wide = torch.randn(4, 2, 6)
+    wide[..., ::2] = x
+    assert torch.equal(layer(wide[..., ::2])[0], expected) and not whole(lambda: layer(wide[..., ::2]))
+    turned = x.transpose(0, 1).contiguous().transpose(0, 1)
+    assert torch.equal(layer(turned)[0], expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not whole(lambda: layer(x))
+        assert layer(x)[0].dtype == torch.bfloat16
+    half = copy.deepcopy(layer).bfloat16()
+    assert not whole(lambda: half(x.bfloat16())) and half(x.bfloat16())[0].dtype == torch.bfloat16
+    meta = copy.deepcopy(layer).to("meta")
+    assert meta(x.to("meta"))[0].is_meta
+    with pytest.raises(RuntimeError, match="not at the same device"):
+        meta(x)
+    with pytest.raises(RuntimeError, match="not at the same device"):
+        layer(x, (torch.zeros(1, 2, 8, device="meta"), torch.zeros(1, 2, 8)))
+    assert layer(torch.randn(0, 2, 3))[0].shape == (0, 2, 8)
+    assert layer(torch.randn(4, 3))[0].shape == (4, 8)
+    with pytest.raises(RuntimeError, match=r"input\.size"):
+        layer(torch.randn(4, 2, 5))
+    with pytest.raises(RuntimeError, match="Expected hidden"):
+        layer(x, (torch.zeros(1, 3, 8), torch.zeros(1, 2, 8)))
+    with pytest.raises(TypeError, match="hx must be"):
+        layer(x, torch.zeros(1, 2, 8))
+    freed = torch.randn(4, 2, 3)
+    freed.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match=r"freed"):
+        layer(freed)
+
+
+@pytest.mark.parametrize(("file", "name"), [*CELLS, ("started", "Started")])
+@pytest.mark.parametrize("single", [False, True])
+def test_derivatives_of_both_orders(file: str, name: str, single: bool) -> None:
+    torch.manual_seed(1)
+    module = make(file, f"{name}Cell" if single else name, 2, 3, dtype=torch.float64)
+    x = torch.randn(*([] if single else [3]), 2, 2, dtype=torch.float64, requires_grad=True)
+    hx = states_of(module, (2,) if single else (1, 2), torch.float64)
+    states = flat(hx)
+    for state in states:
+        state.requires_grad_()
+    own = list(module.parameters())
+
+    def plain(x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        return tuple(flat(module(x, states if len(states) > 1 else states[0])))
+
+    assert torch.autograd.gradcheck(plain, (x, *states))
+    assert torch.autograd.gradgradcheck(plain, (x, *states))
+    first = torch.autograd.grad(sum(v.square().sum() for v in plain(x, *states)), own, create_graph=True)
+    second = torch.autograd.grad(sum(d.square().sum() for d in first), own)
+    with LongWay():
+        longer = torch.autograd.grad(sum(v.square().sum() for v in plain(x, *states)), own, create_graph=True)
+        expected = torch.autograd.grad(sum(d.square().sum() for d in longer), own)
+    assert all(torch.allclose(*pair, rtol=1e-9, atol=1e-11) for pair in zip(second, expected, strict=True))
+
+
+def test_batched_gradients() -> None:
+    layer, x = make("lstm", "LSTM", 2, 3), torch.randn(2, 1, 2)
+    found = torch.autograd.functional.jacobian(lambda x: layer(x)[0], x, vectorize=True)  # type: ignore[no-untyped-call]
+    expected = torch.autograd.functional.jacobian(lambda x: layer(x)[0], x)  # type: ignore[no-untyped-call]
+    assert torch.allclose(found, expected, atol=1e-6)
+
+
+def test_final_states_may_be_written_into_and_the_output_is_watched() -> None:
+    layer, x = make("lstm", "LSTM", 3, 4), torch.randn(3, 2, 3)
+    output, (h, c) = layer(x)
+    h.mul_(0)
+    c.detach_()
+    output.sum().backward()
+    output, _ = layer(x)
+    doubled = output.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        doubled.sum().backward()
+
+
+def test_copies_and_pickles() -> None:
+    layer, x = make("lstm", "LSTM", 3, 4), torch.randn(3, 2, 3)
+    expected = layer(x)[0]
+    assert torch.equal(copy.deepcopy(layer)(x)[0], expected)
+    file = io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    assert torch.equal(torch.load(file, weights_only=False)(x)[0], expected)
+
+
+def test_threads() -> None:
+    layers = [make("lstm", "LSTM", 3, size) for size in range(4, 20)]
+    x = torch.randn(3, 2, 3)
+    expected = [layer(x)[0] for layer in map(copy.deepcopy, layers)]
+    found: dict[int, Tensor] = {}
+
+    def run(place: int) -> None:
+        with torch.no_grad():
+            found[place] = layers[place](x)[0]
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(layers))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(found[place], value) for place, value in enumerate(expected))
+
+
+def double_weight(parameter: Tensor) -> None:
+    with torch.no_grad():
+        parameter.mul_(2)
+
+
+def writers() -> dict[str, Callable[[Any], None]]:
+    def data(module: Any) -> None:
+        module.weight_hh_l0.data.mul_(2)
+
+    def optimiser(module: Any) -> None:
+        module.weight_hh_l0.grad = -module.weight_hh_l0.detach().clone()
+        torch.optim.SGD([module.weight_hh_l0], 1.0).step()
+
+    def state_dict(module: Any) -> None:
+        module.load_state_dict(module.state_dict() | {"weight_hh_l0": 2 * module.weight_hh_l0.detach()})
+
+    def process(module: Any) -> None:
+        module.weight_hh_l0.data.share_memory_()
+        module(torch.randn(1, 2, 3))
+        other = processes.get_context("spawn").Process(target=double_weight, args=(module.weight_hh_l0.data,))
+        other.start()
+        other.join()
+
+    def swap(module: Any) -> None:
+        torch.utils.swap_tensors(module.weight_hh_l0, torch.nn.Parameter(2 * module.weight_hh_l0.detach()))
+
+    def parametrization(module: Any) -> None:
+        class Double(torch.nn.Module):
+            def forward(self, weight: Tensor) -> Tensor:
+                return 2 * weight
+
+        parametrize.register_parametrization(module, "weight_hh_l0", Double())
+
+    return {
+        "data": data,
+        "new data": lambda module: setattr(module.weight_hh_l0, "data", 2 * module.weight_hh_l0.data),
+        "optimiser": optimiser, "state_dict": state_dict, "another process": process, "swap_tensors": swap,
+        "parametrization": parametrization,
+        "another parameter": lambda module: setattr(
+            module, "weight_hh_l0", torch.nn.Parameter(2 * module.weight_hh_l0.detach())
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("how", list(writers()))
+def test_new_weights_count_at_the_next_call(how: str) -> None:
+    """However they are written: nothing of them is kept between calls."""
+    layer = make("lstm", "LSTM", 3, 40)
+    x, hx = torch.randn(1, 2, 3), (torch.randn(1, 2, 40), torch.randn(1, 2, 40))
+    doubled = copy.deepcopy(layer)
+    double_weight(doubled.weight_hh_l0)
+    with torch.no_grad():
+        before, expected = layer(x, hx)[0], doubled(x, hx)[0]
+        assert not torch.equal(before, expected)
+        writers()[how](layer)
+        assert torch.equal(layer(x, hx)[0], expected)
+
+
+def test_functional_parameters_count() -> None:
+    layers = [make("lstm", "LSTM", 3, 4) for _ in range(2)]
+    x = torch.randn(1, 2, 3)
+    expected = [layer(x)[0] for layer in layers]
+    own = dict(layers[1].named_parameters())
+    assert torch.equal(functional_call(layers[0], own, (x,))[0], expected[1])
+    stacked, buffers = stack_module_state(layers)
+    found = vmap(lambda each: functional_call(layers[0], (each, buffers), (x,))[0])(stacked)
+    assert torch.allclose(found, torch.stack(expected), atol=1e-6)
+    assert torch.equal(layers[0](x)[0], expected[0])
