@@ -3,10 +3,10 @@
     python benchmarks/latency.py [--device cuda] [--modes eager,compiled,graph] [--only WORDS] [--shard I/N]
                                  [--threads N] [--seconds S] [--minutes M] [--out FILE] [--merge FILE …] [--show FILE]
 
-A row is a cell (lstm, gru, rnn), a single step (`cell`) or a layer of T steps, a batch and a hidden size, which is the
-input's size too, in float32. `infer` runs in inference_mode. `train` is forward and the backward of the output's sum, to
-parameters. The two are called in turn; times are medians, and the ratio is the median of the ratios round by round. On a
-GPU a call is waited for: what counts is the time from the call to its result. TF32 is off for both.
+A row is a cell (lstm, gru, rnn), a single step (`cell`) or a layer of T steps, a batch and a hidden size, which is
+the input's size too, in float32. `infer` runs in inference_mode. `train` is forward and the backward of the output's
+sum, to parameters. The two are called in turn; times are medians, and the ratio is the median of the ratios round by
+round. On a GPU a call is waited for: what counts is the time from the call to its result. TF32 is off for both.
 
 `compiled` is torch.compile of the module (`dynamic=True`) and needs a C++ compiler. `graph` replays a CUDA graph of the
 call. torch.compile leaves torch.nn's own layers out, so a compiled nn.LSTM runs as it is.
@@ -23,7 +23,7 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -38,7 +38,7 @@ import rnncc
 OUT = Path(__file__).parent / "results" / "latency.json"
 STEPS, BATCHES, SIZES = (None, 1, 4, 16, 64), (1, 16, 256), (64, 256, 1024)
 # Our file and class, torch.nn's layer and single step.
-CELLS: dict[str, tuple[str, str, type[nn.RNNBase], type[nn.RNNCellBase]]] = {
+CELLS: dict[str, tuple[str, str, Callable[..., nn.Module], Callable[..., nn.Module]]] = {
     "lstm": ("lstm", "LSTM", nn.LSTM, nn.LSTMCell),
     "gru": ("nn_gru", "nn_GRU", nn.GRU, nn.GRUCell),
     "rnn": ("nn_rnn", "nn_RNN", nn.RNN, nn.RNNCell),
@@ -106,8 +106,7 @@ def modules(case: Case, device: str) -> dict[str, nn.Module]:
 
 def runner(case: Case, module: nn.Module, device: str) -> Function:
     """The call that is timed; on a GPU, until its result is there."""
-    if case.mode == "compiled":
-        module = torch.compile(module, dynamic=True)
+    run: Callable[..., Any] = torch.compile(module, dynamic=True) if case.mode == "compiled" else module
     lead = () if case.steps is None else (case.steps,)
     x = torch.randn(*lead, case.batch, case.size, device=device)
     state = torch.zeros(*(() if case.steps is None else (1,)), case.batch, case.size, device=device)
@@ -115,7 +114,7 @@ def runner(case: Case, module: nn.Module, device: str) -> Function:
     parameters = list(module.parameters())
 
     def output() -> Tensor:
-        made = module(x, hx)
+        made = run(x, hx)
         return made[0] if isinstance(made, tuple) else made  # type: ignore[no-any-return]
 
     def train() -> None:
@@ -140,7 +139,7 @@ def runner(case: Case, module: nn.Module, device: str) -> Function:
 
 def captured(call: Function) -> Function:
     """The call as a CUDA graph."""
-    aside = torch.cuda.Stream()
+    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(aside):
         for _ in range(3):
             call()
@@ -214,7 +213,8 @@ def main() -> None:
     if arguments.show or arguments.merge:
         print(describe(json.loads((arguments.show or arguments.out).read_text())["results"]))
         return
-    modes = [mode for mode in ("eager", "compiled", "graph") if mode in arguments.modes.split(",")]
+    every: tuple[Mode, ...] = ("eager", "compiled", "graph")
+    modes = [mode for mode in every if mode in arguments.modes.split(",")]
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("there is no CUDA device")
     if "graph" in modes and arguments.device != "cuda":

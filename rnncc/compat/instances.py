@@ -61,7 +61,7 @@ class Instance:
             return super().__reduce_ex__(protocol)
         layer_class, kind = parts
         again, arguments = layer_class._origin
-        return revive, (again, (*arguments, layer_class.__name__), kind), self.__dict__
+        return revive, (again, (*arguments, layer_class.__name__), kind), self.__getstate__()
 
 
 # The made classes, by rnncc's class and torch.nn's (or the one derived from torch.nn's).

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from . import function, fused, package
 from .choice import choose_kernels, kernels_of_call
+from .frozen import Freezable
 from .inputs import cast_state
 from .kernels import Kernels
 from .parameters import gate_view, initialise, members_of, ordered, rescale, shape_of
@@ -31,7 +32,7 @@ from .sparsify import sparsify
 from .spec import CellSpec, ParameterSpec, Sizes
 from .state_dicts import StateDicts
 from .tensors import autocast_dtype
-from .whole import Layout, run_whole
+from .whole import Layout, layout_of, run_whole
 
 
 def document_delays(cell: CellSpec, when: str) -> list[str]:
@@ -67,7 +68,7 @@ class Options:
     recurrent_dropout: float | None
 
 
-class RecurrentModule(StateDicts, Regularised):
+class RecurrentModule(Freezable, StateDicts, Regularised):
     """Holds the parameters `<attribute><suffix>` of a cell. A layer has a set for each layer and direction: `_l0`,
     `_l0_reverse`. A single step has one, whose suffix is ""."""
 
@@ -86,8 +87,9 @@ class RecurrentModule(StateDicts, Regularised):
     # Options of layers; a single step has none of them.
     bidirectional: bool = False
     recompute: bool | None = None
-    # What the op of a whole layer is told of this one; None where there is no such op.
-    _whole: Layout | None = None
+    # Inputs of layers have steps; those of a single step have not.
+    _has_time: ClassVar[bool] = True
+
     # Shapes by attribute, an entry for each layer and direction.
     _shapes: list[dict[str, tuple[int, ...]]]
 
@@ -165,9 +167,12 @@ class RecurrentModule(StateDicts, Regularised):
         self._make_masks(sizes, suffix)
         self._shapes.append({parameter.attribute: shape_of(parameter, sizes) for parameter in self.spec.parameters})
 
-    def _shapes_of_own(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the first layer's parameters that there are."""
-        return {p.attribute: self._shapes[0][p.attribute] for p in self.spec.parameters if self.bias or not p.is_bias}
+    def _layout(self) -> Layout | None:
+        """What the op of a whole layer is told of this module; None where it has several layers or directions."""
+        if len(self._sizes) != 1:
+            return None
+        shapes = {p.attribute: self._shapes[0][p.attribute] for p in self.spec.parameters if self.bias or not p.is_bias}
+        return layout_of(self.spec, self._sizes[0], shapes, self._suffixes[0], time=self._has_time)
 
     def _run_whole(self, x: Tensor, hx: Any) -> Sequence[Tensor] | None:
         """A call of one layer and direction, or of a single step, by one op; None where it must go the long way."""
@@ -176,6 +181,11 @@ class RecurrentModule(StateDicts, Regularised):
             return None
         kernels, _ = package.kernels()
         return None if kernels is None else run_whole(self, layout, kernels.whole[layout.segment], x, hx)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        # A copy has parameters of its own, and may be of another class.
+        self._whole, self._frozen = self._layout(), None
 
     def reset_parameters(self) -> None:
         """Give every parameter and buffer a new initial value."""
@@ -344,11 +354,14 @@ class RecurrentModule(StateDicts, Regularised):
         if origin is None:
             return super().__reduce_ex__(protocol)
         again, arguments = origin
-        return again, (*arguments, type(self).__name__), self.__dict__
+        return again, (*arguments, type(self).__name__), self.__getstate__()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_whole", "_frozen")}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RecurrentModule:
         """A copy of the same class, without going through its text again."""
         made = type(self).__new__(type(self))
         memo[id(self)] = made
-        made.__setstate__(copy.deepcopy(self.__dict__, memo))  # type: ignore[no-untyped-call]
+        made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return made

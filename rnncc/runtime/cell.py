@@ -14,11 +14,12 @@ from .inputs import StatesLike, read_form, read_inputs, read_states
 from .regularisation import Zoneout
 from .spec import CellSpec
 from .stand_ins import call_stand_in
-from .whole import layout_of
 
 
 class RecurrentCell(RecurrentModule):
     """See `document`; the generated subclasses differ by `spec` alone."""
+
+    _has_time = False
 
     # One build with recurrent dropout serves layers and single steps.
     _no_dropout = None
@@ -73,7 +74,7 @@ class RecurrentCell(RecurrentModule):
             constants_and_dims,
         )
         self._make_parameters(self._sizes_for(input_size), "", {"device": device, "dtype": dtype})
-        self._whole = layout_of(self.spec, self._sizes[0], self._shapes_of_own(), "", time=False)
+        self._whole = self._layout()
         self.reset_parameters()
 
     def forward(self, input: Tensor, hx: StatesLike = None, **extra: Tensor) -> Any:

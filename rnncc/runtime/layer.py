@@ -20,7 +20,6 @@ from .rows import beside
 from .sizes import check_flags, check_int, check_probability, check_size
 from .spec import CellSpec, InputSpec, StateSpec
 from .stand_ins import call_stand_in
-from .whole import layout_of
 
 
 class _Marks(NamedTuple):
@@ -171,8 +170,7 @@ class RecurrentLayer(RecurrentModule):
             widths = [item.width(sizes) for sizes in self._sizes]
             if len(set(widths)) > 1:
                 raise ValueError(f"{what} would have different widths in different layers: {widths}")
-        if len(self._sizes) == 1:
-            self._whole = layout_of(self.spec, self._sizes[0], self._shapes_of_own(), self._suffixes[0], time=True)
+        self._whole = self._layout()
         self.reset_parameters()
 
     def _set_projection(self, proj_size: int) -> None:
@@ -204,7 +202,12 @@ class RecurrentLayer(RecurrentModule):
             found = call_stand_in(self, input, hx, marks._asdict() | extra, batch_first=self.batch_first)
             if found is not None:
                 return found[0]
-        elif marks == _NO_MARKS and not extra and (made := self._run_plain(input, hx)) is not None:
+        elif (
+            type(input) is Tensor
+            and marks == _NO_MARKS
+            and not extra
+            and (made := self._run_plain(input, hx)) is not None
+        ):
             return made
         self._look_at_masks()
         given = self._read(input, hx, marks, extra)

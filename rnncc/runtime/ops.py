@@ -33,8 +33,7 @@ def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architec
     Raises RuntimeError, OSError."""
     segments = [(cell, segment) for cell in cells for segment in cell.segments]
     # The schemas stand in templates/include/rnncc/torch/schema.h.
-    binary = ctypes.CDLL(str(path))
-    opened = binary.rnncc_register
+    opened = ctypes.CDLL(str(path)).rnncc_register
     opened.restype = ctypes.c_char_p
     if (problem := opened()) is not None:
         raise RuntimeError(f"torch refused an op: {problem.decode()}")
@@ -51,7 +50,7 @@ def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architec
     ops = {segment.name: getattr(space, f"{segment.name}_forward") for _, segment in segments}
     ops["linear"] = space.linear
     wholes = [(cell, segment) for cell, segment in segments if segment.whole is not None]
-    whole = {segment.name: WholeOps(library, binary, namespace, cell, segment) for cell, segment in wholes}
+    whole = {segment.name: WholeOps(library, namespace, cell, segment) for cell, segment in wholes}
     if hasattr(space, "permute_rows"):
         calls["permute_rows"] = make_permute_rows(library, namespace)
         ops["permute_rows"] = space.permute_rows

@@ -204,8 +204,8 @@ class BiasSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProductSpec:
-    """What makes the streams of a cell's only loop, side by side: x weightᵀ and biases. `reads_streams`: the backward of
-    the loop reads them."""
+    """What makes the streams of a cell's only loop, side by side: x weightᵀ and biases. `reads_streams`: the loop's
+    backward reads them."""
 
     weight: str
     reads_streams: bool

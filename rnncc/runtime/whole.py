@@ -9,8 +9,7 @@ modes, with tensors of other kinds, dtypes or devices, and with arguments that t
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,19 +19,31 @@ from torch.nn import Parameter
 
 from .call import LoopCall
 from .loop import run_eagerly
+from .parameters import blocks_of
 from .registration import spread
 from .spec import CellSpec, SegmentSpec, Sizes
 from .tensors import is_batched
 
 _SEVERAL = (tuple, list)
-_DTYPES = (torch.float32, torch.float64)
+WHOLE_DTYPES = (torch.float32, torch.float64)
 
 
 class Layout:
     """What the op knows of a layer. `names`: its parameters as the module has them; `attributes`: as the cell has
     them. The first is the one that is multiplied by the input."""
 
-    __slots__ = ("attributes", "constants", "initials", "names", "number", "segment", "states", "time", "values")
+    __slots__ = (
+        "attributes",
+        "constants",
+        "initials",
+        "members",
+        "names",
+        "number",
+        "segment",
+        "states",
+        "time",
+        "values",
+    )
 
     def __init__(
         self, cell: CellSpec, sizes: Sizes, shapes: Mapping[str, tuple[int, ...]], suffix: str, time: bool
@@ -52,6 +63,9 @@ class Layout:
         self.segment, self.time, self.states = segment.name, int(time), len(segment.states)
         self.attributes, self.names = tuple(attributes), tuple(attribute + suffix for attribute in attributes)
         self.initials, self.constants = [float(state.initial or 0) for state in segment.states], segment.constants
+        # Of the weight that is multiplied by the input, and of each that the loop reads: whether it can be packed, and
+        # then of how many members of the same width.
+        self.members = [(0, 1), *((i, _members(cell, attributes[i], sizes)) for i in weights)]
         # whole_op.h says what these are.
         self.values = [sizes["num_heads"], int(time), output, int(product.reads_streams), len(in_order), *in_order]
         self.values += [len(attributes), *(n for attribute in attributes for n in (*shapes[attribute], -1)[:2])]
@@ -59,13 +73,13 @@ class Layout:
         # The layout's number in this process, once it is known.
         self.number: int | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__ if name != "number"}
 
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.number = None
-        for name, value in state.items():
-            setattr(self, name, value)
+def _members(cell: CellSpec, attribute: str, sizes: Sizes) -> int:
+    """Of how many members a loop's weight is packed; 0 where it is not."""
+    (parameter,) = (each for each in cell.parameters if each.attribute == attribute)
+    widths = {member.width(sizes) for member in parameter.members}
+    is_whole = parameter.columns is not None and blocks_of(parameter, sizes) == 1 and len(widths) == 1
+    return len(parameter.members) if is_whole else 0
 
 
 def layout_of(
@@ -89,7 +103,7 @@ def run_whole(module: Any, layout: Layout, ops: WholeOps, x: Tensor, hx: Any) ->
     if (
         torch.compiler.is_compiling()
         or not x.is_cpu
-        or x.dtype not in _DTYPES
+        or x.dtype not in WHOLE_DTYPES
         or c._is_any_autocast_enabled()
         or c._are_functorch_transforms_active()
         or c._len_torch_dispatch_stack()
@@ -115,7 +129,7 @@ def run_whole(module: Any, layout: Layout, ops: WholeOps, x: Tensor, hx: Any) ->
         tensors += states
     number = layout.number
     if number is None:
-        number = layout.number = ops.number(layout)
+        number = layout.number = ops.number(torch.empty(0, device="cpu"), layout.values, layout.initials)
     if number < 0:
         return None
     constants = [float(module.constants[name]) for name in layout.constants] if layout.constants else ()
@@ -123,39 +137,40 @@ def run_whole(module: Any, layout: Layout, ops: WholeOps, x: Tensor, hx: Any) ->
         for tensor in tensors:
             if tensor.requires_grad:
                 return ops.record((layout, constants), *tensors)  # type: ignore[no-any-return]
-    made: Sequence[Tensor] = ops.forward(tensors, number, constants, False)
+    frozen = module._frozen
+    packed = () if frozen is None else frozen.packed(tensors)
+    made: Sequence[Tensor] = ops.forward(tensors, packed, number, constants, False)
     return made or None
 
 
 class WholeOps:
-    """The two ops of a segment, and their autograd: `record((layout, constants), *tensors)` returns as `run_whole` does,
+    """The ops of a segment, and their autograd: `record((layout, constants), *tensors)` returns as `run_whole` does,
     and is one node."""
 
     def __init__(
-        self, library: torch.library.Library | None, binary: Any, namespace: str, cell: CellSpec, segment: SegmentSpec
+        self, library: torch.library.Library | None, namespace: str, cell: CellSpec, segment: SegmentSpec
     ) -> None:
         space, name = getattr(torch.ops, namespace), f"{segment.name}_whole"
         self.forward = getattr(space, f"{name}_forward").default
         self.record = _recorded(self.forward, getattr(space, f"{name}_backward").default, cell, segment)
-        self._number = getattr(binary, f"{name}_layout")
-        self._number.restype = ctypes.c_int64
+        self.pack = space.pack.default
+        # The number of a layout in this process, -1 where there are too many.
+        self.number = getattr(space, f"{name}_layout").default
         if library is not None:
+            implement: Callable[..., None] = library.impl
             # Calls are recorded here, so the dispatcher has nothing to do for autograd.
             for direction in ("forward", "backward"):
-                library.impl(f"{name}_{direction}", torch.library.fallthrough_kernel, "Autograd")
+                implement(f"{name}_{direction}", torch.library.fallthrough_kernel, "Autograd")
             # What is dense on the CPU has a kernel of its own.
-            library.impl(f"{name}_forward", _decline, "CompositeExplicitAutograd")
+            implement(f"{name}_forward", _decline, "CompositeExplicitAutograd")
+            implement(f"{name}_forward", _decline, "NestedTensorCPU")
             # Compiled autograd traces the backward of a call that ran eagerly.
             torch.library.register_fake(f"{namespace}::{name}_backward", _fake_backward, lib=library)
 
-    def number(self, layout: Layout) -> int:
-        """The number of a layout, -1 where there are too many."""
-        values, initials = layout.values, layout.initials
-        array, start = (ctypes.c_int64 * len(values))(*values), (ctypes.c_double * len(initials))(*initials)
-        return int(self._number(array, ctypes.c_int64(len(values)), start))
 
-
-def _decline(tensors: Sequence[Tensor], layout: int, constants: Sequence[float], training: bool) -> list[Tensor]:
+def _decline(
+    tensors: Sequence[Tensor], packed: Sequence[Tensor], layout: int, constants: Sequence[float], training: bool
+) -> list[Tensor]:
     """The forward of tensors elsewhere or of other kinds."""
     return []
 
@@ -173,7 +188,7 @@ def _recorded(forward_op: Any, backward_op: Any, cell: CellSpec, segment: Segmen
         @staticmethod
         def forward(ctx: Any, about: tuple[Layout, Sequence[float]], *tensors: Tensor) -> Any:
             layout, constants = about
-            made = forward_op(tensors, layout.number, constants, True)
+            made = forward_op(tensors, (), layout.number, constants, True)
             if not made:
                 return None
             kept = made.pop()
@@ -258,7 +273,7 @@ def _run_eagerly(
         starts = zip(segment.states, layout.initials, strict=True)
         states = [x.new_full((x.shape[1], state.width(sizes)), initial) for state, initial in starts]
     call = LoopCall(
-        list(stream.split([each.width(sizes) for each in segment.streams], -1)),
+        list(torch.split(stream, [each.width(sizes) for each in segment.streams], -1)),
         [held[weight.attribute] for weight in segment.plain.weights], states, None, 0, None, None, None, constants,
         cell.sizes_in_order(sizes), heads, [0], [output] if layout.time else [],
     )  # fmt: skip

@@ -73,6 +73,7 @@ def test_only_states_last_until_the_backward(
     file: str, name: str, dtype: torch.dtype, spared: int, masked: bool
 ) -> None:
     plain, again = pair(file, name)
+    plain._whole = None  # the op of a whole layer does not keep the streams
     segment = plain.spec.segments[0]
     x = torch.randn(T, B, IN, dtype=dtype)
     less = bytes_kept(plain.to(dtype), x, **(MASKS if masked else {})) - bytes_kept(

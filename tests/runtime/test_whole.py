@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import io
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ import torch.multiprocessing as processes
 from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.utils import parametrize
+from torch.utils import swap_tensors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rnncc
@@ -33,6 +34,9 @@ h[t] = z*h[t-1] + k*(1 - z)*tanh(W@x + b)
 
 class LongWay(TorchDispatchMode):
     """A call in any mode goes the long way."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return op(*args, **(kwargs or {}))
@@ -54,6 +58,10 @@ def flat(result: Any) -> list[Tensor]:
     if isinstance(result, Tensor):
         return [result]
     return [tensor for each in result for tensor in flat(each)]
+
+
+def squares(values: Sequence[Tensor]) -> Tensor:
+    return torch.stack([value.square().sum() for value in values]).sum()
 
 
 def states_of(module: Any, lead: tuple[int, ...], dtype: torch.dtype) -> Any:
@@ -102,11 +110,13 @@ def test_a_plain_call_is_one_op() -> None:
     x = torch.randn(4, 2, 3)
     for file, name in CELLS:
         layer, step = make(file, name, 3, 8), make(file, f"{name}Cell", 3, 8)
+        layer(x), step(x[0])  # the first call asks for the number of the layer's layout
         first = f"{file}_0_whole"
         assert called(lambda: layer(x)) == called(lambda: step(x[0])) == [f"{first}_forward"]  # noqa: B023
         output = layer(x)[0]
         assert called(lambda: output.sum().backward()) == [f"{first}_backward"]  # noqa: B023
     layer = make("lstm", "LSTM", 3, 8, batch_first=True)
+    layer(x)
     assert called(lambda: layer(x)) == ["lstm_0_whole_forward"]
 
 
@@ -187,12 +197,15 @@ def test_derivatives_of_both_orders(file: str, name: str, single: bool) -> None:
 
     assert torch.autograd.gradcheck(plain, (x, *states))
     assert torch.autograd.gradgradcheck(plain, (x, *states))
-    first = torch.autograd.grad(sum(v.square().sum() for v in plain(x, *states)), own, create_graph=True)
-    second = torch.autograd.grad(sum(d.square().sum() for d in first), own)
+
+    def second() -> tuple[Tensor, ...]:
+        first = torch.autograd.grad(squares(plain(x, *states)), own, create_graph=True)
+        return torch.autograd.grad(squares(first), own)
+
+    found = second()
     with LongWay():
-        longer = torch.autograd.grad(sum(v.square().sum() for v in plain(x, *states)), own, create_graph=True)
-        expected = torch.autograd.grad(sum(d.square().sum() for d in longer), own)
-    assert all(torch.allclose(*pair, rtol=1e-9, atol=1e-11) for pair in zip(second, expected, strict=True))
+        expected = second()
+    assert all(torch.allclose(*pair, rtol=1e-9, atol=1e-11) for pair in zip(found, expected, strict=True))
 
 
 def test_batched_gradients() -> None:
@@ -265,8 +278,9 @@ def writers() -> dict[str, Callable[[Any], None]]:
         other.start()
         other.join()
 
-    def swap(module: Any) -> None:
-        torch.utils.swap_tensors(module.weight_hh_l0, torch.nn.Parameter(2 * module.weight_hh_l0.detach()))
+    def swapped(module: Any) -> None:
+        swap: Callable[..., None] = swap_tensors
+        swap(module.weight_hh_l0, torch.nn.Parameter(2 * module.weight_hh_l0.detach()))
 
     def parametrization(module: Any) -> None:
         class Double(torch.nn.Module):
@@ -278,7 +292,7 @@ def writers() -> dict[str, Callable[[Any], None]]:
     return {
         "data": data,
         "new data": lambda module: setattr(module.weight_hh_l0, "data", 2 * module.weight_hh_l0.data),
-        "optimiser": optimiser, "state_dict": state_dict, "another process": process, "swap_tensors": swap,
+        "optimiser": optimiser, "state_dict": state_dict, "another process": process, "swap_tensors": swapped,
         "parametrization": parametrization,
         "another parameter": lambda module: setattr(
             module, "weight_hh_l0", torch.nn.Parameter(2 * module.weight_hh_l0.detach())
@@ -310,3 +324,70 @@ def test_functional_parameters_count() -> None:
     found = vmap(lambda each: functional_call(layers[0], (each, buffers), (x,))[0])(stacked)
     assert torch.allclose(found, torch.stack(expected), atol=1e-6)
     assert torch.equal(layers[0](x)[0], expected[0])
+
+
+def frozen(layer: Any) -> bool:
+    return layer._frozen is not None
+
+
+@pytest.mark.parametrize(("file", "name"), [*CELLS, ("started", "Started")])
+@pytest.mark.parametrize(("steps", "batch", "hidden"), [(None, 1, 7), (None, 18, 70), (1, 5, 130), (9, 3, 64)])
+def test_frozen_layers_compute_the_same(file: str, name: str, steps: int | None, batch: int, hidden: int) -> None:
+    for dtype in (torch.float32, torch.float64):
+        module = make(file, name if steps else f"{name}Cell", 5, hidden, dtype=dtype).eval()
+        x = torch.randn(*([steps] if steps else []), batch, 5, dtype=dtype)
+        with torch.no_grad():
+            expected = flat(module(x))
+            assert frozen(module.freeze())
+            assert all(map(torch.equal, flat(module(x)), expected))
+        assert all(map(torch.equal, flat(module(x)), expected)), "calls with gradients read the parameters"
+
+
+def test_a_frozen_layer_reads_its_packed_weights() -> None:
+    """What goes past the version counters is not seen, as the documents say, until freeze is called again."""
+    layer, x = make("lstm", "LSTM", 3, 64).eval().freeze(), torch.randn(1, 2, 3)
+    with torch.no_grad():
+        before = layer(x)[0]
+        layer.weight_ih_l0.data.mul_(2)
+        assert torch.equal(layer(x)[0], before)
+        after = layer.unfreeze()(x)[0]
+        assert not torch.equal(after, before)
+        assert torch.equal(layer.freeze()(x)[0], after)
+
+
+@pytest.mark.parametrize("how", ["optimiser", "state_dict", "swap_tensors", "parametrization", "another parameter",
+                                 "in place", "in inference_mode", "new data"])  # fmt: skip
+def test_changes_that_a_frozen_layer_sees(how: str) -> None:
+    def inference(module: Any) -> None:
+        with torch.inference_mode():
+            module.weight_hh_l0.mul_(2)
+
+    ways = writers() | {"in place": lambda module: double_weight(module.weight_hh_l0), "in inference_mode": inference}
+    layer, x = make("lstm", "LSTM", 3, 64).eval(), torch.randn(1, 2, 3)
+    hx = (torch.randn(1, 2, 64), torch.randn(1, 2, 64))
+    doubled = copy.deepcopy(layer)
+    double_weight(doubled.weight_hh_l0)
+    with torch.no_grad():
+        layer.freeze()(x, hx)
+        ways[how](layer)
+        assert torch.equal(layer(x, hx)[0], doubled(x, hx)[0])
+
+
+def test_what_undoes_freeze() -> None:
+    layer = make("lstm", "LSTM", 3, 4)
+    with pytest.raises(RuntimeError, match="eval"):
+        layer.freeze()
+    for undo in (
+        layer.train, layer.unfreeze, layer.double, layer.float, lambda: layer.to("cpu"),
+        lambda: layer.load_state_dict(layer.state_dict()), lambda: torch.nn.Sequential(layer).train(),
+    ):  # fmt: skip
+        layer.eval().freeze()
+        assert frozen(layer)
+        assert not frozen(copy.deepcopy(layer))
+        undo()
+        assert not frozen(layer)
+    assert not frozen(make("lstm", "LSTM", 3, 4, 2).eval().freeze()), "no op makes a call of two layers"
+    with torch.inference_mode():
+        made = make("lstm", "LSTM", 3, 4).eval()
+    with pytest.raises(RuntimeError, match="inference_mode"):
+        made.freeze()

@@ -11,10 +11,21 @@ struct rnncc_matrix {
   rnncc_dtype dtype;
 };
 
-// y[rows, outputs] = x[rows, inputs] weight[outputs, inputs]ᵀ + bias[outputs]
+// y[rows, outputs] = x[rows, inputs] weight[outputs, inputs]ᵀ + bias[outputs]. `packed`: what rnncc_pack made of the
+// weight, as one member, or null.
 struct rnncc_linear_call {
   int64_t rows, inputs, outputs;
   rnncc_matrix x, weight, bias, y;
+  const void* packed;
+};
+
+// Packs a weight [rows, columns] as factors of products with its transpose: `members` of them lie below each other, with
+// as many rows each. `packed` has `elements`; where it is null, `elements` is set.
+struct rnncc_pack_call {
+  int64_t rows, columns, members;
+  rnncc_matrix weight;
+  void* packed;
+  int64_t* elements;
 };
 
 // d_x = d_y weight, d_weight = d_yᵀ x, d_bias = sum of d_y's rows; each is overwritten.
@@ -23,9 +34,10 @@ struct rnncc_linear_backward_call {
   rnncc_matrix x, weight, d_y, d_x, d_weight, d_bias;
 };
 
-// Both compute in double where x (d_y) is float64, else in float. They return 0, or what went wrong: 1 out of memory; 2
+// These compute in double where x (d_y) is float64, else in float. They return 0, or what went wrong: 1 out of memory; 2
 // a dtype that is not taken; 3 torch could not run the threads; 4 there is no code for this processor.
 extern "C" {
 __attribute__((visibility("default"))) int32_t rnncc_linear_forward(const rnncc_linear_call* call);
 __attribute__((visibility("default"))) int32_t rnncc_linear_backward(const rnncc_linear_backward_call* call);
+__attribute__((visibility("default"))) int32_t rnncc_pack(const rnncc_pack_call* call);
 }

@@ -231,7 +231,7 @@ static void gemm_direct(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t 
 
 // How many elements of scratch gemm_once needs.
 template <class T>
-constexpr int64_t once_scratch_elements = panel_columns<T>* k_block<T>;
+constexpr int64_t once_scratch_elements = panel_columns<T> * k_block<T>;
 
 // Computes C[rows, n] = A[rows, k] * B (+ bias) (+ C) where B is used once: it is packed block by block into `scratch`,
 // which has once_scratch_elements<T>, so that it need not go to memory and back. B is W^T for W[n, k] (BY_OUTPUT), or

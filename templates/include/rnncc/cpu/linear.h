@@ -125,6 +125,39 @@ static int32_t linear_direct(const rnncc_linear_call& call) {
   return failed ? NO_THREADS : DONE;
 }
 
+// Computes y with a weight that was packed before.
+template <class T>
+static int32_t linear_packed(const rnncc_linear_call& call) {
+  const Packed<T> b = {static_cast<T*>(const_cast<void*>(call.packed)), call.outputs, call.inputs};
+  const int32_t failed =
+      team_run(linear_threads(call.rows, call.inputs, call.outputs), [&](Team&, int32_t index, int32_t members) {
+        const bool by_columns = call.rows < 2 * kernel_rows;
+        const int64_t panels = panel_count<T>(b.n);
+        const Range rows = by_columns ? Range{0, call.rows} : share(call.rows, kernel_rows, index, members);
+        const Range own = by_columns ? share(panels, 2, index, members) : Range{0, panels};
+        if (rows.begin == rows.end || own.begin == own.end) return;
+        gemm(static_cast<T*>(call.y.data), call.y.row, static_cast<const T*>(call.x.data), call.x.row, b, rows.begin,
+             rows.end, own.begin, own.end, static_cast<const T*>(call.bias.data), false);
+      });
+  return failed ? NO_THREADS : DONE;
+}
+
+template <class T>
+static int32_t pack_members(const rnncc_pack_call& call) {
+  if (!in_place<T>(call.weight)) return WRONG_DTYPE;
+  const int64_t rows = call.rows / call.members, elements = packed_elements<T>(rows, call.columns);
+  if (!call.packed) {
+    *call.elements = call.members * elements;
+    return DONE;
+  }
+  for (int64_t member = 0; member < call.members; ++member) {
+    const Packed<T> b = {static_cast<T*>(call.packed) + member * elements, rows, call.columns};
+    pack_nk(b, static_cast<const T*>(call.weight.data) + member * rows * call.weight.row, call.weight.row, int64_t(0),
+            rows);
+  }
+  return DONE;
+}
+
 template <class T>
 static int32_t linear_forward(const rnncc_linear_call& call) {
   const rnncc_matrix* const given[] = {&call.x, &call.weight, &call.bias, &call.y};
@@ -133,6 +166,7 @@ static int32_t linear_forward(const rnncc_linear_call& call) {
   }
   const bool as_they_lie = in_place<T>(call.x) && in_place<T>(call.weight) && in_place<T>(call.y) &&
                            (!call.bias.data || in_place<T>(call.bias));
+  if (call.packed && as_they_lie) return linear_packed<T>(call);
   if (call.rows <= direct_rows && as_they_lie) return linear_direct<T>(call);
   if (call.rows <= few_rows && as_they_lie) return linear_once<T>(call);
   const int64_t threads = linear_threads(call.rows, call.inputs, call.outputs);
@@ -223,8 +257,7 @@ static int32_t linear_backward(const rnncc_linear_backward_call& call) {
   for (int placing = 0; placing < 2; ++placing) {
     Arena arena = {buffer.data, 0};
     if (call.d_x.data) {
-      packed = arena.take<T>(few ? once_scratch_elements<T> * threads
-                                 : packed_elements<T>(call.inputs, call.outputs));
+      packed = arena.take<T>(few ? once_scratch_elements<T> * threads : packed_elements<T>(call.inputs, call.outputs));
     }
     if (call.d_x.data && !in_place<T>(call.weight)) weight = arena.take<T>(elements);
     if (call.d_weight.data)

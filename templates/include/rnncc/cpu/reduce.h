@@ -1,7 +1,7 @@
 // Gradients of weights: products and sums over all steps and batch entries, taken after each block of steps.
 #pragma once
 
-#include "run.h"
+#include "needed.h"
 
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
@@ -123,7 +123,7 @@ static void outer_product(const Steps<T>& steps, int16_t first, int16_t count, T
   const int64_t blocks = run.dim(matrix.blocks);
   const int64_t row_length = run.dim(matrix.columns) / blocks;
   T* gradient = run.gradients[matrix.index] + run.dim(matrix.row) * row_length;
-  const bool adds = !run.is_made_at_once(matrix.index);
+  const bool adds = !is_made_at_once(run, matrix.index);
   int64_t rows = 0;
   for (int16_t o = 0; o < count; ++o) rows += run.dim(run.program.matrices[run.program.outers[first + o].matrix].rows);
   for_rows(steps, outer.cotangent, outer.operand, [&](const T* a, int64_t a_row, const T* x, int64_t x_row, int64_t k) {

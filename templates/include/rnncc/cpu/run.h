@@ -11,6 +11,9 @@ inline namespace RNNCC_ISA_NAMESPACE {
 // its values are in cache.
 constexpr int64_t rows_of_block = 512;
 
+// `entry` of a weight's rnncc_tensor where its data are what rnncc_pack made of it, else 0.
+constexpr int64_t packed_entry = 1;
+
 // Batch entries at one step: all of them have their first (last) step here, or none has.
 struct Part {
   Range entries;
@@ -46,7 +49,16 @@ struct Run {
   bool direct() const { return rows() <= direct_rows; }
 
   // Whether a product's matrices are packed as a whole. One that is taken once reads them as they lie.
-  bool is_packed(const ProductInfo& product) const { return !sharing.once && (product.transposed || !direct()); }
+  bool is_packed(const ProductInfo& product) const {
+    return !sharing.once && (product.transposed || !direct()) && !came_packed(product);
+  }
+
+  // Whether the caller packed a product's matrices before (rnncc_pack), which `entry` of their weight says: only for
+  // matrices of one block and as many rows each.
+  bool came_packed(const ProductInfo& product) const {
+    const MatrixInfo& first = program.matrices[program.product_matrices[product.matrix]];
+    return !product.transposed && tensor(WEIGHTS, first.index).entry == packed_entry;
+  }
 
   int64_t dim(int16_t index) const { return dims[index]; }
   int64_t widest_stage() const {
@@ -325,58 +337,6 @@ struct Run {
   const T* matrix_data(int16_t matrix, int64_t row_length) const {
     const MatrixInfo& info = program.matrices[matrix];
     return matrices[info.index] + dim(info.row) * row_length;
-  }
-
-  // How many stages the last step has: those at its end whose values only go to a step that follows, or to final states
-  // that nobody wants, are left out. In a backward these are the products that make the gradients of initial states.
-  int16_t stages_of_last_step() const {
-    for (int16_t f = 0; f < program.final_count; ++f)
-      if (tensor(program.finals[f].table, program.finals[f].index).data) return program.stage_count;
-    int16_t count = program.stage_count;
-    while (count > 0 && !is_read_within_step(program.stages[count - 1])) --count;
-    return count;
-  }
-
-  bool is_read_within_step(const StageInfo& stage) const {
-    for (int16_t i = 0; i < stage.stored; ++i) {
-      const int16_t slot = program.stage_slots[stage.first_stored + i];
-      const SlotInfo& info = program.slots[slot];
-      for (int16_t d = 0; d < info.destinations; ++d) {
-        const Destination& to = program.destinations[info.first_destination + d];
-        if (tensor(to.table, to.index).data) return true;
-      }
-      for (int16_t o = 0; o < program.outer_count; ++o)
-        if (behind(program.outers[o].cotangent) == slot || behind(program.outers[o].operand) == slot) return true;
-      for (int16_t s = 0; s < program.sum_count; ++s)
-        if (behind(program.sums[s].slot) == slot) return true;
-    }
-    return false;
-  }
-
-  // The slot that another one shows, whole or in part, at this step or a neighbour.
-  int16_t behind(int16_t slot) const {
-    while (program.slots[slot].kind == Kind::view || program.slots[slot].kind == Kind::previous ||
-           program.slots[slot].kind == Kind::next)
-      slot = program.slots[slot].link;
-    return slot;
-  }
-
-  // Whether one product, or several below each other, make all of a weight's gradient at once, so that it need not begin
-  // with zeros.
-  bool is_made_at_once(int16_t w) const {
-    if (call.steps != 1 || call.starts || call.batch == 0 || gradients[w] == nullptr) return false;
-    int64_t rows = 0;
-    for (int16_t o = 0; o < program.outer_count; ++o) {
-      const MatrixInfo& matrix = program.matrices[program.outers[o].matrix];
-      if (matrix.index != w) continue;
-      if (program.outers[o].parts != 1) return false;
-      for (int16_t before = 0; before < o; ++before) {
-        const MatrixInfo& other = program.matrices[program.outers[before].matrix];
-        if (other.index == w && dim(other.row) == dim(matrix.row)) return false;
-      }
-      rows += dim(matrix.rows);
-    }
-    return rows == dims[program.weight_rows + w];
   }
 
   int64_t weight_elements(int16_t w) const { return dims[program.weight_rows + w] * dims[program.weight_columns + w]; }

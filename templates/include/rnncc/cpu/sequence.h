@@ -175,7 +175,7 @@ static void clear(const Run<T>& run, int64_t index, int64_t members) {
     }
   }
   for (int16_t w = 0; w < program.weight_count; ++w) {
-    if (!run.gradients[w] || run.is_made_at_once(w)) continue;
+    if (!run.gradients[w] || is_made_at_once(run, w)) continue;
     const Range own = share(run.weight_elements(w), 16, index, members);
     __builtin_memset(run.gradients[w] + own.begin, 0, size_t(own.end - own.begin) * sizeof(T));
   }
@@ -289,7 +289,7 @@ int32_t run(const Program<T>& program, const Call& call) {
     if (!placing && !tables.allocate(arena.used)) return OUT_OF_MEMORY;
   }
   run.place_blocks();
-  run.last_stages = run.stages_of_last_step();
+  run.last_stages = stages_of_last_step(run);
   Arena count;
   run.lay_out(count);
   if (!workspace.allocate(count.used)) return OUT_OF_MEMORY;

@@ -55,8 +55,8 @@ static Sharing choose_sharing(const Run<T>& run) {
   const StepCost<T> cost = {run};
   bool listed = false;
   for (int16_t p = 0; p < run.program.product_count; ++p) listed = listed || run.listed[p].listed;
-  const bool once =
-      run.call.steps == 1 && !run.call.starts && run.call.batch <= once_entries && !listed && run.program.product_count > 0;
+  const bool once = run.call.steps == 1 && !run.call.starts && run.call.batch <= once_entries && !listed &&
+                    run.program.product_count > 0;
   const int64_t threads = thread_count(), entries = run.mean_entries();
   if (threads <= 1 || cost.dense() * run.rows() + cost.listed(entries) * run.call.steps < least_work)
     return {1, false, listed, once};
@@ -68,7 +68,8 @@ static Sharing choose_sharing(const Run<T>& run) {
     // be fewer than threads.
     const int64_t widest = run.widest_stage(), panels = (widest + panel_columns<T> - 1) / panel_columns<T>;
     const int64_t turns = (panels + threads - 1) / threads;
-    return {threads, panels >= threads && alone * turns / panels < by_entries + once_packing * cost.dense(), false, true};
+    return {threads, panels >= threads && alone * turns / panels < by_entries + once_packing * cost.dense(), false,
+            true};
   }
   if (alone <= by_entries && alone <= by_units) return {1, false, listed, false};
   return {threads, by_units * 5 < by_entries * 4, listed, false};

@@ -15,9 +15,20 @@ static void multiply_in_place(const Run<T>& run, const ProductInfo& product, con
   const ProductShape shape = product_shape(product, run.program.matrices[names[0]], run.dims);
   const int64_t units = range.end - range.begin;
   const T* const none = nullptr;
+  const bool came_packed = run.came_packed(product);
   for (int16_t g = 0; g < product.count; ++g) {
-    const T* matrix = run.matrix_data(names[g], shape.row_length) +
-                      tile_begin(shape, product.transposed, range, tiling, part);
+    if (came_packed) {
+      const MatrixInfo& info = run.program.matrices[names[g]];
+      const int64_t rows = run.dim(info.rows), member = run.dim(info.row) / rows;
+      const Packed<T> b = {const_cast<T*>(run.matrices[info.index]) + member * packed_elements<T>(rows, shape.depth),
+                           rows, shape.depth};
+      gemm(scratch + (product.first + g) * units - range.begin, scratch_row, a + operand, a_row, b, int64_t(0), entries,
+           range.begin / panel_columns<T>, (range.end + panel_columns<T> - 1) / panel_columns<T>, none,
+           product.accumulate);
+      continue;
+    }
+    const T* matrix =
+        run.matrix_data(names[g], shape.row_length) + tile_begin(shape, product.transposed, range, tiling, part);
     T* c = scratch + (product.first + g) * units;
     const bool accumulate = product.accumulate || part > 0;
     if (product.transposed)

@@ -52,8 +52,8 @@ void rnncc_forward_op(const rnncc_segment* segment, StableValue* stack);
 void rnncc_backward_op(const rnncc_segment* segment, StableValue* stack);
 void rnncc_whole_forward_op(const rnncc_segment* segment, StableValue* stack);
 void rnncc_whole_backward_op(const rnncc_segment* segment, StableValue* stack);
-// The number of a layout (whole_op.h), -1 where there are too many.
-int64_t rnncc_whole_layout(const rnncc_segment* segment, const int64_t* values, int64_t count, const double* initial);
+void rnncc_whole_layout_op(const rnncc_segment* segment, StableValue* stack);
+void rnncc_pack_op(StableValue* stack, uint64_t arguments, uint64_t results);
 void rnncc_linear_forward_op(StableValue* stack, uint64_t arguments, uint64_t results);
 void rnncc_linear_backward_op(StableValue* stack, uint64_t arguments, uint64_t results);
 // Packages with GPU kernels have the first of these, and the others where their layers call them.
@@ -84,6 +84,11 @@ void whole_forward_op(StableValue* stack, uint64_t, uint64_t) {
 template <const rnncc_segment& S>
 void whole_backward_op(StableValue* stack, uint64_t, uint64_t) {
   rnncc_whole_backward_op(&S, stack);
+}
+
+template <const rnncc_segment& S>
+void whole_layout_op(StableValue* stack, uint64_t, uint64_t) {
+  rnncc_whole_layout_op(&S, stack);
 }
 
 }  // namespace rnncc

@@ -32,11 +32,15 @@ inline constexpr const char* backward_schema =
 // is the number of what is known of the layer. `tensors` are x, the parameters and the states as callers have them; no
 // states mean the initial values. The forward returns nothing where a tensor does not fit the layout; else the output
 // of a layer, the final states, and in training what the backward reads. Neither op has autograd of its own:
-// rnncc/runtime/whole.py records calls.
+// rnncc/runtime/whole.py records calls. `packed`: nothing, or what `pack` made of the weight that the input is multiplied
+// by and of each that the loop reads (no elements where that is read as it lies); they count, not the parameters.
 inline constexpr const char* whole_forward_schema =
-    "(Tensor[] tensors, int layout, float[] constants, bool training) -> Tensor[]";
+    "(Tensor[] tensors, Tensor[] packed, int layout, float[] constants, bool training) -> Tensor[]";
+inline constexpr const char* whole_layout_schema = "(Tensor like, int[] values, float[] initial) -> int";
 inline constexpr const char* whole_backward_schema =
     "(Tensor[] tensors, int came, int needs, bool with_states, int layout, float[] constants) -> Tensor[]";
+
+inline constexpr const char* pack_schema = "(Tensor weight, int members) -> Tensor";
 
 inline constexpr const char* linear_schema = "(Tensor x, Tensor weight, Tensor? bias) -> Tensor";
 inline constexpr const char* linear_backward_schema = "(Tensor d_y, Tensor x, Tensor weight, bool[] needs) -> Tensor[]";

@@ -6,129 +6,17 @@
 // long way, whose messages say what is wrong.
 #pragma once
 
-#include <atomic>
-#include <memory>
-#include <mutex>
-
-#include "binding.h"
 #include "linear_op.h"
+#include "whole_layout.h"
 
 namespace rnncc {
-
-// Rows [row, row + rows) of a parameter, which are added to columns [column, column + rows) of the streams.
-struct Bias {
-  int64_t parameter, row, column, rows;
-};
-
-// What a layer is: its sizes, and what each parameter is for. The same for all calls.
-class Layout {
- public:
-  // `values`: heads; 1 for a layer, 0 for a single step; the index of the output among the sequences; whether the
-  // backward reads the streams; and four lists, each with its length before it: sizes; the parameters' rows and columns
-  // (-1 for a vector), of which the first is multiplied by the input; biases; the parameters that the loop reads.
-  // `initial` has a value for each state.
-  Layout(const rnncc_segment& segment, const int64_t* values, int64_t count, const double* initial)
-      : segment(segment), values(values, values + count), initial(initial, initial + segment.states) {
-    heads = *values++;
-    has_time = *values++ != 0;
-    output = *values++;
-    keeps_streams = *values++ != 0;
-    const auto list = [&](int64_t width) {
-      const int64_t* begin = values + 1;
-      values = begin + *values * width;
-      return std::vector<int64_t>(begin, values);
-    };
-    sizes = list(1);
-    shapes = list(2);
-    const std::vector<int64_t> places = list(4);
-    for (size_t i = 0; i < places.size(); i += 4)
-      biases.push_back({places[i], places[i + 1], places[i + 2], places[i + 3]});
-    loop_weights = list(1);
-    stream_widths = widths(segment.stream_widths, segment.streams);
-    state_widths = widths(segment.state_widths, segment.states);
-    output_width = widths(segment.sequence_widths, segment.sequences)[output];
-    const std::vector<int64_t> saved = widths(segment.plain.saved_widths, segment.plain.saved);
-    saved_width = keeps_streams ? columns() : 0;
-    for (int32_t i = 0; i < segment.plain.saved; ++i) {
-      const bool returned = has_time && segment.plain.saved_sequence[i] == output;
-      saved_at.push_back(returned ? -1 : saved_width);
-      saved_widths.push_back(saved[i]);
-      if (!returned) saved_width += saved[i];
-    }
-  }
-
-  bool is(const rnncc_segment& other, const int64_t* of, int64_t count, const double* start) const {
-    return &other == &segment && std::equal(values.begin(), values.end(), of, of + count) &&
-           std::equal(initial.begin(), initial.end(), start);
-  }
-
-  int64_t parameters() const { return int64_t(shapes.size()) / 2; }
-  int64_t inputs() const { return shapes[1]; }
-  int64_t columns() const { return shapes[0]; }
-  int64_t rank() const { return has_time ? 3 : 2; }
-  bool is_read_by_loop(int64_t parameter) const {
-    return std::find(loop_weights.begin(), loop_weights.end(), parameter) != loop_weights.end();
-  }
-
-  const rnncc_segment& segment;
-  std::vector<int64_t> values;
-  std::vector<double> initial;
-  int64_t heads, output, output_width, saved_width;
-  bool has_time, keeps_streams;
-  std::vector<int64_t> sizes, shapes, loop_weights, stream_widths, state_widths;
-  // For each saved tensor its first column in what a training forward keeps, which begins with the streams where they
-  // are kept; -1: it is the output.
-  std::vector<int64_t> saved_at, saved_widths;
-  std::vector<Bias> biases;
-
- private:
-  std::vector<int64_t> widths(rnncc_size_function function, int32_t count) const {
-    std::vector<int64_t> result(count);
-    function(sizes.data(), heads, result.data());
-    return result;
-  }
-};
-
-// The layouts that this package's layers have, by number. They are never deleted: a program has few.
-class Layouts {
- public:
-  // The number of a layout, -1 where there are too many.
-  int64_t number(const rnncc_segment& segment, const int64_t* values, int64_t count, const double* initial) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const int64_t known = count_.load();
-    for (int64_t i = 0; i < known; ++i)
-      if (layouts_[i]->is(segment, values, count, initial)) return i;
-    if (known == most) return -1;
-    layouts_[known] = std::make_unique<Layout>(segment, values, count, initial);
-    count_.store(known + 1);
-    return known;
-  }
-
-  const Layout& at(const rnncc_segment& segment, int64_t number) const {
-    if (number < 0 || number >= count_.load() || &layouts_[number]->segment != &segment)
-      fail(std::string(segment.name) + ": there is no layout " + std::to_string(number));
-    return *layouts_[number];
-  }
-
- private:
-  static constexpr int64_t most = 1 << 14;
-  std::unique_ptr<Layout> layouts_[most];
-  std::atomic<int64_t> count_ = 0;
-  std::mutex mutex_;
-};
-
-inline Layouts layouts;
 
 inline const Device the_cpu = {aoti_torch_device_type_cpu(), 0};
 
 // The tensors of a call, from `first` on: x, the parameters, and the states or none.
 struct Whole {
   Whole(const Layout& layout, std::vector<Tensor>& tensors, size_t first, bool with_states)
-      : layout(layout),
-        tensors(tensors),
-        first(first),
-        parameters(layout.parameters()),
-        with_states(with_states) {}
+      : layout(layout), tensors(tensors), first(first), parameters(layout.parameters()), with_states(with_states) {}
 
   // Whether the tensors are those of the layout: float32 or float64, all the same, on the CPU, in the right shapes, as
   // kernels read them, and not empty.
@@ -250,7 +138,7 @@ inline Tensor zeros(int64_t count, int32_t dtype, int64_t item) {
 }
 
 // Makes the streams side by side: x weightᵀ and the biases.
-inline void multiply_input(const Whole& given, void* stream) {
+inline void multiply_input(const Whole& given, const void* packed, void* stream) {
   const Layout& layout = given.layout;
   Tensor sum;
   rnncc_matrix bias = no_matrix;
@@ -270,6 +158,7 @@ inline void multiply_input(const Whole& given, void* stream) {
       .weight = given.weight(),
       .bias = bias,
       .y = {stream, layout.columns(), given.type},
+      .packed = packed,
   };
   finish("linear", rnncc_linear_forward(&call));
 }
@@ -286,9 +175,10 @@ inline std::vector<double> constants_of(const Layout& layout, StableValue given)
 // Returns: the output of a layer (none of a single step), the final states, and in training what the backward reads.
 inline void run_whole_forward(const rnncc_segment& segment, StableValue* stack) {
   std::vector<Tensor> tensors = take_tensors(stack[0]);
-  const Layout& layout = layouts.at(segment, int64_t(stack[1]));
-  const std::vector<double> constants = constants_of(layout, stack[2]);
-  const bool training = as_bool(stack[3]);
+  const std::vector<Tensor> packed = take_tensors(stack[1]);
+  const Layout& layout = layouts.at(segment, int64_t(stack[2]));
+  const std::vector<double> constants = constants_of(layout, stack[3]);
+  const bool training = as_bool(stack[4]);
   const int64_t parameters = layout.parameters();
   Whole given(layout, tensors, 0, int64_t(tensors.size()) > 1 + parameters);
   const bool as_many = int64_t(tensors.size()) == 1 + parameters + (given.with_states ? segment.states : 0);
@@ -296,11 +186,14 @@ inline void run_whole_forward(const rnncc_segment& segment, StableValue* stack) 
     stack[0] = give(std::vector<Tensor>());
     return;
   }
+  const bool is_frozen = packed.size() == 1 + layout.loop_weights.size();
+  for (size_t i = 0; i < packed.size(); ++i)
+    if (!is_frozen || packed[i].torch_type() != given.dtype || !packed[i].on_cpu()) fail("other packed weights");
   Tensor kept = training ? empty({given.rows() * layout.saved_width}, given.dtype, the_cpu) : Tensor();
   Tensor own;
   if (!kept || !layout.keeps_streams) own = empty({given.rows() * layout.columns()}, given.dtype, the_cpu);
   void* const stream = own ? own.data() : kept.data();
-  multiply_input(given, stream);
+  multiply_input(given, is_frozen ? packed[0].data() : nullptr, stream);
 
   std::vector<Tensor> made, started;
   std::vector<rnncc_tensor> table;
@@ -312,7 +205,12 @@ inline void run_whole_forward(const rnncc_segment& segment, StableValue* stack) 
     column += width;
   }
   const rnncc_tensor* weights = table.data() + table.size();
-  for (int64_t i : layout.loop_weights) table.push_back({given.parameter(i).data(), 0, 0, given.type});
+  for (size_t w = 0; w < layout.loop_weights.size(); ++w) {
+    // `entry` says that a weight is packed (cpu/run.h). A weight that cannot be is represented by no elements.
+    const bool is_packed = is_frozen && packed[1 + w].elements() > 0;
+    const Tensor& weight = is_packed ? packed[1 + w] : given.parameter(layout.loop_weights[w]);
+    table.push_back({weight.data(), 0, is_packed, given.type});
+  }
   const rnncc_tensor* states = table.data() + table.size();
   given.describe_states(table, started);
   rnncc_tensor* sequences = table.data() + table.size();
@@ -334,9 +232,10 @@ inline void run_whole_forward(const rnncc_segment& segment, StableValue* stack) 
                     : place >= 0 ? given.saved_at(kept.data(), place, layout.saved_widths[i])
                                  : sequences[layout.output]);
   }
-  const rnncc_forward_call call = {given.steps, given.batch,  layout.heads, layout.sizes.data(), constants.data(),
-                                   false,       table.data(), weights,      states,              sequences,
-                                   finals,      saved,        nullptr,      given.rows(),        nullptr};
+  const rnncc_forward_call call = {given.steps,      given.batch,  layout.heads, layout.sizes.data(),
+                                   constants.data(), false,        table.data(), weights,
+                                   states,           sequences,    finals,       saved,
+                                   nullptr,          given.rows(), nullptr};
   finish(segment.name, segment.plain.forward(&call));
   if (training) made.push_back(std::move(kept));
   stack[0] = give(std::move(made));
@@ -445,8 +344,7 @@ inline void run_whole_backward(const rnncc_segment& segment, StableValue* stack)
     for (const Bias& bias : layout.biases) of_stream = of_stream || bias.parameter == i;
     needs_stream = needs_stream || of_stream;
   }
-  Tensor d_stream =
-      needs_stream ? empty({given.rows() * layout.columns()}, given.dtype, the_cpu) : Tensor();
+  Tensor d_stream = needs_stream ? empty({given.rows() * layout.columns()}, given.dtype, the_cpu) : Tensor();
   void* const d_stream_data = needs_stream ? d_stream.data() : nullptr;
   rnncc_tensor* d_streams = table.data() + table.size();
   column = 0;
@@ -465,10 +363,11 @@ inline void run_whole_backward(const rnncc_segment& segment, StableValue* stack)
     if (needed) d_given.push_back(empty(given.state_shape(width), given.dtype, the_cpu));
     table.push_back({needed ? d_given.back().data() : nullptr, 0, width, given.type});
   }
-  const rnncc_backward_call call = {given.steps,   given.batch, layout.heads, layout.sizes.data(), constants.data(),
-                                    false,         table.data(), weights,     states,              saved,
-                                    d_sequences,   d_final,     d_streams,    d_weights,           d_states,
-                                    nullptr,       given.rows(), nullptr};
+  const rnncc_backward_call call = {given.steps,      given.batch, layout.heads, layout.sizes.data(),
+                                    constants.data(), false,       table.data(), weights,
+                                    states,           saved,       d_sequences,  d_final,
+                                    d_streams,        d_weights,   d_states,     nullptr,
+                                    given.rows(),     nullptr};
   finish(segment.name, segment.plain.backward(&call));
   if (needs_stream) product_gradients(given, d_stream_data, d_x, gradients);
   std::vector<Tensor> made;
@@ -477,6 +376,24 @@ inline void run_whole_backward(const rnncc_segment& segment, StableValue* stack)
     if (gradient) made.push_back(std::move(gradient));
   std::move(d_given.begin(), d_given.end(), std::back_inserter(made));
   stack[0] = give(std::move(made));
+}
+
+// The op `pack`: a weight [rows, columns] of so many members as it is multiplied by. The caller keeps it.
+inline void run_pack(StableValue* stack) {
+  const Tensor weight(reinterpret_cast<TensorHandle>(stack[0]));
+  const int64_t members = int64_t(stack[1]);
+  if (weight.dim() != 2 || members < 1 || weight.sizes()[0] % members != 0 || weight.elements() == 0)
+    fail("pack: a weight " + shape_text(weight) + " has not " + std::to_string(members) + " members");
+  const Tensor rows = contiguous(alias(weight), 2);
+  const int64_t columns = weight.sizes()[1];
+  int64_t elements = 0;
+  rnncc_pack_call call = {weight.sizes()[0], columns,  members, {rows.data(), columns, rows.dtype()},
+                          nullptr,           &elements};
+  finish("pack", rnncc_pack(&call));
+  Tensor packed = empty({elements}, weight.torch_type(), the_cpu);
+  call.packed = packed.data();
+  finish("pack", rnncc_pack(&call));
+  stack[0] = give(std::move(packed));
 }
 
 }  // namespace rnncc

@@ -1,0 +1,127 @@
+// What the ops of a whole layer know of it beforehand (whole_op.h), under a number. The same for all of its calls.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "ops.h"
+#include "tensor.h"
+
+namespace rnncc {
+
+// Rows [row, row + rows) of a parameter, which are added to columns [column, column + rows) of the streams.
+struct Bias {
+  int64_t parameter, row, column, rows;
+};
+
+// What a layer is: its sizes, and what each parameter is for. The same for all calls.
+class Layout {
+ public:
+  // `values`: heads; 1 for a layer, 0 for a single step; the index of the output among the sequences; whether the
+  // backward reads the streams; and four lists, each with its length before it: sizes; the parameters' rows and columns
+  // (-1 for a vector), of which the first is multiplied by the input; biases; the parameters that the loop reads.
+  // `initial` has a value for each state.
+  Layout(const rnncc_segment& segment, const int64_t* values, int64_t count, const double* initial)
+      : segment(segment), values(values, values + count), initial(initial, initial + segment.states) {
+    heads = *values++;
+    has_time = *values++ != 0;
+    output = *values++;
+    keeps_streams = *values++ != 0;
+    const auto list = [&](int64_t width) {
+      const int64_t* begin = values + 1;
+      values = begin + *values * width;
+      return std::vector<int64_t>(begin, values);
+    };
+    sizes = list(1);
+    shapes = list(2);
+    const std::vector<int64_t> places = list(4);
+    for (size_t i = 0; i < places.size(); i += 4)
+      biases.push_back({places[i], places[i + 1], places[i + 2], places[i + 3]});
+    loop_weights = list(1);
+    stream_widths = widths(segment.stream_widths, segment.streams);
+    state_widths = widths(segment.state_widths, segment.states);
+    output_width = widths(segment.sequence_widths, segment.sequences)[output];
+    const std::vector<int64_t> saved = widths(segment.plain.saved_widths, segment.plain.saved);
+    saved_width = keeps_streams ? columns() : 0;
+    for (int32_t i = 0; i < segment.plain.saved; ++i) {
+      const bool returned = has_time && segment.plain.saved_sequence[i] == output;
+      saved_at.push_back(returned ? -1 : saved_width);
+      saved_widths.push_back(saved[i]);
+      if (!returned) saved_width += saved[i];
+    }
+  }
+
+  bool is(const rnncc_segment& other, const int64_t* of, int64_t count, const double* start) const {
+    return &other == &segment && std::equal(values.begin(), values.end(), of, of + count) &&
+           std::equal(initial.begin(), initial.end(), start);
+  }
+
+  int64_t parameters() const { return int64_t(shapes.size()) / 2; }
+  int64_t inputs() const { return shapes[1]; }
+  int64_t columns() const { return shapes[0]; }
+  int64_t rank() const { return has_time ? 3 : 2; }
+  bool is_read_by_loop(int64_t parameter) const {
+    return std::find(loop_weights.begin(), loop_weights.end(), parameter) != loop_weights.end();
+  }
+
+  const rnncc_segment& segment;
+  std::vector<int64_t> values;
+  std::vector<double> initial;
+  int64_t heads, output, output_width, saved_width;
+  bool has_time, keeps_streams;
+  std::vector<int64_t> sizes, shapes, loop_weights, stream_widths, state_widths;
+  // For each saved tensor its first column in what a training forward keeps, which begins with the streams where they
+  // are kept; -1: it is the output.
+  std::vector<int64_t> saved_at, saved_widths;
+  std::vector<Bias> biases;
+
+ private:
+  std::vector<int64_t> widths(rnncc_size_function function, int32_t count) const {
+    std::vector<int64_t> result(count);
+    function(sizes.data(), heads, result.data());
+    return result;
+  }
+};
+
+// The layouts that this package's layers have, by number. They are never deleted: a program has few.
+class Layouts {
+ public:
+  // The number of a layout, -1 where there are too many.
+  int64_t number(const rnncc_segment& segment, const int64_t* values, int64_t count, const double* initial) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const int64_t known = count_.load();
+    for (int64_t i = 0; i < known; ++i)
+      if (layouts_[i]->is(segment, values, count, initial)) return i;
+    if (known == most) return -1;
+    layouts_[known] = std::make_unique<Layout>(segment, values, count, initial);
+    count_.store(known + 1);
+    return known;
+  }
+
+  const Layout& at(const rnncc_segment& segment, int64_t number) const {
+    if (number < 0 || number >= count_.load() || &layouts_[number]->segment != &segment)
+      fail(std::string(segment.name) + ": there is no layout " + std::to_string(number));
+    return *layouts_[number];
+  }
+
+ private:
+  static constexpr int64_t most = 1 << 14;
+  std::unique_ptr<Layout> layouts_[most];
+  std::atomic<int64_t> count_ = 0;
+  std::mutex mutex_;
+};
+
+inline Layouts layouts;
+
+// The op that gives the number of a layout. `like` only brings the call to this device's kernel: where several copies of
+// the library are open, that is the one that has the other ops too.
+inline void run_whole_layout(const rnncc_segment& segment, StableValue* stack) {
+  const Tensor like(reinterpret_cast<TensorHandle>(stack[0]));
+  const std::vector<int64_t> values = take_integers(stack[1]);
+  const std::vector<double> initial = take_doubles(stack[2]);
+  if (int32_t(initial.size()) != segment.states) fail(std::string(segment.name) + ": a layout has other states");
+  stack[0] = StableValue(layouts.number(segment, values.data(), int64_t(values.size()), initial.data()));
+}
+
+}  // namespace rnncc
