@@ -20,7 +20,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import rnncc
 
-CELLS = [("lstm", "LSTM"), ("gru", "GRU"), ("nn_gru", "nn_GRU"), ("nn_rnn", "nn_RNN"), ("mingru", "minGRU")]
+CELLS = [
+    ("lstm", "LSTM"),
+    ("gru", "GRU"),
+    ("nn_gru", "nn_GRU"),
+    ("nn_rnn", "nn_RNN"),
+    ("mingru", "minGRU"),
+    ("slstm", "sLSTM"),
+    ("gruv3", "GRUv3"),
+]
 
 # A state that does not begin at zero, and a constant.
 STARTED = """
