@@ -334,10 +334,6 @@ def test_functional_parameters_count() -> None:
     assert torch.equal(layers[0](x)[0], expected[0])
 
 
-def frozen(layer: Any) -> bool:
-    return layer._frozen is not None
-
-
 @pytest.mark.parametrize(("file", "name"), [*CELLS, ("started", "Started")])
 @pytest.mark.parametrize(("steps", "batch", "hidden"), [(None, 1, 7), (None, 18, 70), (1, 5, 130), (9, 3, 64)])
 def test_frozen_layers_compute_the_same(file: str, name: str, steps: int | None, batch: int, hidden: int) -> None:
@@ -346,7 +342,7 @@ def test_frozen_layers_compute_the_same(file: str, name: str, steps: int | None,
         x = torch.randn(*([steps] if steps else []), batch, 5, dtype=dtype)
         with torch.no_grad():
             expected = flat(module(x))
-            assert frozen(module.freeze())
+            assert module.freeze()._frozen is not None
             assert all(map(torch.equal, flat(module(x)), expected))
         assert all(map(torch.equal, flat(module(x)), expected)), "calls with gradients read the parameters"
 
@@ -390,11 +386,11 @@ def test_what_undoes_freeze() -> None:
         lambda: layer.load_state_dict(layer.state_dict()), lambda: torch.nn.Sequential(layer).train(),
     ):  # fmt: skip
         layer.eval().freeze()
-        assert frozen(layer)
-        assert not frozen(copy.deepcopy(layer))
+        assert layer._frozen is not None
+        assert copy.deepcopy(layer)._frozen is None
         undo()
-        assert not frozen(layer)
-    assert not frozen(make("lstm", "LSTM", 3, 4, 2).eval().freeze()), "no op makes a call of two layers"
+        assert layer._frozen is None
+    assert make("lstm", "LSTM", 3, 4, 2).eval().freeze()._frozen is None, "no op makes a call of two layers"
     with torch.inference_mode():
         made = make("lstm", "LSTM", 3, 4).eval()
     with pytest.raises(RuntimeError, match="inference_mode"):
