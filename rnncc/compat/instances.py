@@ -41,9 +41,15 @@ class Instance:
 
     # nn.RNNBase overrides these methods of nn.Module to update the attributes above. Here nothing needs an update.
     __setattr__ = nn.Module.__setattr__
-    __setstate__ = nn.Module.__setstate__
-    _apply = nn.Module._apply
     _replicate_for_data_parallel = nn.Module._replicate_for_data_parallel
+
+    def __setstate__(self: Any, state: Any) -> None:
+        nn.Module.__setstate__(self, state)  # type: ignore[no-untyped-call]
+        self._whole, self._frozen = self._layout(), None
+
+    def _apply(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        self._frozen = None
+        return nn.Module._apply(self, *arguments, **keywords)  # type: ignore[no-untyped-call]
 
     def sparsify(self, *groups: str) -> Any:
         """As a layer's, which this is: the result is an instance of the same class of torch.nn's."""
@@ -55,13 +61,13 @@ class Instance:
         vars(layer).update(vars(self))
         return instance_of(layer.sparsify(*groups), kind)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:
         parts = _parts(type(self))
         if parts is None:  # a class derived from one of these, which pickle finds in its own module
             return super().__reduce_ex__(protocol)
         layer_class, kind = parts
         again, arguments = layer_class._origin
-        return revive, (again, (*arguments, layer_class.__name__), kind), self.__getstate__()
+        return revive, (again, (*arguments, layer_class.__name__), kind), self._contents()
 
 
 # The made classes, by rnncc's class and torch.nn's (or the one derived from torch.nn's).

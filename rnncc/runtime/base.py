@@ -354,14 +354,15 @@ class RecurrentModule(Freezable, StateDicts, Regularised):
         if origin is None:
             return super().__reduce_ex__(protocol)
         again, arguments = origin
-        return again, (*arguments, type(self).__name__), self.__getstate__()
+        return again, (*arguments, type(self).__name__), self._contents()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def _contents(self) -> dict[str, Any]:
+        """What a copy begins with. (torch's parametrizations have a `__getstate__` of their own, which refuses.)"""
         return {name: value for name, value in self.__dict__.items() if name not in ("_whole", "_frozen")}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RecurrentModule:
         """A copy of the same class, without going through its text again."""
         made = type(self).__new__(type(self))
         memo[id(self)] = made
-        made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        made.__setstate__(copy.deepcopy(self._contents(), memo))
         return made

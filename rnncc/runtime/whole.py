@@ -104,6 +104,7 @@ def run_whole(module: Any, layout: Layout, ops: WholeOps, x: Tensor, hx: Any) ->
         torch.compiler.is_compiling()
         or not x.is_cpu
         or x.dtype not in WHOLE_DTYPES
+        or x.is_nested
         or c._is_any_autocast_enabled()
         or c._are_functorch_transforms_active()
         or c._len_torch_dispatch_stack()
@@ -163,7 +164,6 @@ class WholeOps:
                 implement(f"{name}_{direction}", torch.library.fallthrough_kernel, "Autograd")
             # What is dense on the CPU has a kernel of its own.
             implement(f"{name}_forward", _decline, "CompositeExplicitAutograd")
-            implement(f"{name}_forward", _decline, "NestedTensorCPU")
             # Compiled autograd traces the backward of a call that ran eagerly.
             torch.library.register_fake(f"{namespace}::{name}_backward", _fake_backward, lib=library)
 
