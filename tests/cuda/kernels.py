@@ -293,7 +293,7 @@ def check(case: Case, folder: Path, optimised: bool = True) -> tuple[str, ...]:
 def _compile(case: Case, unit: DeviceUnit, bundle: Bundle, folder: Path, optimised: bool) -> tuple[str, str]:
     """What NVRTC said, and the PTX. Raises NvrtcError."""
     architecture = case.architecture if optimised else case.architecture.replace("sm", "compute")
-    options = ("--ptxas-options=-v",) if optimised else ()
+    options = ("--ptxas-options=-v",) if optimised else ("-Ofc=max",)
 
     def make() -> bytes:
         include = tuple(folder / path for path in bundle.include)
