@@ -111,9 +111,45 @@ def test_sizes_of_a_cell_s_own() -> None:
     assert result.exit_code == 0 and "1 head, P 4, batch 2" in result.stdout
 
 
+def test_a_size_is_for_the_cells_that_declare_it(tmp_path: Path) -> None:
+    path, made = tmp_path / "two.rnn", tmp_path / "made.json"
+    wide = "cell Wide\ndim D\ninput x, k: D\nweights V: matrix\nstate h\nh[t] = tanh(W@x + V@k + R@h[t-1])\n"
+    path.write_text(f"{CELLS}\n{wide}", encoding="utf-8")
+    given = (path, *SMALL, "--without", "nn,compiled,eager", "--json", made)
+    # Said before the first cell is measured, whose times would be lost.
+    result = run(*given)
+    assert result.exit_code == 2 and "the keyword argument D" in result.stderr and not result.stdout
+    assert run(*given, "--size", "D=5", "--steps", "1").exit_code == 0
+    cells = json.loads(made.read_text(encoding="utf-8"))["cells"]
+    assert [(cell["cell"], cell["own"]) for cell in cells] == [("Gap", {}), ("Plain", {}), ("Wide", {"D": 5})]
+
+
+def test_a_size_that_no_cell_declares() -> None:
+    result = run("lstm", *SMALL, "--size", "Q=3")
+    assert result.exit_code == 2 and "--size: LSTM: no size 'Q'" in result.stderr
+
+
+def test_json_goes_to_what_is_no_file_and_through_links(tmp_path: Path) -> None:
+    given = ("elman", *SMALL, "--without", "nn,compiled,eager", "--pass", "forward", "--steps", "1")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text(encoding="utf-8")), daemon=True)
+    reader.start()
+    result = run(*given, "--json", pipe)
+    reader.join(10)
+    assert result.exit_code == 0 and pipe.is_fifo() and json.loads(read[0])["cells"]
+    assert ", 1 step, " in result.stdout
+    file, link = tmp_path / "made.json", tmp_path / "link.json"
+    link.symlink_to(file)
+    assert run(*given, "--json", link).exit_code == 0
+    assert link.is_symlink() and json.loads(file.read_text(encoding="utf-8"))["cells"]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (("--json", ""), "is not the name of a file"),
         (("--heads", "3"), "RNN702"),
         (("--size", "P"), "'P' is not NAME=N"),
         (("--size", "Q=3"), "Q"),

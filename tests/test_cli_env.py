@@ -33,6 +33,8 @@ def test_env_shows_settings_and_checks_them(monkeypatch: pytest.MonkeyPatch) -> 
     assert found["settings"]["RNNCC_CACHE_LIMIT"] == "2GB" and "MAX_JOBS" not in found["settings"]
     assert not any("RNNCC" in line for line in found["advice"])
     assert "RNNCC_CACHE_LIMIT 2GB" in run("env").stdout
+    monkeypatch.setenv("RNNCC_NVRTC_FLAGS", "--use_fast_math")
+    assert json.loads(run("env", "--json").stdout)["settings"]["RNNCC_NVRTC_FLAGS"] == "--use_fast_math"
     wrong = {"RNNCC_CACHE_LIMIT": "a lot", "RNNCC_COMPILE": "2", "RNNCC_LOG": "loud", "MAX_JOBS": "0"}
     for name, value in wrong.items():
         monkeypatch.setenv(name, value)

@@ -42,9 +42,10 @@ class Report:
         sizes = self.sizes
         own = "".join(f", {name} {size}" for name, size in sizes.own.items())
         heads = f"{sizes.heads} head{'s' if sizes.heads > 1 else ''}"
+        steps = f"{sizes.steps} step{'s' if sizes.steps > 1 else ''}"
         return (
             f"{self.cell} ({self.file}) on {sizes.device}: input {sizes.input}, hidden {sizes.hidden}, {heads}{own}, "
-            f"batch {sizes.batch}, {sizes.steps} steps, {sizes.dtype}"
+            f"batch {sizes.batch}, {steps}, {sizes.dtype}"
         )
 
     def header(self) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,6 +117,10 @@ def bench(
         _check_writable(option, path)
     checked = compile_cells(read_request(file), "lower")
     plans = pick({plan.cell: plan for plan in checked.plans}, cell, file)
+    declared = {each.name: {size.name for size in each.sizes} for each in checked.cells}
+    for name in own:
+        if not any(name in declared[plan.cell] for plan in plans):
+            raise click.BadParameter(f"{', '.join(plan.cell for plan in plans)}: no size '{name}'", param_hint="--size")
     import torch
 
     from rnncc.bench.machine import machine
@@ -134,11 +139,16 @@ def bench(
         input_size or hidden, hidden, heads, batch, steps, dtype or ("bf16" if device == "cuda" else "fp32"), device,
         own,
     )  # fmt: skip
+    # A size is for the cells that declare it.
+    each_sizes = {
+        plan.cell: replace(sizes, own={name: n for name, n in own.items() if name in declared[plan.cell]})
+        for plan in plans
+    }
     about = machine()
     reports: list[Report] = []
     interrupt: KeyboardInterrupt | None = None
     for plan in plans:
-        report, interrupt = _bench(file, plan, sizes, runs, Effort(seconds, compile_limit, left_out))
+        report, interrupt = _bench(file, plan, each_sizes, runs, Effort(seconds, compile_limit, left_out))
         reports.append(report)
         _print(report)
         if interrupt is not None:
@@ -158,9 +168,12 @@ def bench(
 
 
 def _bench(
-    file: str, plan: KernelPlan, sizes: Sizes, runs: tuple[str, ...], effort: Effort
+    file: str, plan: KernelPlan, each_sizes: Mapping[str, Sizes], runs: tuple[str, ...], effort: Effort
 ) -> tuple[Report, KeyboardInterrupt | None]:
-    """The report of a cell, and the interrupt that ended it early, if one did."""
+    """The report of a cell, and the interrupt that ended it early, if one did. `each_sizes` has the sizes of every cell
+    that is asked for.
+
+    Raises a usage error where one of them does not take its sizes, so that nothing that was measured is lost later."""
     import rnncc
     from rnncc.bench.measure import Measured, measure
     from rnncc.bench.parties import OURS, Case, kernels_of
@@ -169,10 +182,13 @@ def _bench(
 
     found, work, roofs, hopes, kernels = Measured(), {}, None, [], []
     interrupt: KeyboardInterrupt | None = None
+    sizes = each_sizes[plan.cell]
     try:
-        case = Case(rnncc.load(file), plan.cell, sizes)
+        module = rnncc.load(file)
+        case = Case(module, plan.cell, sizes)
         try:
-            case.layer()
+            for name, given in each_sizes.items():
+                Case(module, name, given).layer()
         except (TypeError, ValueError) as error:
             raise click.UsageError(str(error)) from None
         measure(case, runs, effort, found, say)
@@ -227,18 +243,34 @@ def _print_table(report: Report) -> None:
 
 def _check_writable(option: str, path: Path | None) -> None:
     """Raises a usage error before the work where the file could not be written after it."""
-    if path is not None and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+    if path is None:
+        return
+    if not path.name:
+        raise click.BadParameter(f"'{path}' is not the name of a file", param_hint=option)
+    if _is_special(path):
+        return
+    folder = path.resolve().parent
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise click.BadParameter(f"'{path.parent}' is no folder that can be written", param_hint=option)
 
 
+def _is_special(path: Path) -> bool:
+    """Whether a path is a terminal, a pipe or a device, as /dev/stdout: it is written to, and never replaced."""
+    return path.exists() and not path.is_file()
+
+
 def _write(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file as a whole or not at all. Raises RnnccError (RNN605)."""
-    beside = path.with_name(f".{path.name}.new")
+    """Write a file as a whole or not at all; what is a symbolic link stays one. Raises RnnccError (RNN605)."""
+    special, target = _is_special(path), path.resolve()
+    beside = path if special else target.with_name(f".{target.name}.new")
     try:
         write(beside)
-        beside.replace(path)
+        if not special:
+            beside.replace(target)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        if not special:
+            beside.unlink(missing_ok=True)
         reason = (error.strerror or str(error)).lower()
         raise RnnccError(Diagnostic("RNN605", f"'{path}' cannot be written: {reason}")) from None
-    click.echo(f"wrote {path}")
+    # Where the file may be standard output itself, only the file is there.
+    click.echo(f"wrote {path}", err=special)

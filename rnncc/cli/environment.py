@@ -15,9 +15,14 @@ from rnncc.machine.cache import Cache, default_root, limit_bytes
 from rnncc.machine.targets import SETTING, instruction_sets, pretended
 from rnncc.runtime.settings import compiles_at_first_use, log_level
 from rnncc.stages.build.commands import most_jobs
-from rnncc.stages.build.nvrtc import INSTALL, find_library, known
+from rnncc.stages.build.nvrtc import ENVIRONMENT, INSTALL, find_library, known
 from rnncc.stages.build.toolchain import find_toolchain
 from rnncc.version import VERSION
+
+
+def _anything() -> None:
+    """Reads a setting that may have any value."""
+
 
 # Environment variables, and what reads each.
 SETTINGS: dict[str, Callable[[], object]] = {
@@ -27,6 +32,10 @@ SETTINGS: dict[str, Callable[[], object]] = {
     "RNNCC_LOG": log_level,
     "MAX_JOBS": most_jobs,
     SETTING: pretended,
+    # What is wrong with these, the compilers themselves say.
+    "CXX": _anything,
+    "CUDA_HOME": _anything,
+    ENVIRONMENT: _anything,
 }
 
 
