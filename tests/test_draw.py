@@ -295,3 +295,13 @@ def test_the_command(tmp_path: Path) -> None:
     assert "One step of Two" in run(str(both), "--cell", "Two")[1]
     both.write_text("cell One\nstate h\nh[t] = tahn(x)\n")
     assert run(str(both))[0] == 1
+
+
+def test_the_cell_itself_is_not_overwritten(tmp_path: Path) -> None:
+    cell = tmp_path / "lstm.rnn"
+    cell.write_text(TEXTS["lstm"], encoding="utf-8")
+    code, output = run(str(cell), "-o", str(cell))
+    assert code == 2 and "is the cell itself" in output
+    assert cell.read_text(encoding="utf-8") == TEXTS["lstm"]
+    assert run(str(cell), "-o", str(tmp_path / "none" / "lstm.svg"))[0] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["lstm.rnn"]

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import click
 
 from rnncc.cli.completion import file_argument
-from rnncc.cli.output import ignore_missing_numpy, pick, table
+from rnncc.cli.output import ignore_missing_numpy, is_special, pick, table, write_file
 from rnncc.extras import is_installed
 from rnncc.ir.problem import DTYPES
-from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.language.read import read_request
 from rnncc.pipeline import compile_cells
 from rnncc.progress import say
@@ -158,11 +157,11 @@ def bench(
     click.echo(f"\n{machine_line(about)}")
     if json_path is not None:
         text = json.dumps({"machine": about, "cells": [report.data() for report in reports]}, indent=1) + "\n"
-        _write(json_path, lambda path: path.write_text(text, encoding="utf-8"))
+        write_file(json_path, lambda path: path.write_text(text, encoding="utf-8"))
     if plot_path is not None and any(report.rows for report in reports):
         from rnncc.bench.plot import plot
 
-        _write(plot_path, lambda path: plot(reports, about, path))
+        write_file(plot_path, lambda path: plot(reports, about, path))
     if interrupt is not None:
         raise interrupt
 
@@ -247,30 +246,8 @@ def _check_writable(option: str, path: Path | None) -> None:
         return
     if not path.name:
         raise click.BadParameter(f"'{path}' is not the name of a file", param_hint=option)
-    if _is_special(path):
+    if is_special(path):
         return
     folder = path.resolve().parent
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise click.BadParameter(f"'{path.parent}' is no folder that can be written", param_hint=option)
-
-
-def _is_special(path: Path) -> bool:
-    """Whether a path is a terminal, a pipe or a device, as /dev/stdout: it is written to, and never replaced."""
-    return path.exists() and not path.is_file()
-
-
-def _write(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file as a whole or not at all; what is a symbolic link stays one. Raises RnnccError (RNN605)."""
-    special, target = _is_special(path), path.resolve()
-    beside = path if special else target.with_name(f".{target.name}.new")
-    try:
-        write(beside)
-        if not special:
-            beside.replace(target)
-    except OSError as error:
-        if not special:
-            beside.unlink(missing_ok=True)
-        reason = (error.strerror or str(error)).lower()
-        raise RnnccError(Diagnostic("RNN605", f"'{path}' cannot be written: {reason}")) from None
-    # Where the file may be standard output itself, only the file is there.
-    click.echo(f"wrote {path}", err=special)

@@ -16,6 +16,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 import click
@@ -146,6 +147,29 @@ def summary(diagnostics: Sequence[Diagnostic]) -> str:
         if count:
             parts.append(f"{count} {severity.value}{'s' if count > 1 else ''}")
     return ", ".join(parts) or "ok"
+
+
+def is_special(path: Path) -> bool:
+    """Whether a path is a terminal, a pipe or a device, as /dev/stdout: it is written to, and never replaced."""
+    return path.exists() and not path.is_file()
+
+
+def write_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file as a whole or not at all, and say so; what is a symbolic link stays one. Raises RnnccError
+    (RNN605)."""
+    special, target = is_special(path), path.resolve()
+    beside = path if special else target.with_name(f".{target.name}.new")
+    try:
+        write(beside)
+        if not special:
+            beside.replace(target)
+    except OSError as error:
+        if not special:
+            beside.unlink(missing_ok=True)
+        reason = (error.strerror or str(error)).lower()
+        raise RnnccError(Diagnostic("RNN605", f"'{path}' cannot be written: {reason}")) from None
+    # Where the file may be standard output itself, only the file is there.
+    click.echo(f"wrote {path}", err=special)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

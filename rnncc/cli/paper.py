@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from rnncc.cli.completion import file_argument
-from rnncc.cli.output import pick
+from rnncc.cli.output import pick, write_file
 from rnncc.language.read import read_request
+from rnncc.machine.paths import locate
 from rnncc.pipeline import compile_cells
 from rnncc.show.draw import THEMES
 
@@ -32,7 +33,7 @@ def latex(file: str, standalone: bool, out: Path | None, cell: str | None) -> No
     made = compile_cells(read_request(file), "check")
     chosen = pick({checked.name: index for index, checked in enumerate(made.typed)}, cell, file)
     written, typed = tuple(made.declarations[i] for i in chosen), tuple(made.typed[i] for i in chosen)
-    _deliver(tex(written, typed, standalone=standalone), out)
+    _deliver(tex(written, typed, standalone=standalone), file, out)
 
 
 @click.command()
@@ -58,18 +59,14 @@ def draw(file: str, out: Path | None, theme: str, cell: str | None) -> None:
     if len(chosen) > 1:
         names = ", ".join(checked.name for checked in chosen)
         raise click.UsageError(f"a picture is of one cell: give --cell, one of {names}")
-    _deliver(picture(chosen[0], theme), out)
+    _deliver(picture(chosen[0], theme), file, out)
 
 
-def _deliver(text: str, out: Path | None) -> None:
-    """Print a text, or write it to a file and say so."""
+def _deliver(text: str, file: str, out: Path | None) -> None:
+    """Print a text, or write it to a file. Raises a usage error where that is the cell's own."""
     if out is None:
         click.echo(text, nl=False)
         return
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        from rnncc.stages.build.install import unwritable
-
-        raise unwritable(out, error) from None
-    click.echo(f"wrote {out}")
+    if out.exists() and out.resolve() == locate(file).resolve():
+        raise click.BadParameter(f"'{out}' is the cell itself", param_hint="--out")
+    write_file(out, lambda path: path.write_text(text, encoding="utf-8"))

@@ -38,7 +38,7 @@ CALL = frozenset({"self", "input", "hx", "lengths", "reset", "offsets", "max_len
 # A parameter is an attribute of a torch.nn.Module, which has these (and names with a `_` before them).
 _MODULE_WORDS = """
     T_destination add_module apply backend bfloat16 bias bidirectional buffers call_super_init children compile
-    constants cpu cuda dims document double dump_patches eval explain extra_repr float forward gate_masks
+    constants cpu cuda dims document double dump_patches eval explain extra_repr float forward freeze gate_masks
     gate_parameters get_buffer get_extra_state get_parameter get_submodule half hidden_size input_size ipu
     load_state_dict modules mtia named_buffers named_children named_modules named_parameters num_heads parameters
     register_backward_hook
@@ -47,7 +47,7 @@ _MODULE_WORDS = """
     register_module register_parameter recompute recurrent_dropout recurrent_gradient_clip
     register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ reset_parameters return_sequences_of
     set_extra_state set_mask set_submodule share_memory sparsify spec state_dict state_dtype to to_empty train training
-    type weight_dropout xpu zero_grad zoneout
+    type unfreeze weight_dropout xpu zero_grad zoneout
 """
 MODULE = frozenset(_MODULE_WORDS.split())
 _ARGUMENTS = {
