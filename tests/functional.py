@@ -34,20 +34,31 @@ def op_of(layer: Any) -> Callable[..., Any]:
     return found
 
 
+def runtime_of(layer: Any, module: str) -> Any:
+    """A module of the runtime of a layer's package."""
+    return sys.modules[f"{type(layer).__module__.rpartition('.')[0]}._runtime.{module}"]
+
+
+def go_the_long_way(layer: Any, patch: pytest.MonkeyPatch) -> None:
+    """From now on no call of the layer's package is one op for its product and its loop."""
+    patch.setattr(runtime_of(layer, "base"), "run_whole", lambda *_: None)
+
+
 def streams_of(layer: Any, monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> tuple[dict[str, Tensor], Any]:
     """What the loops read step by step in a call of a layer with one direction, by name as `taken` has it, and what the
     call returns."""
-    directions = sys.modules[f"{type(layer).__module__.rpartition('.')[0]}._runtime.directions"]
-    whole = directions.run_loop
+    directions = runtime_of(layer, "directions")
+    run_loop = directions.run_loop
     streams: dict[str, Tensor] = {}
 
     def noted(cell: Any, segment: Any, kernels: Any, call: Any) -> Any:
         for stream, value in zip(segment.streams, call.streams, strict=False):
             gates = [member.name.split("__")[0] for member in stream.members]
             streams.setdefault(stream.name if len(gates) == 1 else f"{stream.name} ({', '.join(gates)})", value)
-        return whole(cell, segment, kernels, call)
+        return run_loop(cell, segment, kernels, call)
 
     with monkeypatch.context() as patch:
         patch.setattr(directions, "run_loop", noted)
+        go_the_long_way(layer, patch)
         result = call()
     return streams, result
