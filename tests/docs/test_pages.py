@@ -18,7 +18,7 @@ from tests.docs.pages import DOCS, PAGES, PRINTED, ROOT, anchors, blocks, headin
 
 RUN = {"python.md": 10, "torch.md": 4, "from_torch.md": 2, "from_flashrnn.md": 2, "from_haste.md": 2, "gpu.md": 1}
 # Programs in shells, but for rnncc's own commands and make, pytest and the benchmarks, whose arguments are checked.
-PROGRAMS = {"cp", "mkdir", "pip", "torchrun", "export", "chmod", "python"}
+PROGRAMS = {"cp", "mkdir", "pip", "torchrun", "export", "chmod", "python", "cmake", "deployed/build/run"}
 
 
 def named(pages: tuple[Path, ...] | list[Path]) -> dict[str, object]:
@@ -49,7 +49,7 @@ def test_every_block_is_run_or_checked_or_output(path: Path) -> None:
                 assert block.text.startswith("$ ")
             case "c++":
                 # Each call stands in a program that a test runs, with the program's arguments in place of names.
-                program = read(ROOT / "tests" / "runtime" / "aoti.cpp")
+                program = read(ROOT / "examples" / "deploy_cpp" / "main.cpp")
                 calls = re.findall(r"[\w.:]+(?: \w+)?\(.*?\)", re.sub(r'"[^"]*"', "given[]", block.text))
                 assert calls and not [c for c in calls if c not in re.sub(r"given\[\w\]", "given[]", program)]
             case "sh":
