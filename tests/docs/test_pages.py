@@ -41,8 +41,8 @@ def test_every_block_is_run_or_checked_or_output(path: Path) -> None:
     for block in blocks(path):
         match block.language:
             case "python":
-                # The README's and ConstrINT's have tests of their own.
-                assert path.name in (*RUN, "README.md", "constrint.md")
+                # The README's and ConstrINT's have tests of their own; tests/clients run those of clients.md.
+                assert path.name in (*RUN, "README.md", "constrint.md", "clients.md")
             case "rnn" | "":
                 assert front(Source(path.name, block.text)), "a block without a language is a cell"
             case "console":
@@ -57,6 +57,13 @@ def test_every_block_is_run_or_checked_or_output(path: Path) -> None:
                     check_command(line)
             case language:
                 assert language == "text", f"{path.name}: a block of '{language}'"
+
+
+def test_each_section_about_a_library_has_a_test_that_runs_its_examples() -> None:
+    """Where the libraries are, which they need not be here."""
+    texts = "".join(read(path) for path in (ROOT / "tests" / "clients").glob("test_*.py"))
+    sections = headings(DOCS / "clients.md")[1:]
+    assert len(sections) == 8 and [name for name in sections if f'example("{name}")' not in texts] == []
 
 
 def check_command(line: str) -> None:
