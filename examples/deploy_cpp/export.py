@@ -10,7 +10,7 @@ The last command prints the numbers that export.py printed, up to rounding. With
 model for this machine's GPU. The other commands stay as they are.
 
 In `deployed` are
-    mycell/        the package that `rnncc build` made of examples/mycell.rnn. Of it, C++ needs lib….so alone
+    mycell/        the package that `rnncc build` made of examples/mycell.rnn; C++ needs its lib….so alone
     model.pt2      the model, compiled by AOTInductor for any number of steps and any batch
     example.txt    an input [3, 2, 4], as the program reads it
 """

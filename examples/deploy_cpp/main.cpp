@@ -2,10 +2,10 @@
 //
 //     run MODEL.pt2 STEPS BATCH INPUTS LIBRARY.so... < NUMBERS
 //
-// MODEL takes one tensor of floats [STEPS, BATCH, INPUTS], whose numbers are read from standard input, the last dimension
-// first. Each LIBRARY is the lib….so of a package that `rnncc build` made, one for each cell of the model. Printed are the
-// results, one after the other: a line `# SHAPE`, then a row of the last dimension a line. Exit status 2: wrong arguments or
-// numbers; 1: the model or a library could not be loaded or run.
+// MODEL takes one tensor of floats [STEPS, BATCH, INPUTS]. The program reads its numbers from standard input, those of the last
+// dimension side by side. Each LIBRARY is the lib….so of a package that `rnncc build` made; every cell of the model needs its
+// own. The program prints the model's results: for each a line `# SHAPE`, then its numbers, where a line has a row of the last
+// dimension. It exits with 2 for wrong arguments or numbers, and with 1 where the model or a library cannot be loaded or run.
 #include <ATen/ops/from_blob.h>
 #include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>

@@ -71,5 +71,44 @@ def test_a_module_takes_our_layer_and_torchrl_s_own_takes_its_weights(kind: str)
     assert set(ours.make_tensordict_primer().primers.keys()) == set(KINDS[kind][1])
 
 
+def test_parameters_from_outside_vmap_and_torch_compile() -> None:
+    """As torchrl's losses call modules: with other parameters, several sets at once, compiled."""
+    theirs, ours, _ = made("gru")
+    batch = data("gru", 1)
+    others = tensordict.from_module(theirs).data.clone().apply(lambda value: 2 * value)
+    with modules.set_recurrent_mode(True):
+        with others.to_module(ours), others.to_module(theirs):
+            found, expected = ours(batch.clone())["y"], theirs(batch.clone())["y"]
+        close(found, expected)
+        assert not torch.allclose(ours(batch.clone())["y"], expected, atol=1e-3)
+        compiled: Any = torch.compile(ours, backend="aot_eager")
+        close(compiled(batch.clone())["y"], theirs(batch.clone())["y"])
+    stack: Any = torch.stack
+    step, sets = batch[:, 0], stack([tensordict.from_module(theirs).data.clone(), others])
+
+    def run(values: Any) -> Any:
+        with values.to_module(ours):
+            return ours(step.clone())["y"]
+
+    with others.to_module(theirs):
+        close(torch.vmap(run)(sets)[1], theirs(step.clone())["y"])
+
+
+def test_a_rollout_step_by_step_is_the_whole_at_once() -> None:
+    """The environment ends and begins again within; states come from its primer."""
+    envs, nets = pytest.importorskip("torchrl.envs"), pytest.importorskip("tensordict.nn")
+    _, ours, _ = made("lstm")
+    ours.in_keys[0] = "observation"
+    env = envs.TransformedEnv(envs.GymEnv("CartPole-v1"), envs.InitTracker()).append_transform(
+        ours.make_tensordict_primer()
+    )
+    env.set_seed(0)
+    choose = nets.TensorDictModule(lambda y: nn.functional.one_hot(y[..., 0].gt(0).long(), 2), ["y"], ["action"])
+    rollout = env.rollout(60, nets.TensorDictSequential(ours, choose), break_when_any_done=False)
+    assert rollout["is_init"].sum() > 1
+    with modules.set_recurrent_mode(True):
+        close(ours(rollout[None].clone())["y"][0], rollout["y"])
+
+
 def test_the_page() -> None:
     example("torchrl")

@@ -56,6 +56,14 @@ def test_encodec_trains_as_before(page: Any) -> None:
     assert ours.losses[-1] < ours.losses[0]
 
 
+def test_torch_compile_takes_encodec_s_lstm_whole(page: Any) -> None:
+    """Their block is one graph with our layer; with nn.LSTM Dynamo breaks it."""
+    (block, _) = [module for module in page.codec.modules() if type(module).__name__ == "EncodecLSTM"]
+    x = torch.randn(2, block.lstm.input_size, 7)
+    compiled: Any = torch.compile(block, backend="aot_eager", fullgraph=True)
+    close(compiled(x), block(x))
+
+
 @pytest.fixture(scope="module")
 def gemmas(page: Any) -> tuple[Any, Any]:
     """A small RecurrentGemma with our recurrence, and as it was."""
