@@ -1,4 +1,5 @@
 # `make demo` trains a language model with a cell of your own on the CPU; `make test` checks everything.
+# `make clients` installs other people's libraries, and tests layers in them (docs/clients.md).
 # `make kernels` compiles every shipped cell's GPU kernels and checks what NVRTC made of them: long.
 # `make dist` builds rnncc's own wheel and source distribution into dist/, and checks them.
 # All first set up the virtual environment $(VENV), once: a second run starts at once.
@@ -8,18 +9,22 @@ BIN := $(VENV)/bin
 # Used where the environment has no PyTorch yet. To use another build, install it into $(VENV) first.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test lint kernels dist setup clean
+.PHONY: demo test lint clients kernels dist setup clean
 
 demo: setup
 	$(BIN)/python examples/char_lm.py
 
 test: lint
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/clients
 
 lint: setup
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
+
+clients: setup
+	$(BIN)/python -m pip install --quiet -e ".[dev,clients]"
+	$(BIN)/python -m pytest -m clients tests/clients
 
 kernels: setup
 	$(BIN)/python -m tests.cuda.kernels

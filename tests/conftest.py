@@ -39,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "gpu: needs a CUDA device; where there is none, a line says how many did not run"
     )
+    config.addinivalue_line("markers", "clients: needs other people's libraries, the extra `clients`")
     config.addinivalue_line("markers", "latex: needs pdflatex; where there is none, the test is skipped")
     config.addinivalue_line(
         "markers", "hopper: counts on what is planned for a GPU of compute capability 9.0; does not run elsewhere"

@@ -18,7 +18,7 @@ from tests.docs.pages import DOCS, PAGES, PRINTED, ROOT, anchors, blocks, headin
 
 RUN = {"python.md": 10, "torch.md": 4, "from_torch.md": 2, "from_flashrnn.md": 2, "from_haste.md": 2, "gpu.md": 1}
 # Programs in shells, but for rnncc's own commands and make, pytest and the benchmarks, whose arguments are checked.
-PROGRAMS = {"cp", "mkdir", "pip", "torchrun", "export", "chmod", "python"}
+PROGRAMS = {"cp", "mkdir", "pip", "torchrun", "export", "chmod", "python", "cmake", "deployed/build/run"}
 
 
 def named(pages: tuple[Path, ...] | list[Path]) -> dict[str, object]:
@@ -41,15 +41,15 @@ def test_every_block_is_run_or_checked_or_output(path: Path) -> None:
     for block in blocks(path):
         match block.language:
             case "python":
-                # The README's and ConstrINT's have tests of their own.
-                assert path.name in (*RUN, "README.md", "constrint.md")
+                # The README's and ConstrINT's have tests of their own; tests/clients run those of clients.md.
+                assert path.name in (*RUN, "README.md", "constrint.md", "clients.md")
             case "rnn" | "":
                 assert front(Source(path.name, block.text)), "a block without a language is a cell"
             case "console":
                 assert block.text.startswith("$ ")
             case "c++":
                 # Each call stands in a program that a test runs, with the program's arguments in place of names.
-                program = read(ROOT / "tests" / "runtime" / "aoti.cpp")
+                program = read(ROOT / "examples" / "deploy_cpp" / "main.cpp")
                 calls = re.findall(r"[\w.:]+(?: \w+)?\(.*?\)", re.sub(r'"[^"]*"', "given[]", block.text))
                 assert calls and not [c for c in calls if c not in re.sub(r"given\[\w\]", "given[]", program)]
             case "sh":
@@ -57,6 +57,13 @@ def test_every_block_is_run_or_checked_or_output(path: Path) -> None:
                     check_command(line)
             case language:
                 assert language == "text", f"{path.name}: a block of '{language}'"
+
+
+def test_each_section_about_a_library_has_a_test_that_runs_its_examples() -> None:
+    """Where the libraries are, which they need not be here."""
+    texts = "".join(read(path) for path in (ROOT / "tests" / "clients").glob("test_*.py"))
+    sections = headings(DOCS / "clients.md")[1:]
+    assert len(sections) == 8 and [name for name in sections if f'example("{name}")' not in texts] == []
 
 
 def check_command(line: str) -> None:

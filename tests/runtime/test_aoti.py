@@ -1,10 +1,13 @@
-"""AOTInductor: a layer compiled ahead of time, run from Python and by a C++ program without Python."""
+"""AOTInductor: a layer compiled ahead of time, run from Python and by the C++ program of examples/deploy_cpp."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from torch._inductor import aoti_compile_and_package, aoti_load_package
 import rnncc
 
 IN, H = 3, 8
-TORCH = Path(torch.__file__).parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 # Its output reads no state: the loop hands no sequence on.
@@ -58,7 +61,20 @@ def expected(layer: Any, x: Tensor) -> list[Tensor]:
     return found
 
 
-def test_from_python_and_from_a_program_without_it(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program of examples/deploy_cpp. Its CMake is the dev environment's, or else the machine's."""
+    cmake = shutil.which("cmake", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    assert cmake is not None, "CMake is missing: pip install cmake"
+    build = tmp_path_factory.mktemp("build")
+    configure = [cmake, "-S", str(ROOT / "examples" / "deploy_cpp"), "-B", str(build), f"-DTORCH={torch.__path__[0]}"]
+    for command in ([*configure, "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror"], [cmake, "--build", str(build)]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return build / "run"
+
+
+def test_from_python_and_from_a_program_without_it(program: Path, tmp_path: Path) -> None:
     """Compiled where gradients are on, as happens unless one thinks of it."""
     torch.manual_seed(0)
     layers = Layers()
@@ -70,30 +86,94 @@ def test_from_python_and_from_a_program_without_it(tmp_path: Path) -> None:
     with torch.no_grad():
         torch.testing.assert_close(run(x), wanted)
 
-    program = tmp_path / "program"
-    # The package's library needs libtorch.so itself, which the linker would leave out as unused.
-    torch_libraries = [
-        f"-L{TORCH / 'lib'}",
-        f"-Wl,-rpath,{TORCH / 'lib'}",
-        "-Wl,--no-as-needed",
-        "-ltorch",
-        "-ltorch_cpu",
-    ]
-    source = Path(__file__).with_name("aoti.cpp")
-    subprocess.run(
-        ["g++", "-std=c++20", "-w", source, f"-I{TORCH / 'include'}", *torch_libraries, "-lc10", "-o", program],
-        check=True,
-    )
-    arguments = [model, "9", "2", str(IN)]
+    libraries = []
     for layer in layers.layers:
         module = sys.modules[type(layer).__module__].__file__
         assert module is not None
         about = json.loads((Path(module).parent / "_rnncc.json").read_text(encoding="utf-8"))
-        arguments.append(str(Path(module).parent / about["library"]))
-    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+        libraries.append(Path(module).parent / about["library"])
+    done = run_program(program, model, x, libraries)
     assert done.returncode == 0, done.stderr
-    found = torch.tensor([float(line) for line in done.stdout.split()])
-    torch.testing.assert_close(found, torch.cat([tensor.flatten() for tensor in wanted]))
+    torch.testing.assert_close(numbers(done.stdout), torch.cat([tensor.flatten() for tensor in wanted]))
+
+
+def run_program(
+    program: Path, model: str | Path, x: Tensor, libraries: Iterable[Path]
+) -> subprocess.CompletedProcess[str]:
+    """What the program of examples/deploy_cpp says of a model and an input."""
+    given = "\n".join(map(repr, x.flatten().tolist()))
+    command = list(map(str, [program, model, *x.shape, *libraries]))
+    return subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+
+
+def numbers(printed: str) -> Tensor:
+    """All numbers of the results that the program printed, without their shapes."""
+    rows = [line for line in printed.splitlines() if not line.startswith("#")]
+    return torch.tensor([float(number) for row in rows for number in row.split()])
+
+
+def deployed(folder: Path, *options: str) -> str:
+    """What examples/deploy_cpp/export.py prints, and makes in `folder`."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, str(ROOT / "examples" / "deploy_cpp" / "export.py"), str(folder), *options]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def as_in_python(program: Path, folder: Path, printed: str) -> None:
+    """The program prints of example.txt what Python printed."""
+    x = torch.tensor([float(number) for number in (folder / "example.txt").read_text().split()]).view(3, 2, 4)
+    done = run_program(program, folder / "model.pt2", x, [folder / "mycell" / "libmycell.so"])
+    assert done.returncode == 0, done.stderr
+    wanted = printed[printed.index("#") :]
+    assert done.stdout.partition("\n")[0] == wanted.partition("\n")[0] == "# 3 2 3"
+    torch.testing.assert_close(numbers(done.stdout), numbers(wanted))
+
+
+def test_the_deployment_example(program: Path, tmp_path: Path) -> None:
+    """The folder goes elsewhere, without what only Python reads; another length and batch run too."""
+    printed = deployed(tmp_path / "made")
+    folder = tmp_path / "away"
+    (folder / "mycell").mkdir(parents=True)
+    for name in ("model.pt2", "example.txt", "mycell/libmycell.so"):
+        (tmp_path / "made" / name).rename(folder / name)
+    shutil.rmtree(tmp_path / "made")
+    as_in_python(program, folder, printed)
+    libraries = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    assert "libtorch_cpu" in libraries and "libpython" not in libraries and "libtorch_python" not in libraries
+
+    model, library = folder / "model.pt2", folder / "mycell" / "libmycell.so"
+    done = run_program(program, model, torch.linspace(-1, 1, 7 * 5 * 4).view(7, 5, 4), [library])
+    assert done.stdout.startswith("# 7 5 3\n")
+    torch.testing.assert_close(numbers(done.stdout).view(-1, 3).exp().sum(1), torch.ones(35))
+
+    unknown = run_program(program, model, torch.zeros(3, 2, 4), [])
+    assert unknown.returncode == 1 and unknown.stderr.startswith(f"{model}: ")
+
+
+@pytest.mark.gpu
+def test_the_deployment_example_on_a_gpu(program: Path, tmp_path: Path) -> None:
+    as_in_python(program, tmp_path, deployed(tmp_path, "--device", "cuda"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "status", "message"),
+    [
+        ((), "", 2, "usage: run MODEL.pt2 STEPS BATCH INPUTS LIBRARY.so"),
+        (("model.pt2", "3", "0", "4"), "", 2, "'0' is no size"),
+        (("model.pt2", "3", "2x", "4"), "", 2, "'2x' is no size"),
+        (("model.pt2", "1", "2", "2"), "1 2 three", 2, "not a number"),
+        (("model.pt2", "1", "2", "2"), "1 2 3", 2, "expected 1 * 2 * 2 numbers, got 3"),
+        (("model.pt2", "1", "1", "2", "/missing.so"), "1 2", 1, "/missing.so: cannot open shared object file"),
+        (("/missing.pt2", "1", "1", "2"), "1 2", 1, "/missing.pt2: "),
+    ],
+)
+def test_the_program_checks_what_it_is_given(
+    program: Path, arguments: tuple[str, ...], given: str, status: int, message: str
+) -> None:
+    done = subprocess.run([program, *arguments], input=given, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (status, "") and message in done.stderr
 
 
 ON_A_GPU = """
