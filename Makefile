@@ -1,6 +1,7 @@
 # `make demo` trains a language model with a cell of your own on the CPU; `make test` checks everything.
 # `make kernels` compiles every shipped cell's GPU kernels and checks what NVRTC made of them: long.
 # `make dist` builds rnncc's own wheel and source distribution into dist/, and checks them.
+# `make site` builds the pages of docs/, the API and a gallery of the cells as a site in build/site/html.
 # All first set up the virtual environment $(VENV), once: a second run starts at once.
 PYTHON ?= python3
 VENV ?= .venv
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 # Used where the environment has no PyTorch yet. To use another build, install it into $(VENV) first.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test lint kernels dist setup clean
+.PHONY: demo test lint kernels dist site setup clean
 
 demo: setup
 	$(BIN)/python examples/char_lm.py
@@ -28,6 +29,10 @@ dist: setup
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/python -m twine check --strict dist/*
+
+site: setup
+	$(BIN)/python -c "import material, mkdocstrings" 2>/dev/null || $(BIN)/python -m pip install --quiet -e ".[docs]"
+	PYTHONPATH=benchmarks $(BIN)/python docs/site/make.py
 
 setup: $(VENV)/.ready
 
