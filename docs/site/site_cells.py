@@ -121,8 +121,8 @@ def _neighbours(before: Entry, after: Entry) -> str:
 def _facts(shipped: Shipped) -> str:
     cell = shipped.cell
     facts = [
-        ("Class", "; ".join(_class(each) for each in shipped.recurrences)),
-        ("Phases", f"{shipped.entry.phases} in each step"),
+        ("Class", "<br>".join(_classes(shipped.recurrences))),
+        ("Phases", f"{shipped.entry.phases} in each step" if shipped.entry.phases else ""),
         ("GPU kernels", escape(families_of(shipped.made))),
         ("Inputs", ", ".join(_input(each.name, each.width, each.per_sequence) for each in cell.inputs)),
         ("States", ", ".join(_code(each.name, each.width) for each in cell.states if each.delay_of is None)),
@@ -132,6 +132,14 @@ def _facts(shipped: Shipped) -> str:
     ]
     rows = "".join(f"<tr><th>{head}</th><td>{text}</td></tr>" for head, text in facts if text)
     return f'<table class="facts"><tbody>{rows}</tbody></table>'
+
+
+def _classes(recurrences: Sequence[Recurrence]) -> Iterator[str]:
+    """A line for each class of loops; loops of the same class and reason share it."""
+    lines = [_class(each) for each in recurrences]
+    for line in dict.fromkeys(lines):
+        count = lines.count(line)
+        yield f"{count} loops, each {line}" if count > 1 else line
 
 
 def _class(recurrence: Recurrence) -> str:

@@ -13,6 +13,11 @@ _LETTERS = re.compile(r'(?:<mi mathvariant="(italic|normal)">[^<]+</mi>)+')
 _LETTER = re.compile(r'<mi mathvariant="\w+">([^<]+)</mi>')
 # A function's name is an identifier: an operator would have spaces around it.
 _FUNCTION = re.compile(r"<mo>(?!mod<)([A-Za-z]{2,})</mo>")
+# It has none around brackets and bars either, and little before a number's sign.
+_FENCE = re.compile(r'<mo(?= [^>]*fence="true")|<mo(?=>&#x(?:0007C|02016);)')
+_SIGN = re.compile(r"(^|<mo[^>]*>(?:&#x(?:00028|0002C|0003D|0007C|0007B);|\()</mo>)<mo>(?=&#x02212;)")
+# Where no bracket follows a function's name, a space does.
+_APPLIED = re.compile(r"(<mi>[A-Za-z]{2,}</mi>)(?=<m(?:i|n|sub|sup|frac)\b)")
 _BOLD = re.compile(r'<mn mathvariant="bold">')
 
 
@@ -65,6 +70,8 @@ def _row(tex: str) -> str:
     if found is None or "\\" in found[1]:
         raise ValueError(f"no MathML for {tex}")
     made = _FUNCTION.sub(r"<mi>\1</mi>", _LETTERS.sub(_word, found[1]))
+    made = _FENCE.sub('<mo lspace="0em" rspace="0em"', _SIGN.sub(r'\1<mo form="prefix">', made))
+    made = _APPLIED.sub(r'\1<mspace width="0.167em"/>', made)
     return _BOLD.sub('<mn class="bold">', made)
 
 
