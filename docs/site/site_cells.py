@@ -9,7 +9,7 @@ from html import escape
 import site_math
 from gpu_cases import PASSES
 from report_cells import cpu_factors, families_of
-from report_text import NOTHING, known, machine, pair, ratios
+from report_text import known, machine, pair, ratios
 from site_use import in_python
 
 from rnncc.ir import dim as dims
@@ -191,8 +191,6 @@ def _size(size: Dim) -> str:
 
 
 def _parameters(cell: Cell) -> str:
-    if not cell.parameters:
-        return "None: nothing in this cell is trained."
     lines = [
         (
             f"<code>{parameter.attribute}_l0</code>{'' if parameter.trained else ', not trained'}",
@@ -261,7 +259,7 @@ def _speed(file: str) -> str:
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     def row(cells: Sequence[str], tag: str) -> str:
-        return f"<tr>{''.join(f'<{tag}>{each or NOTHING}</{tag}>' for each in cells)}</tr>"
+        return f"<tr>{''.join(f'<{tag}>{each}</{tag}>' for each in cells)}</tr>"
 
     body = "".join(row(line, "td") for line in lines)
     return f'<div class="wide"><table><thead>{row(head, "th")}</thead><tbody>{body}</tbody></table></div>'

@@ -11,14 +11,25 @@ _BEGIN_OR_END = re.compile(r"\\(begin|end)\{\w+\}")
 # latex2mathml makes a letter at a time of a word in slanted or upright letters.
 _LETTERS = re.compile(r'(?:<mi mathvariant="(italic|normal)">[^<]+</mi>)+')
 _LETTER = re.compile(r'<mi mathvariant="\w+">([^<]+)</mi>')
-# A function's name is an identifier: an operator would have spaces around it.
-_FUNCTION = re.compile(r"<mo>(?!mod<)([A-Za-z]{2,})</mo>")
-# It has none around brackets and bars either, and little before a number's sign.
-_FENCE = re.compile(r'<mo(?= [^>]*fence="true")|<mo(?=>&#x(?:0007C|02016);)')
-_SIGN = re.compile(r"(^|<mo[^>]*>(?:&#x(?:00028|0002C|0003D|0007C|0007B);|\()</mo>)<mo>(?=&#x02212;)")
-# Where no bracket follows a function's name, a space does.
-_APPLIED = re.compile(r"(<mi>[A-Za-z]{2,}</mi>)(?=<m(?:i|n|sub|sup|frac)\b)")
-_BOLD = re.compile(r'<mn mathvariant="bold">')
+# What latex2mathml writes, and what browsers show as TeX would.
+_MENDED = (
+    # A function's name is an identifier: an operator would have spaces around it.
+    (re.compile(r"<mo>(?!mod<)([A-Za-z]{2,})</mo>"), r"<mi>\1</mi>"),
+    # A space stands before it, and where no bracket follows it, behind it.
+    (re.compile(r"(</mi>|</mn>|</msub>)(?=<mi>[A-Za-z]{2,}</mi>)"), r'\1<mspace width="0.167em"/>'),
+    (re.compile(r"(<mi>[A-Za-z]{2,}</mi>)(?=<m(?:i|n|sub|sup|frac)\b)"), r'\1<mspace width="0.167em"/>'),
+    # Chromium leaves wide gaps around what it stretches: brackets that are hardly larger than others are as these are.
+    (re.compile(r'<mo [^>]*minsize="1\.2em"[^>]*>'), '<mo stretchy="false">'),
+    # A sign after a bracket, a bar, a comma or an equals sign is no operation.
+    (
+        re.compile(r"(<mo[^>]*>(?:&#x(?:00028|0002C|0003D|0007C|0007B);|\()</mo>)<mo>(?=&#x02212;)"),
+        r'\1<mo form="prefix">',
+    ),
+    # Brackets and bars are no operations either.
+    (re.compile(r'<mo(?= [^>]*fence="true"|>&#x(?:0007C|02016);)'), '<mo lspace="0em" rspace="0em"'),
+    (re.compile(r"<mo>(&#x0221E;)</mo>"), r"<mi>\1</mi>"),
+    (re.compile(r'<mn mathvariant="bold">'), '<mn class="bold">'),
+)
 
 
 def inline(tex: str) -> str:
@@ -69,10 +80,10 @@ def _row(tex: str) -> str:
     found = re.fullmatch(r"<math[^>]*>(.*)</math>", convert(tex.strip()) if tex.strip() else "<math></math>")
     if found is None or "\\" in found[1]:
         raise ValueError(f"no MathML for {tex}")
-    made = _FUNCTION.sub(r"<mi>\1</mi>", _LETTERS.sub(_word, found[1]))
-    made = _FENCE.sub('<mo lspace="0em" rspace="0em"', _SIGN.sub(r'\1<mo form="prefix">', made))
-    made = _APPLIED.sub(r'\1<mspace width="0.167em"/>', made)
-    return _BOLD.sub('<mn class="bold">', made)
+    made = _LETTERS.sub(_word, found[1])
+    for pattern, mended in _MENDED:
+        made = pattern.sub(mended, made)
+    return made
 
 
 def _word(letters: re.Match[str]) -> str:
@@ -83,7 +94,7 @@ def _word(letters: re.Match[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Words between formulas: TeX's escapes and quotation marks are undone."""
+    """Words between formulas: TeX's escapes are undone."""
     plain = re.sub(r"\\([_%&#$])", r"\1", text)
     if "\\" in plain:
         raise ValueError(f"no HTML for {text}")
