@@ -2,6 +2,7 @@
 # `make clients` installs other people's libraries, and tests layers in them (docs/clients.md).
 # `make kernels` compiles every shipped cell's GPU kernels and checks what NVRTC made of them: long.
 # `make dist` builds rnncc's own wheel and source distribution into dist/, and checks them.
+# `make site` builds the pages of docs/, the API and a gallery of the cells as a site in build/site/html.
 # All first set up the virtual environment $(VENV), once: a second run starts at once.
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 # Used where the environment has no PyTorch yet. To use another build, install it into $(VENV) first.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test lint clients kernels dist setup clean
+.PHONY: demo test lint clients kernels dist site setup clean
 
 demo: setup
 	$(BIN)/python examples/char_lm.py
@@ -33,6 +34,10 @@ dist: setup
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/python -m twine check --strict dist/*
+
+site: setup
+	$(BIN)/python -c "import material, mkdocstrings" 2>/dev/null || $(BIN)/python -m pip install --quiet -e ".[docs]"
+	PYTHONPATH=benchmarks $(BIN)/python docs/site/make.py
 
 setup: $(VENV)/.ready
 

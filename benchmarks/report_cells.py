@@ -9,6 +9,7 @@ from pathlib import Path
 from gpu_cases import PASSES
 from report_text import fill, known, ratios, table
 
+from rnncc.ir.compilation import Compilation
 from rnncc.ir.plan import KernelPlan, NoForm
 from rnncc.language.read import read_request, read_source
 from rnncc.machine.paths import shipped_cells
@@ -36,7 +37,11 @@ def _line(entry: Entry) -> tuple[str, ...]:
 
 def kernels_of(name: str) -> str:
     """The families of GPU kernels that run a cell's loops."""
-    made = compile_cells(read_request(name), "lower")
+    return families_of(compile_cells(read_request(name), "lower"))
+
+
+def families_of(made: Compilation) -> str:
+    """The same of what `lower` made of its file."""
     return " + ".join(dict.fromkeys(family for plan in made.plans for family in _families(plan)))
 
 

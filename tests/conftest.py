@@ -44,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "hopper: counts on what is planned for a GPU of compute capability 9.0; does not run elsewhere"
     )
+    config.addinivalue_line("markers", "docs: builds the site; where the extra docs is missing, the test is skipped")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
