@@ -101,12 +101,16 @@ class _Backward(ctypes.Structure):
 Tensors = Sequence[Tensor | None]
 
 
-def _describe(tensors: Tensors) -> ctypes.Array[_Tensor]:
+_WEIGHTS = 1  # the place of that table, whose tensors have no strides
+
+
+def _describe(tensors: Tensors, table: int) -> ctypes.Array[_Tensor]:
     described = (_Tensor * max(1, len(tensors)))()
     for index, tensor in enumerate(tensors):
         if tensor is not None:
             strides = tensor.stride()
             step, entry = (strides[0], strides[1]) if tensor.dim() == 3 else (0, strides[0] if tensor.dim() == 2 else 0)
+            entry = 0 if table == _WEIGHTS else entry
             described[index] = _Tensor(tensor.data_ptr(), step, entry, DTYPES[tensor.dtype])
     return described
 
@@ -120,7 +124,7 @@ def call(
     tables: Sequence[Tensors],
 ) -> int:
     """Calls a forward (six tables) or backward (nine tables) entry point; `shape` is (T, B, heads)."""
-    described = [_describe(table) for table in tables]
+    described = [_describe(table, place) for place, table in enumerate(tables)]
     size_array = (ctypes.c_int64 * len(sizes))(*sizes)
     constant_array = (ctypes.c_double * max(1, len(constants)))(*constants)
     kind = _Forward if len(tables) == 6 else _Backward

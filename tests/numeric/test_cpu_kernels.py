@@ -183,6 +183,7 @@ class _Linear(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("rows", "inputs", "outputs")),
         *((name, _Matrix) for name in ("x", "weight", "bias", "y")),
+        ("packed", ctypes.c_void_p),
     )
 
 
