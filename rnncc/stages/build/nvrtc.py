@@ -73,7 +73,7 @@ class Nvrtc:
             if (made := self.made_for(architecture)) != architecture:
                 yield (
                     f"NVRTC {known(self.library)[0]} does not know {architecture}: kernels are {made}'s PTX, which the "
-                    f"driver translates and which are slower. A newer one ({INSTALL}) makes better ones"
+                    f"driver translates. A newer one ({INSTALL}) makes kernels for that GPU"
                 )
 
     def _options(self) -> tuple[str, ...]:
