@@ -54,7 +54,7 @@ def compiled(path: Path, architecture: str, include: tuple[Path, ...], *options:
     worker, output = Path(nvrtc_worker.__file__).parent, path.with_name(f"{path.name}.{architecture}")
     folders = (f"-I{folder}" for folder in (path.parent, *include))
     given = (worker, library_file(), path, architecture, output, *FLAGS, *folders, *options)
-    command = [sys.executable, "-I", "-S", "-c", _BOTH, *map(os.fspath, given)]
+    command = [sys.executable, "-I", "-S", "-c", _BOTH, *(os.fspath(part) for part in given)]
     run = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if run.returncode != 0:
         raise NvrtcError(run.stdout)
