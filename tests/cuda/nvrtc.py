@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -53,8 +52,8 @@ def compiled(path: Path, architecture: str, include: tuple[Path, ...], *options:
     same process, it can spill registers that it otherwise does not. Raises NvrtcError with the compiler's messages."""
     worker, output = Path(nvrtc_worker.__file__).parent, path.with_name(f"{path.name}.{architecture}")
     folders = (f"-I{folder}" for folder in (path.parent, *include))
-    given: tuple[Path | str, ...] = (worker, library_file(), path, architecture, output, *FLAGS, *folders, *options)
-    command = [sys.executable, "-I", "-S", "-c", _BOTH, *map(os.fspath, given)]
+    given = (worker, library_file(), path, architecture, output, *FLAGS, *folders, *options)
+    command = [sys.executable, "-I", "-S", "-c", _BOTH, *map(str, given)]
     run = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if run.returncode != 0:
         raise NvrtcError(run.stdout)
