@@ -1,35 +1,50 @@
 """Accuracy beside cuDNN's: the relative error of the output and of every gradient over 1024 steps, against cuDNN in
 float64 on the same rounded inputs and weights; medians of seeds. Ours may be at most 1.1 times as large.
 
-    python benchmarks/gpu_accuracy.py [--hidden 256,768] [--batch 16] [--out FILE]
+    python benchmarks/gpu_accuracy.py [--quick] [--only WORDS] [--shard I/N] [--out FILE]
+    python benchmarks/gpu_accuracy.py --show FILE
 
 `layer`: the input's product is each one's own. `loop`: the input matrix of cuDNN is the identity, so that both get
 pre-activations without an error.
+
+WORDS, separated by commas, choose cells, dtypes and parts. A run that is started again goes on where it stopped.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 from gpu_calls import DTYPES, PEERS, Packages
-from gpu_cases import CLASSES, GATES, both
-from measure import environment, write
+from gpu_cases import CLASSES, GATES, both, missing, read_case, row_of
+from gpu_run import Results, in_time, parser_of, part, read_or_measure, words_of
 from torch import Tensor, nn
 
+from rnncc.language.diagnostics import RnnccError
 from rnncc.verify import relative_error
 
-STEPS, SEEDS, MOST = 1024, 5, 1.1
+STEPS, BATCH, SEEDS, MOST = 1024, 16, 5, 1.1
+CELLS, SIZES = ("lstm", "gru"), (256, 768)
 PARTS = ("layer", "loop")
-Results = dict[str, Tensor]
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is compared: a cell with a hidden size in a dtype, in one of PARTS. It has a row for each quantity."""
+
+    cell: str
+    hidden: int
+    dtype: str
+    part: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +60,7 @@ class Sample:
     gradient: Tensor
     parameters: dict[str, Tensor]
 
-    def torch_nn(self, dtype: torch.dtype) -> Results:
+    def torch_nn(self, dtype: torch.dtype) -> Tensors:
         """By torch.nn's layer, which is cuDNN's on a GPU."""
         layer = PEERS[self.cell](self.x.shape[-1], self.hidden, device=self.x.device, dtype=dtype)
         values = {"bias_hh": torch.zeros_like(layer.bias_hh_l0)} | self.parameters
@@ -56,7 +71,7 @@ class Sample:
         second = found.pop("d_bias_hh")
         return found | ({"d_bR": second[2 * self.hidden :]} if "bR" in self.parameters else {})
 
-    def ours(self, module: ModuleType) -> Results:
+    def ours(self, module: ModuleType) -> Tensors:
         """By our layer, or by our op on pre-activations."""
         if self.part == "layer":
             layer_class = getattr(module, CLASSES[self.cell])
@@ -78,12 +93,12 @@ class Sample:
             for name, value in values.items():
                 getattr(layer, f"{name}_l0").copy_(value)
 
-    def _layer(self, layer: nn.Module, dtype: torch.dtype) -> Results:
+    def _layer(self, layer: nn.Module, dtype: torch.dtype) -> Tensors:
         x, *states = self._leaves(dtype)
         y, _ = layer(x, tuple(s[None] for s in states) if len(states) > 1 else states[0][None])
         return self._results(y, x, states, {n.removesuffix("_l0"): p for n, p in layer.named_parameters()})
 
-    def _results(self, y: Tensor, x: Tensor, states: Sequence[Tensor], weights: dict[str, Any]) -> Results:
+    def _results(self, y: Tensor, x: Tensor, states: Sequence[Tensor], weights: dict[str, Any]) -> Tensors:
         leaves = {"x": x, **weights} | {f"{name}0": state for name, state in zip("hc", states, strict=False)}
         gradients = torch.autograd.grad(y, list(leaves.values()), self.gradient.to(y.dtype))
         return {"y": y.detach()} | {f"d_{name}": value for name, value in zip(leaves, gradients, strict=True)}
@@ -129,61 +144,65 @@ def compare(
     return {name: (statistics.median(mine), statistics.median(theirs)) for name, (mine, theirs) in errors.items()}
 
 
-def lines(errors: dict[str, tuple[float, float]]) -> list[str]:
+def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
     """A line a quantity: our error, cuDNN's, and how many times as large ours is."""
     return [
-        f"  {name:10} {ours:.2e} {peer:.2e} {ours / peer:5.2f}{'' if ours <= MOST * peer else '  MISS'}"
-        for name, (ours, peer) in errors.items()
+        f"{row['cell']:5} {row['hidden']:4} {row['dtype']} {row['part']:5} {row['of']:10} {row['ours']:.2e} "
+        f"{row['cudnn']:.2e} {row['ours'] / row['cudnn']:5.2f}{'' if fits(row) else '  MISS'}"
+        for row in rows
     ]
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Compare, print, write JSON. 1 where ours is too large somewhere, or nothing can be measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hidden", default="256,768")
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args(words)
-    if not torch.cuda.is_available():
-        print("gpu_accuracy: there is no CUDA device", file=sys.stderr)
-        return 1
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    rows: list[dict[str, Any]] = []
+def fits(row: dict[str, Any]) -> bool:
+    """Whether our error is small enough."""
+    return bool(row["ours"] <= MOST * row["cudnn"])
+
+
+def select(words: Sequence[str], quick: bool) -> list[Case]:
+    """The cases of the cells, dtypes and parts in `words`; where none of a kind is named, all of that kind. Raises
+    ValueError for a word that means nothing."""
+    if unknown := sorted({*words} - {*CELLS, *DTYPES, *PARTS}):
+        raise ValueError(f"{', '.join(unknown)}: not one of {', '.join((*CELLS, *DTYPES, *PARTS))}")
+    cells, dtypes, parts = ([word for word in kind if word in words] or list(kind) for kind in (CELLS, DTYPES, PARTS))
+    return [Case(*case) for case in product(cells, SIZES[: 1 if quick else None], dtypes, parts)]
+
+
+def run(cases: Sequence[Case], results: Results, minutes: float) -> None:
+    """Compare what the file does not have yet. Raises RnnccError where something cannot be built."""
+    left = missing(cases, results.rows)
+    who = {case: "alternating" if case.dtype == "fp32" else "rnncc" for case in left}
+    built = {case: next(both(who[case], case.cell, case.hidden, 1, BATCH, STEPS, case.dtype)) for case in left}
     with tempfile.TemporaryDirectory() as folder:
-        sizes = [(hidden, dtype) for hidden in map(int, arguments.hidden.split(",")) for dtype in DTYPES]
-        who = {
-            (cell, *size): "alternating" if size[1] == "fp32" else "rnncc" for cell in ("lstm", "gru") for size in sizes
-        }
-        cases = {
-            (cell, hidden, dtype): next(both(name, cell, hidden, 1, arguments.batch, STEPS, dtype))
-            for (cell, hidden, dtype), name in who.items()
-        }
-        packages = Packages(Path(folder), list(cases.values()))
-        for (cell, hidden, dtype), case in cases.items():
-            for part in PARTS:
+        packages = Packages(Path(folder), list(dict.fromkeys(built.values())))
+        for case in in_time(left, minutes):
 
-                def make(
-                    seed: int, cell: str = cell, hidden: int = hidden, dtype: str = dtype, part: str = part
-                ) -> Sample:
-                    return draw(cell, hidden, arguments.batch, DTYPES[dtype], part, seed, "cuda")
+            def make(seed: int, case: Case = case) -> Sample:
+                return draw(case.cell, case.hidden, BATCH, DTYPES[case.dtype], case.part, seed, "cuda")
 
-                errors = compare(make, packages(case), DTYPES[dtype])
-                print(f"{cell} {hidden} {dtype} {part}: ours, cuDNN's, ratio", *lines(errors), sep="\n", flush=True)
-                rows += [
-                    {
-                        "cell": cell,
-                        "hidden": hidden,
-                        "dtype": dtype,
-                        "part": part,
-                        "of": name,
-                        "ours": ours,
-                        "cudnn": peer,
-                    }
-                    for name, (ours, peer) in errors.items()
-                ]
-    if arguments.out:
-        write(arguments.out, rows, environment())
-    return 0 if all(row["ours"] <= MOST * row["cudnn"] for row in rows) else 1
+            errors = compare(make, packages(built[case]), DTYPES[case.dtype])
+            rows = [row_of(case, of=name, ours=ours, cudnn=peer) for name, (ours, peer) in errors.items()]
+            for row in rows:
+                results.add(row)
+            print("\n".join(lines(rows)), flush=True)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Compare or read, and print. 1 where our error is too large, or nothing can be measured."""
+    arguments = parser_of(__doc__, Path("gpu_accuracy.json")).parse_args(words)
+
+    def measure(results: Results) -> None:
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+        run(cases, results, arguments.minutes)
+
+    try:
+        cases = part(select(words_of(arguments), arguments.quick), arguments.shard)
+        rows, _ = read_or_measure(arguments, measure)
+    except (OSError, ValueError, RuntimeError, RnnccError) as error:
+        print(f"gpu_accuracy: {error}", file=sys.stderr)
+        return 1
+    rows = [row for row in rows if read_case(Case, row) in set(cases)]
+    print("\n".join(lines(rows)))
+    return 0 if all(map(fits, rows)) else 1
 
 
 if __name__ == "__main__":

@@ -10,28 +10,26 @@ kernels that ran each loop. `exchanges` is how often the units of a state must w
 cell's equations alone (rnncc/analysis/exchanges.py). For cells with a recurrent matrix it bounds the time that a step
 may take (MUST), and the table sets that bound beside the measured time.
 
-WORDS, separated by commas, choose cells and sizes (768x1, 256x3, 64x12). --shard 2/5 runs the second of five parts, and
-rows of several files are put together by --show FILE,FILE. A run that is started again goes on where it stopped.
+WORDS, separated by commas, choose cells and sizes (768x1, 256x3, 64x12). A run that is started again goes on where it
+stopped.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_run import Results, obstacle, parser_of
-from measure import Function, environment, gpu_ms
+from gpu_run import Results, in_time, parser_of, part, read_or_measure, words_of
+from measure import Function, gpu_ms
 from report_text import table as table_text
 
 from rnncc.analysis.exchanges import exchanges
@@ -104,10 +102,7 @@ def select(words: Sequence[str], shard: str, quick: bool) -> list[Case]:
         raise ValueError(f"{', '.join(sorted(unknown))}: neither a cell nor one of {', '.join(sizes)}")
     wanted = [size for name, size in sizes.items() if name in words] or list(sizes.values())[: 1 if quick else None]
     found = [Case(cell, *size) for cell in cells if cell in words or not set(words) & set(cells) for size in wanted]
-    part = re.fullmatch(r"(\d+)/(\d+)", shard)
-    if part is None or not 1 <= int(part[1]) <= int(part[2]):
-        raise ValueError(f"--shard is a part like 2/5, not {shard}")
-    return found[int(part[1]) - 1 :: int(part[2])]
+    return part(found, shard)
 
 
 def build(cases: Sequence[Case], folder: Path) -> None:
@@ -199,17 +194,10 @@ def ratio(row: dict[str, Any]) -> float:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure or read, and print the table. 1 where nothing can be measured."""
-    parser = parser_of(__doc__, Path("gpu_cells.json"))
-    parser.add_argument("--shard", default="1/1", help="a part of the cases: 2/5 is the second of five")
-    arguments = parser.parse_args(words)
-    if arguments.plot:
-        parser.error("--plot: this program draws nothing")
+    arguments = parser_of(__doc__, Path("gpu_cells.json")).parse_args(words)
     try:
-        if arguments.show:
-            files = [Path(name) for name in str(arguments.show).split(",")]
-            rows = [row for path in files for row in json.loads(path.read_text())["results"]]
-        else:
-            rows = measure_all(arguments)
+        cases = select(words_of(arguments), arguments.shard, arguments.quick)
+        rows, _ = read_or_measure(arguments, partial(measure_all, cases, arguments))
     except (OSError, ValueError, RuntimeError, RnnccError) as error:
         print(f"gpu_cells: {error}", file=sys.stderr)
         return 1
@@ -217,22 +205,17 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure_all(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def measure_all(cases: Sequence[Case], arguments: argparse.Namespace, results: Results) -> None:
     """Measure what the file does not have yet. Raises as `main` says."""
-    cases = select([word for word in arguments.only.split(",") if word], arguments.shard, arguments.quick)
-    if why := obstacle():
-        raise ValueError(why)
-    results = Results(arguments.out, environment(arguments.commit))
     done = {(row["cell"], row["head_dim"], row["heads"], row["run"]) for row in results.rows}
     left = {case: [way for way in PASSES if (case.cell, case.head_dim, case.heads, way) not in done] for case in cases}
     left = {case: ways for case, ways in left.items() if ways}
     with tempfile.TemporaryDirectory() as folder:
         build(list(left), Path(folder))
-        for case, ways in left.items():
+        for case, ways in in_time(list(left.items()), arguments.minutes):
             for row in measure(case, ways, arguments.quick):
                 results.add(row)
                 print(row["cell"], case.size, row["run"], row.get("error") or f"{row['queued_ms']:.3f} ms", flush=True)
-    return results.rows
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Dense recurrences on a GPU, side by side in one run: our kernels for named sizes and those for every size, cuDNN
 through torch.nn, loops over steps in torch (eager and compiled), and the measured floor of the exchange of states.
 
-    python benchmarks/gpu_dense.py [--quick] [--only WORDS] [--out FILE] [--plot PNG]
+    python benchmarks/gpu_dense.py [--quick] [--only WORDS] [--shard I/N] [--out FILE] [--plot PNG]
     python benchmarks/gpu_dense.py --show FILE [--plot PNG]
 
 Ours get pre-activations; cuDNN multiplies its input itself, which is timed apart and taken off. Times are medians of
@@ -17,7 +17,6 @@ benchmarks/results/gpu_flashrnn.json): they are no part of this run.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import time
@@ -30,9 +29,9 @@ from gpu_calls import Packages, work_of
 from gpu_cases import Case, case_of, missing, row_of, select
 from gpu_floor import exchanges, floor_us, measure_exchanges
 from gpu_plot import plot
-from gpu_run import Results, obstacle, parser_of
+from gpu_run import MINUTES, Results, in_time, parser_of, part, read_or_measure, words_of
 from gpu_table import table
-from measure import environment, gpu_ms
+from measure import gpu_ms
 
 from rnncc.bench.predict import target_named
 from rnncc.language.diagnostics import RnnccError
@@ -59,7 +58,7 @@ def measure(case: Case, packages: Packages, floor: float | None, quick: bool) ->
     return row_of(case, **measured, repeats=repeats, floor_us=floor)
 
 
-def run(cases: Sequence[Case], results: Results, quick: bool) -> None:
+def run(cases: Sequence[Case], results: Results, quick: bool, minutes: float = MINUTES) -> None:
     """Measure what the file does not have yet. Raises RnnccError where something cannot be built."""
     left = missing(cases, results.rows)
     if not left:
@@ -73,7 +72,7 @@ def run(cases: Sequence[Case], results: Results, quick: bool) -> None:
         begin = time.monotonic()
         packages = Packages(Path(folder), left)
         print(f"packages built in {time.monotonic() - begin:.0f} s; {len(left)} cases", flush=True)
-        for case in left:
+        for case in in_time(left, minutes):
             row = measure(case, packages, floor_us(case, floors), quick)
             results.add(row)
             said = row.get("error") or f"{row['call_ms']:.3f} ms"
@@ -87,20 +86,16 @@ def run(cases: Sequence[Case], results: Results, quick: bool) -> None:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure or read, print the table, draw the plot. 1 where nothing can be measured."""
-    arguments = parser_of(__doc__, Path("gpu_dense.json")).parse_args(words)
+    arguments = parser_of(__doc__, Path("gpu_dense.json"), draws=True).parse_args(words)
+
+    def measure_cases(results: Results) -> None:
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+        run(cases, results, arguments.quick, arguments.minutes)
+
     try:
-        cases = select([word for word in arguments.only.split(",") if word], arguments.quick)
-        if arguments.show:
-            known = json.loads(arguments.show.read_text())
-            rows, about = known["results"], known["environment"]
-        else:
-            if why := obstacle():
-                raise ValueError(why)
-            torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-            about = environment(arguments.commit)
-            results = Results(arguments.out, about)
-            run(cases, results, arguments.quick)
-            rows = [row for row in results.rows if case_of(row) in set(cases)]
+        cases = part(select(words_of(arguments), arguments.quick), arguments.shard)
+        rows, about = read_or_measure(arguments, measure_cases)
+        rows = [row for row in rows if case_of(row) in set(cases)]
     except (OSError, ValueError, RuntimeError, RnnccError) as error:
         print(f"gpu_dense: {error}", file=sys.stderr)
         return 1

@@ -1,6 +1,6 @@
 """Measures FlashRNN's own package and rnncc on a GPU, side by side in one run, and cuDNN's LSTM beside them.
 
-    python benchmarks/gpu_flashrnn.py [--flashrnn FOLDER] [--quick] [--only WORDS] [--out FILE]
+    python benchmarks/gpu_flashrnn.py [--flashrnn FOLDER] [--quick] [--only WORDS] [--shard I/N] [--out FILE]
     python benchmarks/gpu_flashrnn.py --show FILE
 
 FOLDER holds FlashRNN's package, as `pip install --no-deps --target FOLDER flashrnn` puts it there; without the option
@@ -40,11 +40,10 @@ from typing import Any
 
 import flashrnn_package
 from flashrnn_cases import Case, case_of, failure, select, table
-from gpu_run import Results, obstacle, parser_of
-from measure import environment
+from gpu_run import MINUTES, Results, gpu, in_time, parser_of, part, read_or_measure, words_of
 
-# Seconds for all processes to compile, for one to measure, and for the whole run.
-BUILD_SECONDS, CASE_SECONDS, RUN_SECONDS = 300.0, 60.0, 520.0
+# Seconds for all processes to compile, and for one to measure.
+BUILD_SECONDS, CASE_SECONDS = 300.0, 60.0
 
 
 class Process:
@@ -97,22 +96,21 @@ class Process:
             self.started.wait()
 
 
-def run(cases: Sequence[Case], results: Results, arguments: Sequence[str], folder: Path) -> None:
-    """Measure the cases, and add their rows. What time does not allow is left for the next run."""
+def run(cases: Sequence[Case], results: Results, passed: Sequence[str], folder: Path, minutes: float = MINUTES) -> None:
+    """Measure the cases, and add their rows. What time does not allow is left for the next run. `passed`: arguments of
+    each process."""
     if not cases:
         return
     begin = time.monotonic()
     variables = flashrnn_package.environment(folder)
-    processes = [Process(case, arguments, folder) for case in cases]
+    processes = [Process(case, passed, folder) for case in cases]
     with ThreadPoolExecutor(os.cpu_count()) as builders, ThreadPoolExecutor(1) as measurer:
         try:
             building = [builders.submit(process.start, variables) for process in processes]
             answers = [waited(future, begin + BUILD_SECONDS, "not compiled") for future in building]
             print(f"compiled in {time.monotonic() - begin:.0f} s", flush=True)
-            for place, (process, answer) in enumerate(zip(processes, answers, strict=True)):
-                if time.monotonic() - begin > RUN_SECONDS - CASE_SECONDS / 4:
-                    print(f"{len(processes) - place} cases are left: start the run again", flush=True)
-                    break
+            left = minutes - (time.monotonic() - begin) / 60
+            for process, answer in in_time(list(zip(processes, answers, strict=True)), left):
                 if "error" not in answer:
                     until = time.monotonic() + CASE_SECONDS
                     answer = waited(measurer.submit(process.measure), until, "not measured")
@@ -144,25 +142,24 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="where to compile, to go on there later; default a temporary one")
     parser.add_argument("--retry", action="store_true", help="measure anew what failed")
     arguments = parser.parse_args(words)
+
+    def about() -> dict[str, Any]:
+        return gpu(arguments.commit) | {"flashrnn": flashrnn_package.find(arguments.flashrnn)}
+
+    def measure(results: Results) -> None:
+        if arguments.retry:
+            failed = {case_of(row) for row in results.rows if row["ms"] is None}
+            results.rows = [row for row in results.rows if case_of(row) not in failed]
+        done = {case_of(row) for row in results.rows}
+        passed = [str(arguments.flashrnn.resolve())] if arguments.flashrnn else []
+        passed += ["--quick"] if arguments.quick else []
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = (arguments.folder or Path(temporary)).resolve()
+            run([case for case in cases if case not in done], results, passed, folder, arguments.minutes)
+
     try:
-        cases = select([word for word in arguments.only.split(",") if word], arguments.quick)
-        if arguments.show:
-            rows = json.loads(arguments.show.read_text())["results"]
-        else:
-            if why := obstacle():
-                raise ValueError(why)
-            version = flashrnn_package.find(arguments.flashrnn)
-            results = Results(arguments.out, environment(arguments.commit) | {"flashrnn": version})
-            if arguments.retry:
-                failed = {case_of(row) for row in results.rows if row["ms"] is None}
-                results.rows = [row for row in results.rows if case_of(row) not in failed]
-            done = {case_of(row) for row in results.rows}
-            passed = [str(arguments.flashrnn.resolve())] if arguments.flashrnn else []
-            passed += ["--quick"] if arguments.quick else []
-            with tempfile.TemporaryDirectory() as temporary:
-                folder = (arguments.folder or Path(temporary)).resolve()
-                run([case for case in cases if case not in done], results, passed, folder)
-            rows = results.rows
+        cases = part(select(words_of(arguments), arguments.quick), arguments.shard)
+        rows, _ = read_or_measure(arguments, measure, about)
     except (OSError, ValueError, RuntimeError) as error:
         print(f"gpu_flashrnn: {error}", file=sys.stderr)
         return 1

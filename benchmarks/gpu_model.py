@@ -1,6 +1,6 @@
 """Measures a training step of a whole language model on a GPU, with and without torch.compile.
 
-    python benchmarks/gpu_model.py [--quick] [--only WORDS] [--out FILE]
+    python benchmarks/gpu_model.py [--quick] [--only WORDS] [--shard I/N] [--out FILE]
     python benchmarks/gpu_model.py --show FILE
 
 The model has 12 layers of width 768. Each has a sequence mixer and an MLP of width 3072, both with a norm before and a
@@ -29,8 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_run import Results, obstacle, parser_of
-from measure import environment
+from gpu_run import Results, in_time, parser_of, part, read_or_measure, words_of
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -118,9 +117,9 @@ def measure(name: str, way: str, quick: bool) -> dict[str, Any]:
     """A case's row, measured in this process."""
     torch.manual_seed(0)
     model = Model(name).to("cuda", torch.bfloat16)
-    for part in model.modules():
-        if isinstance(part, Recurrent):
-            part.keep_dtype()
+    for module in model.modules():
+        if isinstance(module, Recurrent):
+            module.keep_dtype()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     tokens = torch.randint(TOKENS, (STEPS, BATCH), device="cuda")
 
@@ -215,20 +214,16 @@ def main(words: Sequence[str] | None = None) -> int:
         name, way = arguments.case
         print(json.dumps(measure(name, way, arguments.quick)))
         return 0
+
+    def measure_cases(results: Results) -> None:
+        known = {(row["mixer"], row["way"]) for row in results.rows}
+        for case in in_time([case for case in cases if case not in known], arguments.minutes):
+            results.add(in_a_process(*case, arguments.quick))
+            print(table(results.rows[-1:])[1], flush=True)
+
     try:
-        cases = select([word for word in arguments.only.split(",") if word], arguments.quick)
-        if arguments.show:
-            rows = json.loads(arguments.show.read_text())["results"]
-        else:
-            if why := obstacle():
-                raise ValueError(why)
-            results = Results(arguments.out, environment(arguments.commit))
-            known = {(row["mixer"], row["way"]) for row in results.rows}
-            for case in cases:
-                if case not in known:
-                    results.add(in_a_process(*case, arguments.quick))
-                    print(table(results.rows[-1:])[1], flush=True)
-            rows = results.rows
+        cases = part(select(words_of(arguments), arguments.quick), arguments.shard)
+        rows, _ = read_or_measure(arguments, measure_cases)
     except (OSError, ValueError, RuntimeError) as error:
         print(f"gpu_model: {error}", file=sys.stderr)
         return 1

@@ -2,9 +2,8 @@
 layouts, and with Newton's iterations; accelerated-scan (warp, scalar), flash-linear-attention's hgrn (recurrent,
 chunk), torch's associative_scan, the log-space minGRU (eager, compiled), and the eager loop.
 
-    python benchmarks/gpu_scan.py [--quick] [--only WORDS] [--out FILE] [--plot PNG]
+    python benchmarks/gpu_scan.py [--quick] [--only WORDS] [--shard I/N] [--out FILE] [--plot PNG]
     python benchmarks/gpu_scan.py --show FILE [--plot PNG]
-    python benchmarks/gpu_scan.py --cs179 [--out FILE]
 
 WORDS, separated by commas, choose axes (targets, steps, cells, newton), parties (`rnncc tbd`, `fla chunk`, fla, ...)
 and cells. Times are medians of CUDA events: `call` with the GPU waiting for the host, `queued` back to back. A pass
@@ -16,13 +15,11 @@ runs forward alone: gradients through pairs are silently wrong or take T x T num
 row that says so.
 
 Rows are written as soon as they are measured, by default to gpu_scan.json, and a run that is started again goes on
-where it stopped. --cs179 is another comparison: see scan_cs179.py; it also runs without a GPU, and writes a file only
-where --out says so.
+where it stopped. benchmarks/scan_cs179.py is another comparison.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -30,12 +27,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import scan_cs179
 import torch
 from gpu_calls import DTYPES
 from gpu_cases import missing, read_case, row_of
-from gpu_run import Results, obstacle, parser_of
-from measure import Function, environment, gpu_ms
+from gpu_run import MINUTES, Results, in_time, parser_of, part, read_or_measure, words_of
+from measure import Function, gpu_ms
 from scan_calls import INSTALLED, Loop, Tensors, peer, peer_call
 from scan_cases import LOG_SPACE, NEWTON, OURS, PEERS, ScanCase, select
 from scan_cells import module_of, traffic
@@ -97,7 +93,7 @@ def measure(case: ScanCase, copy: float, quick: bool) -> dict[str, Any]:
     return row_of(case, call_ms=call, queued_ms=queued, repeats=repeats, numbers=numbers, copy_gb_s=copy)
 
 
-def run(cases: Sequence[ScanCase], results: Results, quick: bool) -> None:
+def run(cases: Sequence[ScanCase], results: Results, quick: bool, minutes: float = MINUTES) -> None:
     """Measure what the file does not have yet. Raises RnnccError where something cannot be built."""
     # A peer may have been installed since.
     results.rows = [row for row in results.rows if "missing" not in row or absent(row["who"])]
@@ -109,7 +105,7 @@ def run(cases: Sequence[ScanCase], results: Results, quick: bool) -> None:
         list(pool.map(module_of, *zip(*builds, strict=True)))
     copy = copy_gb_s()
     print(f"a copy: {copy:.0f} GB/s; {len(left)} cases", flush=True)
-    for case in left:
+    for case in in_time(left, minutes):
         row = measure(case, copy, quick)
         results.add(row)
         said = row.get("missing") or row.get("error") or f"{row['call_ms']:.4f} ms"
@@ -120,23 +116,16 @@ def run(cases: Sequence[ScanCase], results: Results, quick: bool) -> None:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure or read, print the table, draw the plot. 1 where nothing can be measured."""
-    # The other comparison writes no file unless it is told to.
-    parser = parser_of(__doc__, None)
-    parser.add_argument("--cs179", action="store_true", help="the CS179 comparison instead")
-    arguments = parser.parse_args(words)
+    arguments = parser_of(__doc__, Path("gpu_scan.json"), draws=True).parse_args(words)
+
+    def measure_cases(results: Results) -> None:
+        torch.backends.cuda.matmul.allow_tf32 = False
+        run(cases, results, arguments.quick, arguments.minutes)
+
     try:
-        if arguments.cs179:
-            return scan_cs179.run(arguments.out, arguments.quick, arguments.commit)
-        cases = select([word for word in arguments.only.split(",") if word], arguments.quick)
-        if arguments.show:
-            rows = json.loads(arguments.show.read_text())["results"]
-        else:
-            if why := obstacle():
-                raise ValueError(why)
-            torch.backends.cuda.matmul.allow_tf32 = False
-            results = Results(arguments.out or Path("gpu_scan.json"), environment(arguments.commit))
-            run(cases, results, arguments.quick)
-            rows = [row for row in results.rows if read_case(ScanCase, row) in set(cases)]
+        cases = part(select(words_of(arguments), arguments.quick), arguments.shard)
+        rows, _ = read_or_measure(arguments, measure_cases)
+        rows = [row for row in rows if read_case(ScanCase, row) in set(cases)]
     except (OSError, ValueError, RuntimeError, RnnccError) as error:
         print(f"gpu_scan: {error}", file=sys.stderr)
         return 1

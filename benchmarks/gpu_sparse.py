@@ -1,7 +1,7 @@
 """Recurrences whose matrices are mostly zeros, or of low rank, on a GPU: the kernels that rnncc chooses, its kernels
 for zeros whatever they take, its kernels for the same cell with dense matrices, and a loop of torch's CSR products.
 
-    python benchmarks/gpu_sparse.py [--quick] [--only WORDS] [--out FILE] [--plot PNG] [--packages DIR]
+    python benchmarks/gpu_sparse.py [--quick] [--only WORDS] [--shard I/N] [--out FILE] [--plot PNG] [--packages DIR]
     python benchmarks/gpu_sparse.py --build DIR [--jobs N] [--only WORDS]
     python benchmarks/gpu_sparse.py --show FILE [--plot PNG]
 
@@ -19,18 +19,18 @@ as soon as they are measured, and a run that is started again goes on where it s
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from gpu_cases import missing, read_case, row_of
-from gpu_run import Results, obstacle, parser_of
+from gpu_run import MINUTES, Results, gpu, in_time, parser_of, part, read_or_measure, words_of
 from measure import environment, gpu_ms
 from sparse_calls import Known, Numbers, WrongError, errors, kernels_of, known, timed
 from sparse_cases import Shape, SparseCase, select
@@ -66,9 +66,11 @@ def by_shape(cases: Sequence[SparseCase]) -> dict[Shape, list[SparseCase]]:
     return found
 
 
-def rows_of(cases: Sequence[SparseCase], impossible: dict[SparseCase, str], repeats: int) -> Iterator[dict[str, Any]]:
-    """The rows of cases, shape by shape."""
-    for shape, own in by_shape(cases).items():
+def rows_of(
+    shapes: Iterable[tuple[Shape, list[SparseCase]]], impossible: dict[SparseCase, str], repeats: int
+) -> Iterator[dict[str, Any]]:
+    """The rows of the cases of shapes."""
+    for shape, own in shapes:
         yield from (row_of(case, impossible=True, error=impossible[case]) for case in own if case in impossible)
         if left := [case for case in own if case not in impossible]:
             numbers = Numbers(shape)
@@ -79,14 +81,14 @@ def rows_of(cases: Sequence[SparseCase], impossible: dict[SparseCase, str], repe
             torch.cuda.empty_cache()
 
 
-def run(cases: Sequence[SparseCase], results: Results, packages: Path, repeats: int) -> None:
+def run(cases: Sequence[SparseCase], results: Results, packages: Path, repeats: int, minutes: float = MINUTES) -> None:
     """Measure what the file does not have yet, by the packages of a folder. Raises OSError where it has none."""
-    left = missing(cases, results.rows)
+    left = list(by_shape(missing(cases, results.rows)).items())
     # What is missing there is an error, not built.
     os.environ["RNNCC_COMPILE"] = "0"
     sys.path.insert(0, str(packages))
     begin = time.monotonic()
-    for row in rows_of(left, impossible_cases(packages), repeats):
+    for row in rows_of(in_time(left, minutes), impossible_cases(packages), repeats):
         results.add(row)
         case = read_case(SparseCase, row)
         said = row.get("error") or f"{row['call_ms']:.3f} ms"
@@ -95,20 +97,20 @@ def run(cases: Sequence[SparseCase], results: Results, packages: Path, repeats: 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Build, measure or read; print the table, draw the plot. 1 where nothing can be measured."""
-    parser = parser_of(__doc__, Path("gpu_sparse.json"))
+    parser = parser_of(__doc__, Path("gpu_sparse.json"), draws=True)
     parser.add_argument("--build", type=Path, metavar="DIR", help="build the packages there, and measure nothing")
     parser.add_argument("--packages", type=Path, metavar="DIR", help="measure those that --build made there")
     parser.add_argument("--jobs", type=int, help="compilers at a time, by default one per processor")
     arguments = parser.parse_args(words)
     try:
-        cases = select([word for word in arguments.only.split(",") if word], arguments.quick)
+        # The cases of a shape share numbers: a part has all of them.
+        shapes = by_shape(select(words_of(arguments), arguments.quick))
+        cases = [case for own in part(list(shapes.values()), arguments.shard) for case in own]
         if arguments.build:
             build_packages(cases, arguments.build, arguments.jobs)
             return 0
-        if arguments.show:
-            rows = json.loads(arguments.show.read_text(encoding="utf-8"))["results"]
-        else:
-            rows = measure_all(cases, arguments.out, arguments)
+        rows, _ = read_or_measure(arguments, partial(measure_all, cases, arguments), lambda: machine(arguments))
+        rows = [row for row in rows if read_case(SparseCase, row) in set(cases)]
     except (OSError, ValueError, RuntimeError, RnnccError) as error:
         print(f"gpu_sparse: {error}", file=sys.stderr)
         return 1
@@ -118,21 +120,21 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure_all(cases: Sequence[SparseCase], out: Path, arguments: Any) -> list[dict[str, Any]]:
-    """The rows of all cases. Raises as `main` says."""
-    if (why := obstacle()) and not (arguments.packages and torch.cuda.is_available()):
-        raise ValueError(why)
+def machine(arguments: Any) -> dict[str, Any]:
+    """The machine. Raises ValueError where nothing can be measured; packages that are built need no NVRTC."""
+    return environment(arguments.commit) if arguments.packages and torch.cuda.is_available() else gpu(arguments.commit)
+
+
+def measure_all(cases: Sequence[SparseCase], arguments: Any, results: Results) -> None:
+    """Measures what the file does not have, by packages that are there or built now. Raises as `main` says."""
     torch.backends.cuda.matmul.allow_tf32 = False
-    results = Results(out, environment(arguments.commit))
     repeats = 3 if arguments.quick else REPEATS
     if arguments.packages:
-        run(cases, results, arguments.packages, repeats)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            build_packages(cases, Path(folder), arguments.jobs)
-            run(cases, results, Path(folder), repeats)
-    wanted = set(cases)
-    return [row for row in results.rows if read_case(SparseCase, row) in wanted]
+        run(cases, results, arguments.packages, repeats, arguments.minutes)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        build_packages(cases, Path(folder), arguments.jobs)
+        run(cases, results, Path(folder), repeats, arguments.minutes)
 
 
 if __name__ == "__main__":

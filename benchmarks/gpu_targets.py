@@ -1,6 +1,6 @@
 """Kernels for GPUs of compute capability 8.0 to 8.9 on a later one, beside its own kernels, in one run.
 
-    python benchmarks/gpu_targets.py [--quick] [--only WORDS] [--out FILE]
+    python benchmarks/gpu_targets.py [--quick] [--only WORDS] [--shard I/N] [--out FILE]
     python benchmarks/gpu_targets.py --show FILE
 
 `native` has the kernels of the GPU that is there. `a100`, `rtx3090` and `rtx4090` have PTX for 8.0, 8.6 and 8.9. It is
@@ -17,7 +17,6 @@ WORDS, separated by commas, choose parties. A run that is started again goes on 
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import sys
@@ -31,9 +30,9 @@ from typing import Any
 
 import torch
 from gpu_calls import Tensors
-from gpu_cases import PASSES, STEPS, Case, row_of
-from gpu_run import Results, obstacle, parser_of
-from measure import environment, gpu_ms
+from gpu_cases import PASSES, STEPS, Case, case_of, row_of
+from gpu_run import Results, in_time, parser_of, part, read_or_measure, words_of
+from measure import gpu_ms
 
 from rnncc.driver import build_package
 from rnncc.ir.problem import Problem
@@ -127,23 +126,21 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
 def main(words: Sequence[str] | None = None) -> int:
     """Measure or read, and print the table. 1 where nothing can be measured."""
     arguments = parser_of(__doc__, Path("gpu_targets.json")).parse_args(words)
+
+    def measure_cases(results: Results) -> None:
+        known = {case_of(row) for row in results.rows}
+        # Only what was measured side by side is compared.
+        left = [compared for compared in chosen if not set(compared) <= known]
+        with tempfile.TemporaryDirectory() as folder:
+            modules = build(parties, Path(folder))
+            for compared in in_time(left, arguments.minutes):
+                for row in measure(compared, modules, QUICK_ROUNDS if arguments.quick else ROUNDS):
+                    results.add(row)
+
     try:
-        parties = select([word for word in arguments.only.split(",") if word])
-        if arguments.show:
-            rows = json.loads(arguments.show.read_text())["results"]
-        else:
-            if why := obstacle():
-                raise ValueError(why)
-            results = Results(arguments.out, environment(arguments.commit))
-            known = {(row["who"], row["head_dim"], row["run"]) for row in results.rows}
-            with tempfile.TemporaryDirectory() as folder:
-                modules = build(parties, Path(folder))
-                for compared in cases(parties):
-                    # Only what was measured side by side is compared.
-                    if not {(case.who, case.head_dim, case.run) for case in compared} <= known:
-                        for row in measure(compared, modules, QUICK_ROUNDS if arguments.quick else ROUNDS):
-                            results.add(row)
-            rows = results.rows
+        parties = select(words_of(arguments))
+        chosen = part(list(cases(parties)), arguments.shard)
+        rows, _ = read_or_measure(arguments, measure_cases)
     except (OSError, ValueError, RuntimeError, RnnccError) as error:
         print(f"gpu_targets: {error}", file=sys.stderr)
         return 1

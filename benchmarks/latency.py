@@ -1,7 +1,7 @@
 """Calls of one or a few steps, ours beside torch.nn's in one process: single steps, and layers of 1 to 64 steps.
 
     python benchmarks/latency.py [--device cuda] [--modes eager,compiled,graph] [--only WORDS] [--shard I/N]
-                                 [--threads N] [--seconds S] [--minutes M] [--out FILE] [--merge FILE …] [--show FILE]
+                                 [--threads N] [--out FILE] [--merge FILE …] [--show FILE]
 
 A row is a cell (lstm, gru, rnn), a single step (`cell`) or a layer of T steps, a batch and a hidden size, which is
 the input's size too, in float32. `infer` runs in inference_mode. `train` is forward and the backward of the output's
@@ -12,30 +12,28 @@ round. On a GPU a call is waited for: what counts is the time from the call to i
 call. torch.compile leaves torch.nn's own layers out, so a compiled nn.LSTM runs as it is.
 
 --only chooses rows by their words (`lstm,cell,infer,B16`): a row is run where each of the words is one of its own, or
-one of several of a kind. --shard 2/5 runs the second of five parts. A run goes on with the rows that FILE has, and ends
-after --minutes. --merge puts the rows of several files into --out.
+one of several of a kind. A run that is started again goes on where it stopped.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import re
 import statistics
-import time
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from gpu_run import Results
-from measure import Function, environment, interleaved, median_ms, ratio, write
+from gpu_run import Results, gpu, in_time, parser_of, part, read_or_measure, words_of
+from measure import Function, environment, interleaved, median_ms, ratio
 from torch import Tensor, nn
 
 import rnncc
 
 OUT = Path(__file__).parent / "results" / "latency.json"
+# Of each module in each row.
+SECONDS, QUICK_SECONDS = 0.3, 0.1
 STEPS, BATCHES, SIZES = (None, 1, 4, 16, 64), (1, 16, 256), (64, 256, 1024)
 # Our file and class, torch.nn's layer and single step.
 CELLS: dict[str, tuple[str, str, Callable[..., nn.Module], Callable[..., nn.Module]]] = {
@@ -85,10 +83,7 @@ def select(cases: Sequence[Case], words: Sequence[str], shard: str) -> list[Case
     chosen = [
         case for case in cases if all(not some or own in some for own, some in zip(case.words(), asked, strict=True))
     ]
-    part = re.fullmatch(r"(\d+)/(\d+)", shard)
-    if part is None or not 1 <= int(part[1]) <= int(part[2]):
-        raise ValueError(f"--shard is a part like 2/5, not {shard}")
-    return chosen[int(part[1]) - 1 :: int(part[2])]
+    return part(chosen, shard)
 
 
 def modules(case: Case, device: str) -> dict[str, nn.Module]:
@@ -185,58 +180,42 @@ def describe(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def merge(files: Sequence[Path], out: Path) -> None:
-    """The rows of several files in one. Raises ValueError where they were measured on different machines."""
-    found = [json.loads(path.read_text()) for path in files]
-    if any(each["environment"] != found[0]["environment"] for each in found):
-        raise ValueError("the files were not measured on one machine with one version")
-    rows = {tuple(list(row.values())[:6]): row for each in found for row in each["results"]}
-    write(out, list(rows.values()), found[0]["environment"])
-
-
-def main() -> None:
-    """Measure, print the table, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure or read, and print the table. 1 where nothing can be measured."""
+    parser = parser_of(__doc__, OUT)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--modes", default="eager", help="eager, compiled, graph, separated by commas")
-    parser.add_argument("--only", default="", help="words of rows, separated by commas")
-    parser.add_argument("--shard", default="1/1", help="a part of the rows: 2/5 is the second of five")
     parser.add_argument("--threads", type=int, default=0, help="default: torch's")
-    parser.add_argument("--seconds", type=float, default=0.3, help="of each module in each row")
-    parser.add_argument("--minutes", type=float, default=8.5, help="no row begins after so many")
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="print the table of a file, and measure nothing")
-    arguments = parser.parse_args()
-    if arguments.merge:
-        merge(arguments.merge, arguments.out)
-    if arguments.show or arguments.merge:
-        print(describe(json.loads((arguments.show or arguments.out).read_text())["results"]))
-        return
+    arguments = parser.parse_args(words)
     every: tuple[Mode, ...] = ("eager", "compiled", "graph")
     modes = [mode for mode in every if mode in arguments.modes.split(",")]
-    if arguments.device == "cuda" and not torch.cuda.is_available():
-        parser.error("there is no CUDA device")
-    if "graph" in modes and arguments.device != "cuda":
-        parser.error("a graph is one of CUDA's: --device cuda")
+
+    def about() -> dict[str, Any]:
+        if "graph" in modes and arguments.device != "cuda":
+            raise ValueError("a graph is one of CUDA's: --device cuda")
+        return {
+            "device": arguments.device,
+            **(gpu if arguments.device == "cuda" else environment)(arguments.commit),
+        }
+
+    def measure(results: Results) -> None:
+        known = {tuple(list(row.values())[:6]) for row in results.rows}
+        left = [case for case in cases if case.words() not in known]
+        for case in in_time(left, arguments.minutes):
+            results.add(compare(case, arguments.device, QUICK_SECONDS if arguments.quick else SECONDS))
+
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    begin = time.monotonic()
     try:
-        cases = select(every_case(modes), [w for w in arguments.only.split(",") if w], arguments.shard)
-        results = Results(arguments.out, environment() | {"device": arguments.device})
-    except ValueError as error:
-        parser.error(str(error))
-    known = {tuple(list(row.values())[:6]) for row in results.rows}
-    left = [case for case in cases if case.words() not in known]
-    for count, case in enumerate(left):
-        if time.monotonic() - begin > 60 * arguments.minutes:
-            print(f"{len(left) - count} rows are left: run this again")
-            break
-        results.add(compare(case, arguments.device, arguments.seconds))
-    print(describe(results.rows))
+        cases = select(every_case(modes), words_of(arguments), arguments.shard)
+        rows, _ = read_or_measure(arguments, measure, about)
+    except (OSError, ValueError) as error:
+        print(f"latency: {error}", file=sys.stderr)
+        return 1
+    print(describe(rows))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -28,7 +28,7 @@ COMMANDS = {
     "gpu_scan_newton": "gpu_scan.py --only newton",
     "gpu_packed": "gpu_packed.py",
     "gpu_steps": "",
-    "scan_cs179": "gpu_scan.py --cs179",
+    "scan_cs179": "scan_cs179.py",
     "host_cuda": "host.py --device cuda",
     "host": "host.py",
     "cpu": "cpu.py",

@@ -2,12 +2,15 @@
 "Parallelizable GRUs and LSTMs in CUDA", 2025) with our kernels: minGRU and minLSTM, one sequence of T = 256 to 65536
 steps in float32 from gate pre-activations on, forward alone as there.
 
+    python benchmarks/scan_cs179.py [--quick] [--out FILE]
+
 `sequential CPU` is our CPU kernel, `scan CPU` a plain parallel scan in torch (it exists here alone: a scan on a CPU is
 more work for the same result), `scan GPU` our kernel on a GPU, between CUDA events, the data on the device.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,10 +89,18 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
         )
 
 
-def run(out: Path | None, quick: bool, commit: str = "") -> int:
-    """Measure everything and print the table; into `out` too."""
-    rows = [compare(cell, steps, quick) for cell in CELLS for steps in STEPS]
+def main() -> None:
+    """Measure everything, print the table, and write it where --out says so."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a fifth of the time a figure")
+    parser.add_argument("--out", type=Path, help="where rows go")
+    parser.add_argument("--commit", default="", help="what to call this version where git does not know")
+    arguments = parser.parse_args()
+    rows = [compare(cell, steps, arguments.quick) for cell in CELLS for steps in STEPS]
     print("\n".join(table(rows)))
-    if out:
-        write(out, rows, environment(commit))
-    return 0
+    if arguments.out:
+        write(arguments.out, rows, environment(arguments.commit))
+
+
+if __name__ == "__main__":
+    main()

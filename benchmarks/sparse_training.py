@@ -1,7 +1,8 @@
 """Trains a character model with an LSTM, prunes the LSTM's recurrent matrix while training goes on, and compares it
 with the same model left dense: its loss on held-out text, and the time of a training step.
 
-    python benchmarks/sparse_training.py [--hidden N] [--density D] [--seeds N] [--steps N] [--json FILE] …
+    python benchmarks/sparse_training.py [--hidden N] [--density D] [--seeds N] [--steps N] [--shard I/N] [--out FILE] …
+    python benchmarks/sparse_training.py --show FILE
 
 The model is an embedding, an LSTM of rnncc and a linear layer. On a GPU it computes in bfloat16 under autocast, and its
 parameters are float32. For each seed:
@@ -28,14 +29,17 @@ import copy
 import math
 import re
 import statistics
+import sys
 import sysconfig
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from measure import environment, write
+from gpu_run import Results, in_time, parser_of, part, read_or_measure
+from measure import environment
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import prune
@@ -222,26 +226,34 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     return [*lines, f"the pruned models lose {mean:+.4f} nats a character in the mean of {len(rows)} seeds"]
 
 
-def main() -> None:
-    """Measure, print the table, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure or read, and print the table. 1 where nothing can be measured."""
+    parser = parser_of(__doc__, Path("sparse_training.json"))
     for name, default in DEFAULTS.items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help=f"default {default}")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--commit", default="", help="what to call this version where git does not know")
-    options = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    text = Text(device)
-    print(f"text: {len(text.train):,} characters to train on, {len(text.validation):,} to validate with")
-    rows = []
-    for seed in range(options.seeds):
-        rows.append(measure(seed, text, options))
-        head, *_, last, mean = table(rows)
-        print(last if seed else f"{head}\n{last}", flush=True)
-        if options.json:
-            write(options.json, rows, environment(options.commit))
-    print(mean)
+    options = parser.parse_args(words)
+
+    def measure_seeds(results: Results) -> None:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        text = Text(device)
+        print(f"text: {len(text.train):,} characters to train on, {len(text.validation):,} to validate with")
+        done = {row["seed"] for row in results.rows}
+        for seed in in_time([seed for seed in seeds if seed not in done], options.minutes):
+            results.add(measure(seed, text, options))
+            print(table(results.rows)[-2], flush=True)
+
+    def about() -> dict[str, Any]:
+        return environment(options.commit) | {name: getattr(options, name) for name in DEFAULTS if name != "seeds"}
+
+    try:
+        seeds = part(range(options.seeds), options.shard)
+        rows, _ = read_or_measure(options, measure_seeds, about)
+    except (OSError, ValueError) as error:
+        print(f"sparse_training: {error}", file=sys.stderr)
+        return 1
+    print("\n".join(table(rows)))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

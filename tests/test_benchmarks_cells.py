@@ -116,6 +116,6 @@ def test_files_of_shards_are_shown_together(cells: Any, tmp_path: Path, capsys: 
     rows = [row | {"queued_ms": 3.0, "path": ["fused (forward grid)"]}, row | {"cell": "lstm", "error": "no memory"}]
     for path, each in zip(files, rows, strict=True):
         path.write_text(json.dumps({"environment": {}, "results": [each]}))
-    assert cells.main(["--show", ",".join(map(str, files))]) == 0
+    assert cells.main(["--merge", *map(str, files), "--out", str(tmp_path / "all.json")]) == 0
     _, _, other, worst = capsys.readouterr().out.splitlines()
     assert "no memory" in other and "| 1.50 | fused (forward grid) |" in worst

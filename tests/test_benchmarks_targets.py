@@ -41,7 +41,7 @@ def test_the_table_compares(targets: Any, tmp_path: Path, capsys: pytest.Capture
         for case, queued in zip(compared, (1.0, 1.3, 1.5), strict=True):
             measured = {"call_ms": queued + 0.1, "queued_ms": queued, "difference": 0.0, "kernels": "forward grid"}
             rows.append(targets.row_of(case, **measured))
-    (tmp_path / "rows.json").write_text(json.dumps({"results": rows}), encoding="utf-8")
+    (tmp_path / "rows.json").write_text(json.dumps({"environment": {}, "results": rows}), encoding="utf-8")
     assert targets.main(["--show", str(tmp_path / "rows.json"), "--only", "rtx4090"]) == 0
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [words[2] for words in printed[1:]] == ["native", "rtx4090"] * 4
