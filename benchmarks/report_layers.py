@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
-from report_text import NOTHING, known, number, pair, ratios, table
+from report_text import NOTHING, known, number, pair, ratio, ratios, results, table
 
 MIXERS = {
     "attention": "attention, 12 heads",
@@ -85,6 +86,22 @@ def _host() -> str:
     return table(head, lines)
 
 
+def _short_calls() -> str:
+    head = ("call", "device", "pass", "sizes", "times as long: median, most", "at most 1.1")
+    lines = []
+    for about in filter(None, map(results, ("latency", "latency_cuda"))):
+        kinds = {(row["T"], row["mode"], row["pass"]): None for row in about.rows}
+        for steps, mode, run in kinds:
+            found = [row["ratio"] for row in about.all(**{"T": steps, "mode": mode, "pass": run})]
+            call = "one step of a cell" if steps == "cell" else f"a layer, T = {steps[1:]}"
+            call += "" if mode == "eager" else {"compiled": ", torch.compile", "graph": ", in a CUDA graph"}[mode]
+            share = f"{sum(value <= 1.1 for value in found) / len(found):.0%}"
+            times = f"{ratio(statistics.median(found))}, {ratio(max(found))}"
+            name = {"infer": "forward", "train": "forward + backward"}[run]
+            lines.append((call, about.about["device"], name, str(len(found)), times, share))
+    return table(head, lines)
+
+
 def _pruned() -> str:
     about = known("sparse_training")
     head = ("seed", "dense: nats, ms a step", "pruned: nats, ms a step", "difference, nats")
@@ -110,6 +127,7 @@ TABLES = {
     "packed, one long": lambda: _packed("one long"),
     "packed on a CPU": _packed_cpu,
     "small calls": _host,
+    "short calls": _short_calls,
     "sparse training": _pruned,
     "sparse training, sizes": _pruned_setup,
 }
