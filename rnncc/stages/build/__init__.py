@@ -64,11 +64,14 @@ __all__ = [
 class Product:
     """A package before it is compiled.
 
-    files    the package's own files (`render_package`) bundle   the kernels, or None for a package that runs the eager
-    fallback alone; `missing` then says why cells    names of the cells, in order about    further entries of
-    `_rnncc.json`: `rnncc` (the version), `source` (the text), `fused` (for each loop, why it
-             has no fused form, or empty), `scans` (for each loop without products, which kernels run it), `newton` (the
-             loops that also have kernels which iterate)
+    files    the package's own files, which `render` makes
+    bundle   the kernels, or None for a package that runs the eager fallback alone
+    cells    names of the cells, in order
+    missing  why there is no bundle, or empty
+    about    further entries of `_rnncc.json`: `rnncc` (the version), `source` (the text), `fused` (for each loop, why
+             it has no fused form, or empty), `scans` (for each loop without products, which kernels run it), `newton`
+             (the loops that also have kernels which iterate), `architectures` (of the GPUs for which kernels are
+             compiled at first use)
     """
 
     files: tuple[File, ...]
@@ -231,7 +234,7 @@ def _describe(job: Job, product: Product, compiler: Toolchain | None, namespace:
         "architectures": [],
         **product.about,
     }
-    if job.nvrtc is not None:
+    if job.nvrtc is not None:  # kernels are compiled now, maybe to PTX in place of an architecture that was asked for
         about["architectures"] = list(job.nvrtc.made())
     manifest.seal(folder, about)
 
