@@ -2,8 +2,8 @@
 
 A call of one step or a few is as fast as what surrounds its arithmetic. So such a call makes one call of the op, which
 checks its tensors (templates/include/rnncc/torch/whole_op.h), and where autograd records, one node. Whether a call can
-go this way is asked at every call: nothing is kept between calls but the layer's `Layout`, which is numbers alone, and the
-packed weights of a frozen layer (frozen.py). Every call that is not plain goes the long way through layer.py or
+go this way is asked at every call: nothing is kept between calls but the layer's `Layout`, which is numbers alone, and
+the packed weights of a frozen layer (frozen.py). Every call that is not plain goes the long way through layer.py or
 cell.py, with the same results: in transforms, traces and modes, with tensors of other kinds, dtypes or devices, and
 with arguments that the op does not take.
 """
@@ -11,6 +11,7 @@ with arguments that the op does not take.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +19,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
+from .autograd import gradients_again
 from .call import LoopCall
 from .loop import run_eagerly
 from .parameters import blocks_of
-from .registration import spread
 from .spec import CellSpec, SegmentSpec, Sizes
 from .tensors import is_batched
 
@@ -221,8 +222,8 @@ def _recorded(forward_op: Any, backward_op: Any, cell: CellSpec, segment: Segmen
                 bit += bit
             given = len(needed) - 1
             if torch.is_grad_enabled() or any(map(is_batched, tensors)):
-                again = _differentiable_gradients(cell, segment, ctx.about, saved[:given], gradients, needed[1:])
-                return None, *again
+                run = partial(_run_eagerly, cell, segment, ctx.about)
+                return None, *gradients_again(run, saved[:given], gradients, needed[1:])
             needs, bit = 0, 1
             for need in needed[1:]:
                 if need:
@@ -235,28 +236,6 @@ def _recorded(forward_op: Any, backward_op: Any, cell: CellSpec, segment: Segmen
             return tuple([next(fresh) if need else None for need in needed])
 
     return Whole.apply
-
-
-def _differentiable_gradients(
-    cell: CellSpec,
-    segment: SegmentSpec,
-    about: tuple[Layout, Sequence[float]],
-    tensors: Sequence[Tensor],
-    gradients: Sequence[Tensor | None],
-    needs: Sequence[bool],
-) -> list[Tensor | None]:
-    """The gradients in a way that they can be differentiated again, or batched: by the eager loop."""
-    again = torch.is_grad_enabled()
-    with torch.enable_grad():
-        # Aliases: autograd.grad must see each argument as independent of the others.
-        own = [tensor.view_as(tensor) for tensor in tensors]
-        made = _run_eagerly(cell, segment, about, own)
-    pairs = [(value, d) for value, d in zip(made, gradients, strict=True) if d is not None and value.requires_grad]
-    inputs = [tensor for tensor, need in zip(own, needs, strict=True) if need]
-    if not pairs or not inputs:
-        return [None] * len(needs)
-    values, d_values = zip(*pairs, strict=True)
-    return spread(torch.autograd.grad(values, inputs, d_values, create_graph=again, allow_unused=True), needs)
 
 
 def _run_eagerly(
