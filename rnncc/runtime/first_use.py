@@ -29,10 +29,10 @@ _Handler = ctypes.CFUNCTYPE(
 
 
 class Event(enum.IntEnum):
-    """What happens for the first time. The numbers are those of rnncc::KernelEvent."""
+    """What happens for the first time: rnncc::KernelEvent in cuda/handler.h, which says what each means."""
 
-    CALL = 0
-    LONG_CALL = 1
+    FIRST_CALL = 0
+    FIRST_LONG_CALL = 1
     LEFT_OUT = 2
     MISSING = 3
 
@@ -106,7 +106,7 @@ def prepare(key: Key, event: Event) -> None:
         if is_left_out:
             rows = "the rows of its tensors do not all begin at multiples of 16 bytes"
             slow = f"the fused kernel for {wanted} does not run: {rows}"
-        elif answer.outcome is Outcome.FAILED or (answer.outcome is Outcome.KEPT and event is Event.LONG_CALL):
+        elif answer.outcome is Outcome.FAILED or (answer.outcome is Outcome.KEPT and event is Event.FIRST_LONG_CALL):
             slow = f"no fused kernel for {wanted}: {answer.reason}"
         else:
             return

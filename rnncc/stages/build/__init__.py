@@ -30,7 +30,7 @@ from rnncc.stages.build.nvrtc import Nvrtc, find_nvrtc
 from rnncc.stages.build.processes import Outcome
 from rnncc.stages.build.toolchain import Toolchain, find_toolchain
 
-# The oldest torch whose C interface the binding needs.
+# The oldest torch that has the C interface which the binding calls (templates/include/rnncc/torch/shim.h).
 TORCH_ABI = "2.10"
 # With fewer free bytes than this, a disk counts as full. Linkers do not always say that it is.
 _FULL_BYTES = 1 << 16
