@@ -2,7 +2,7 @@
 
 rnncc.compat.flashrnn(Wx, R, b, states)     FlashRNN's function; rnncc.compat.FlashRNNConfig, its options
 
-Modules to import by their names:
+These modules are imported by their names:
 
 rnncc.compat.nn             nn.replace(model) replaces every nn.LSTM, nn.GRU and nn.RNN of a model
 rnncc.compat.two_states     TwoStates(layer) lets a layer of one state stand where code expects an nn.LSTM

@@ -87,7 +87,7 @@ def describe(name: str, facts: Mapping[str, int]) -> Target:
 
 def _nearest_known(name: str, number: int) -> Target:
     """The known GPU that is most like a GPU of that name and architecture (90: sm_90): of its compute capability or the
-    last one before it; among these a GeForce card for a GeForce card, and another for another."""
+    last one before it. A GeForce card is most like a GeForce card, if there is one."""
     numbers = {number_of(gpu.architecture) for gpu in GPUS.values()}
     own = max((each for each in numbers if each <= number), default=min(numbers))
     alike = [gpu for gpu in GPUS.values() if number_of(gpu.architecture) == own]
