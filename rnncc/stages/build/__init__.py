@@ -21,8 +21,9 @@ from pathlib import Path
 from rnncc.ir.artifact import Bundle, File, Unit
 from rnncc.ir.request import Request
 from rnncc.language.diagnostics import Diagnostic, RnnccError
-from rnncc.machine.cache import Cache, Progress, digest
+from rnncc.machine.cache import Cache, digest
 from rnncc.machine.paths import license_file
+from rnncc.progress import Progress
 from rnncc.runtime import manifest
 from rnncc.stages.build import commands, toolchain
 from rnncc.stages.build.install import check_stem, install
