@@ -145,8 +145,8 @@ vectors of units; each statement names the line it comes from:
 
 {value}
 
-It is compiled in float and in double, by `rnncc build` for three instruction sets, of which the package chooses
-when it runs, by `rnncc.load` for this processor's.
+Each function is compiled in float and in double. `rnncc build` compiles for three instruction sets, and the package
+chooses one when it runs. `rnncc.load` compiles for this machine's processor alone.
 """
 
 BUILD = """\

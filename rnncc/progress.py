@@ -100,11 +100,16 @@ class Lines:
 
     def __init__(self) -> None:
         self._told = -TELL_SECONDS
+        self._counting = False
 
     def __call__(self, message: str) -> None:
         now = time.monotonic()
-        if isinstance(message, Count) and (message.done == message.total or now - self._told < TELL_SECONDS):
-            return
+        if isinstance(message, Count):
+            is_last = message.done == message.total
+            # The last count follows the others at once, and does not stand alone.
+            if not self._counting if is_last else now - self._told < TELL_SECONDS:
+                return
+            self._counting = not is_last
         self._told = now
         _print(message)
 

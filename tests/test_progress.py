@@ -47,11 +47,13 @@ def test_lines_count_every_few_seconds(capsys: pytest.CaptureFixture[str], monke
         now[0] += 1.0
         lines(Count(place, 12))
     lines(Count(12, 12))
+    lines(Count(3, 3))  # the next work, which took no time
     said = capsys.readouterr().err.splitlines()
     assert said == [
         "rnncc: compiling lstm (LSTM)",
         "rnncc: 4 of 12 files compiled",
         "rnncc: 9 of 12 files compiled",
+        "rnncc: 12 of 12 files compiled",
     ]
 
 

@@ -184,27 +184,27 @@ def facts(target: Target, **changed: int) -> dict[str, int]:
     ],
 )
 def test_known_gpus_are_known_by_name_and_size(name: str, known: str) -> None:
-    assert gpus.known_or_own(name, facts(GPUS[known])) is GPUS[known]
+    assert gpus.describe(name, facts(GPUS[known])) is GPUS[known]
     # A part of it is another GPU.
-    part = gpus.known_or_own(f"{name} MIG 3g.40gb", facts(GPUS[known], sms=42))
+    part = gpus.describe(f"{name} MIG 3g.40gb", facts(GPUS[known], sms=42))
     assert (part.name, part.sms, part.architecture) == (f"{name} MIG 3g.40gb", 42, GPUS[known].architecture)
     assert all(ctas * count <= 42 for ctas, count in part.clusters)
 
 
 def test_other_gpus_are_what_the_driver_says() -> None:
     said = {"sms": 76, "clock_khz": 2_505_000, "memory_clock_khz": 11_201_000, "memory_bus_bits": 256}
-    rtx4080 = gpus.known_or_own("NVIDIA GeForce RTX 4080", facts(GPUS["l4"], l2_bytes=64 << 20, **said))
+    rtx4080 = gpus.describe("NVIDIA GeForce RTX 4080", facts(GPUS["l4"], l2_bytes=64 << 20, **said))
     assert (rtx4080.architecture, rtx4080.sms, rtx4080.clusters) == ("sm_89", 76, ((1, 76),))
     assert (rtx4080.clock_mhz, rtx4080.l2_mb, rtx4080.memory_gb_s) == (2505, 64, 716)
     assert rtx4080.product_cycles == 32 and not rtx4080.is_measured  # a GeForce card
     assert rtx4080.l2_gb_s == pytest.approx(GPUS["rtx4090"].l2_gb_s * 76 * 2505 / (128 * 2520), abs=1)
-    a40 = gpus.known_or_own("NVIDIA A40", facts(GPUS["a10"], sms=84))
+    a40 = gpus.describe("NVIDIA A40", facts(GPUS["a10"], sms=84))
     assert a40.product_cycles == 16 and a40.shared_bytes == 101_376
     # The chip of an H200 with other memory, and a name that ends in a known one.
-    gh200 = gpus.known_or_own("NVIDIA GH200 480GB", facts(GPUS["h200"]))
+    gh200 = gpus.describe("NVIDIA GH200 480GB", facts(GPUS["h200"]))
     assert gh200.name == "NVIDIA GH200 480GB" and gh200.has_clusters and gh200.has_warpgroups
     # A generation that nobody knew when this was written.
-    new = gpus.known_or_own("NVIDIA X1", facts(GPUS["gb10"], major=13, minor=0, sms=200, shared_bytes=300_000))
+    new = gpus.describe("NVIDIA X1", facts(GPUS["gb10"], major=13, minor=0, sms=200, shared_bytes=300_000))
     assert (new.architecture, new.sms, new.shared_bytes, new.has_warpgroups) == ("sm_130", 200, 300_000, False)
 
 

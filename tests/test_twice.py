@@ -7,7 +7,9 @@ import re
 from rnncc.ir.cell import RowOperator
 from rnncc.ir.kernel import Table
 from rnncc.machine.paths import templates_dir
+from rnncc.runtime import choice
 from rnncc.runtime.first_use import Event
+from rnncc.stages.build import TORCH_ABI
 from rnncc.stages.lower import limits
 from rnncc.stages.schedule import expect, scan
 
@@ -38,6 +40,17 @@ def test_tables_of_a_loop() -> None:
     assert limits.MOST == 2**15 - 1 and "int16_t" in tables and not re.search(r"int(32|64)_t", tables)
 
 
+def test_the_oldest_torch() -> None:
+    """shim.h has the version as torch's functions take it: a byte for each number."""
+    found = re.search(r"rnncc_torch_abi = 0x(\w\w)(\w\w)", header("torch/shim.h"))
+    assert found is not None
+    assert f"{int(found[1], 16)}.{int(found[2], 16)}" == TORCH_ABI
+
+
+def test_the_steps_of_a_long_call() -> None:
+    assert constants("cuda/fused/first_use.h")["LONG_CALL_STEPS"] == choice.LONG_CALL_STEPS
+
+
 def test_products_of_heads() -> None:
     found = constants("cuda/heads.h")
     assert found["HEAD_SUMS"] * found["HEAD_ROWS"] == expect._DEALT_ROWS
@@ -52,5 +65,5 @@ def test_ctas_that_share_the_steps_of_a_scan() -> None:
 def test_events_of_a_first_call() -> None:
     events = re.search(r"enum KernelEvent : int32_t \{(.*?)\}", header("cuda/handler.h"))
     assert events is not None
-    found = {name.removeprefix("FIRST_"): int(value) for name, value in re.findall(r"(\w+) = (\d+)", events[1])}
+    found = {name: int(value) for name, value in re.findall(r"(\w+) = (\d+)", events[1])}
     assert found == {event.name: event.value for event in Event}

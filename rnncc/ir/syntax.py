@@ -74,7 +74,6 @@ class Binary:
     left: Expression
     right: Expression
     span: Span = _span()
-    operator_span: Span = _span()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from functools import cache
 from rnncc.ir.target import GPUS, Target, number_of
 
 OLDEST = 80  # the oldest compute capability that kernels run on, times ten
-# Of CUdevice_attribute (cuda.h), by what they are of a GPU.
+# Numbers of CUdevice_attribute (cuda.h), by our names for what they ask. `shared_bytes`: of a CTA, where a kernel opts
+# in; `threads`, `ctas`: of an SM at once.
 _ATTRIBUTES = {
     "clock_khz": 13,
     "sms": 16,
@@ -30,18 +31,18 @@ _WORDS = re.compile(r"[^a-z0-9]+")
 @cache
 def here() -> tuple[Target, ...]:
     """The GPUs that kernels run on, in the driver's order; none where there is no driver or no GPU."""
-    found = (known_or_own(name, facts) for name, facts in _driver_facts())
+    found = (describe(name, facts) for name, facts in _driver_facts())
     return tuple(target for target in found if number_of(target.architecture) >= OLDEST)
 
 
 def at(capability: tuple[int, int], index: int) -> Target:
-    """The GPU of that number, as torch counts them too. `capability`: what torch says of it. Where the driver says
-    nothing, or something else, it is the first known GPU of that compute capability."""
+    """The GPU of that number, which torch and the driver have in common. `capability`: its compute capability, as torch
+    says. Where the driver has no GPU of both, the result is the first known one of that compute capability."""
     found = _driver_facts()
     if index < len(found) and (found[index][1]["major"], found[index][1]["minor"]) == capability:
-        return known_or_own(*found[index])
-    like = _alike("", 10 * capability[0] + capability[1])
-    return replace(like, architecture=architecture_of(*capability))
+        return describe(*found[index])
+    nearest = _nearest_known("", 10 * capability[0] + capability[1])
+    return replace(nearest, architecture=architecture_of(*capability))
 
 
 def architecture_of(major: int, minor: int) -> str:
@@ -50,18 +51,20 @@ def architecture_of(major: int, minor: int) -> str:
     return next((name for name in known if name == f"sm_{major}{minor}a"), f"sm_{major}{minor}")
 
 
-def known_or_own(name: str, facts: Mapping[str, int]) -> Target:
-    """The known GPU of that name that has as many SMs as the driver says. Any other one (an RTX 4080, a part of an
-    A100) is described by what the driver says of it. What the driver does not say is taken from the known GPU that is
-    most alike, by SMs and clock where it depends on these. `facts`: by the names of _ATTRIBUTES, and `memory_bytes`;
-    0 where the driver did not say."""
+def describe(name: str, facts: Mapping[str, int]) -> Target:
+    """The GPU that the driver calls so. It is a known GPU where name, architecture and SMs are that one's. Any other
+    GPU (an RTX 4080, a part of an A100) is what the driver says of it. What the driver does not say is taken from the
+    nearest known GPU, in proportion to SMs and clock where it depends on them.
+
+    facts  numbers by the names of _ATTRIBUTES, and `memory_bytes`; 0 where the driver did not say
+    """
     architecture = architecture_of(facts["major"], facts["minor"])
     words = _WORDS.split(re.sub(r"rtx\s+", "rtx", name.lower()))
     for known in GPUS.values():
         if (known.architecture, known.sms) == (architecture, facts["sms"]) and known.name in words:
             return known
-    like = _alike(name, number_of(architecture))
-    clock_mhz = facts["clock_khz"] // 1000 or like.clock_mhz
+    nearest = _nearest_known(name, number_of(architecture))
+    clock_mhz = facts["clock_khz"] // 1000 or nearest.clock_mhz
     sms = facts["sms"]
     # Two transfers per clock, of so many bits.
     memory_gb_s = facts["memory_clock_khz"] * facts["memory_bus_bits"] // 4_000_000
@@ -69,22 +72,22 @@ def known_or_own(name: str, facts: Mapping[str, int]) -> Target:
         name=name,
         architecture=architecture,
         sms=sms,
-        shared_bytes=facts["shared_bytes"] or like.shared_bytes,
-        clusters=tuple((ctas, max(1, count * sms // like.sms)) for ctas, count in like.clusters if ctas <= sms),
+        shared_bytes=facts["shared_bytes"] or nearest.shared_bytes,
+        clusters=tuple((ctas, max(1, count * sms // nearest.sms)) for ctas, count in nearest.clusters if ctas <= sms),
         clock_mhz=clock_mhz,
-        product_cycles=like.product_cycles,
-        l2_mb=facts["l2_bytes"] >> 20 or like.l2_mb,
-        l2_gb_s=like.l2_gb_s * sms * clock_mhz // (like.sms * like.clock_mhz),
-        memory_gb_s=memory_gb_s or like.memory_gb_s,
+        product_cycles=nearest.product_cycles,
+        l2_mb=facts["l2_bytes"] >> 20 or nearest.l2_mb,
+        l2_gb_s=nearest.l2_gb_s * sms * clock_mhz // (nearest.sms * nearest.clock_mhz),
+        memory_gb_s=memory_gb_s or nearest.memory_gb_s,
         memory_gb=max(1, round(facts["memory_bytes"] / 1e9)),
-        threads=facts["threads"] or like.threads,
-        ctas=facts["ctas"] or like.ctas,
+        threads=facts["threads"] or nearest.threads,
+        ctas=facts["ctas"] or nearest.ctas,
     )
 
 
-def _alike(name: str, number: int) -> Target:
-    """The known GPU that is most like one of that name: of its compute capability or the last one before it, and among
-    these one that is a GeForce card if it is one."""
+def _nearest_known(name: str, number: int) -> Target:
+    """The known GPU that is most like a GPU of that name and architecture (90: sm_90): of its compute capability or the
+    last one before it. A GeForce card is most like a GeForce card, if there is one."""
     numbers = {number_of(gpu.architecture) for gpu in GPUS.values()}
     own = max((each for each in numbers if each <= number), default=min(numbers))
     alike = [gpu for gpu in GPUS.values() if number_of(gpu.architecture) == own]
@@ -93,7 +96,7 @@ def _alike(name: str, number: int) -> Target:
 
 @cache
 def _driver_facts() -> tuple[tuple[str, Mapping[str, int]], ...]:
-    """The name of each GPU, and its facts as `known_or_own` takes them."""
+    """The name of each GPU, and its facts as `describe` takes them."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

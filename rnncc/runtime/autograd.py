@@ -22,6 +22,7 @@ from torch.autograd import forward_ad
 
 from .call import LoopCall
 from .elementwise import in_forward_mode
+from .registration import spread
 
 Groups = tuple[list[Any], ...]
 
@@ -43,7 +44,8 @@ class _Run:
     made: tuple[int, ...] = ()
 
 
-def _regroup(flat: Sequence[Any], counts: Sequence[int]) -> Groups:
+def regroup(flat: Sequence[Any], counts: Sequence[int]) -> Groups:
+    """One list for each count, of so many of the values."""
     groups, first = [], 0
     for count in counts:
         groups.append(list(flat[first : first + count]))
@@ -69,6 +71,29 @@ def unrecorded(op: Any, *arguments: Any) -> Any:
         return op(*arguments)
     with torch._C._AutoDispatchBelowAutograd():
         return op(*arguments)
+
+
+def gradients_again(
+    run: Callable[[list[Any]], Sequence[Tensor]],
+    tensors: Sequence[Tensor | None],
+    gradients: Sequence[Tensor | None],
+    needs: Sequence[bool],
+) -> list[Tensor | None]:
+    """Gradients that can be differentiated again, or batched: of those tensors that `needs` marks, None for the others.
+
+    run(tensors) computes the results once more, in torch's own operators. `gradients`: one for each result, or None.
+    """
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Aliases: autograd.grad must see each argument as independent of the others.
+        own = [tensor if tensor is None else tensor.view_as(tensor) for tensor in tensors]
+        results = run(own)
+    pairs = [(value, d) for value, d in zip(results, gradients, strict=True) if d is not None and value.requires_grad]
+    inputs = [tensor for tensor, need in zip(own, needs, strict=True) if need and tensor is not None]
+    if not pairs or not inputs:
+        return [None] * len(needs)
+    values, d_values = zip(*pairs, strict=True)
+    return spread(torch.autograd.grad(values, inputs, d_values, create_graph=again, allow_unused=True), needs)
 
 
 def autograd_of_loop(
@@ -104,8 +129,8 @@ def autograd_of_loop(
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
-            needs = _regroup(ctx.needs_input_grad[1:], ctx.given)
-            made = backward(ctx, _regroup(gradients, ctx.made), needs)
+            needs = regroup(ctx.needs_input_grad[1:], ctx.given)
+            made = backward(ctx, regroup(gradients, ctx.made), needs)
             return (None, *(gradient for group in made for gradient in group))
 
     def run(below: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
@@ -120,7 +145,7 @@ def autograd_of_loop(
             return below(*arguments)
         past = _Run(below, call)
         flat = Loop.apply(past, *tensors)  # type: ignore[no-untyped-call]
-        return _regroup(flat, past.made)
+        return regroup(flat, past.made)
 
     return _recorded(op, run)
 

@@ -58,8 +58,8 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
     return None, reason
 
 
-# A call of fewer steps does not warn that it is slow.
-_LONG_CALL_STEPS = 32
+# A call of fewer steps does not warn that it is slow. cuda/fused/first_use.h has the same number.
+LONG_CALL_STEPS = 32
 _TOLD: set[str] = set()
 
 
@@ -71,7 +71,7 @@ def kernels_of_call(
     chosen, reason = choose_kernels(kernels, x, backend, missing)
     # A package without kernels warned when it was loaded, and the documents name the other reasons.
     silent = chosen is not None or kernels is None or backend == "reference" or reason in (TRANSFORMS, ONNX)
-    if not silent and x.shape[0] >= _LONG_CALL_STEPS:
+    if not silent and x.shape[0] >= LONG_CALL_STEPS:
         _tell(f"{cell.name}: the eager fallback runs, which is many times slower: {reason}")
     return chosen
 

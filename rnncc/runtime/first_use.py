@@ -29,10 +29,10 @@ _Handler = ctypes.CFUNCTYPE(
 
 
 class Event(enum.IntEnum):
-    """What happens for the first time. The numbers are those of rnncc::KernelEvent."""
+    """What happens for the first time: rnncc::KernelEvent in cuda/handler.h, which says what each means."""
 
-    CALL = 0
-    LONG_CALL = 1
+    FIRST_CALL = 0
+    FIRST_LONG_CALL = 1
     LEFT_OUT = 2
     MISSING = 3
 
@@ -45,7 +45,7 @@ _WARNED: set[tuple[object, ...]] = set()
 _LOCKS: dict[tuple[object, ...], threading.Lock] = {}
 os.register_at_fork(after_in_child=_LOCKS.clear)
 # The codes for a missing NVRTC and for another version of rnncc (rnncc/language/codes/later.py).
-_KEEPING = ("RNN608", "RNN609")
+_PREVENTING = ("RNN608", "RNN609")
 
 
 def attach(library: ctypes.CDLL, cells: Sequence[CellSpec]) -> None:
@@ -100,13 +100,13 @@ def prepare(key: Key, event: Event) -> None:
         if key not in STATE.answers:
             STATE.answers[key] = settle(wanted)
         answer = STATE.answers[key]
-        is_left_out = event is Event.LEFT_OUT
+        is_left_out, is_long = event is Event.LEFT_OUT, event is Event.FIRST_LONG_CALL
         warning = (loop, *key[2:], is_left_out)
         warned = warning in _WARNED
         if is_left_out:
             rows = "the rows of its tensors do not all begin at multiples of 16 bytes"
             slow = f"the fused kernel for {wanted} does not run: {rows}"
-        elif answer.outcome is Outcome.FAILED or (answer.outcome is Outcome.KEPT and event is Event.LONG_CALL):
+        elif answer.outcome is Outcome.FAILED or (answer.outcome is Outcome.PREVENTED and is_long):
             slow = f"no fused kernel for {wanted}: {answer.reason}"
         else:
             return
@@ -161,14 +161,14 @@ def settle(wanted: Wanted) -> Answer:
         return Answer(Outcome.NONE, reason)
     if fused.has_kernel(wanted):
         return Answer(Outcome.RUNS)
-    if reason := fused.kept_from_compiling():
-        return Answer(Outcome.KEPT, reason)
+    if reason := fused.what_prevents_compiling():
+        return Answer(Outcome.PREVENTED, reason)
     rnncc = importlib.import_module("rnncc")
     try:
         reason = _compile(wanted)
     except rnncc.RnnccError as error:
-        is_kept = error.diagnostics[0].code in _KEEPING
-        return Answer(Outcome.KEPT if is_kept else Outcome.FAILED, _said(error))
+        is_prevented = error.diagnostics[0].code in _PREVENTING
+        return Answer(Outcome.PREVENTED if is_prevented else Outcome.FAILED, _said(error))
     # Any error may come here, also from a bug in rnncc or a broken installation. The layer must still run, and the
     # alternating kernel can run it. The user gets a warning, and this process does not try again.
     except Exception as error:

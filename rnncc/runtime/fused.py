@@ -114,12 +114,12 @@ class Wanted:
 
 
 class Outcome(enum.Enum):
-    """The result of the search for a fused kernel. RUNS: there is one. NONE: there can be none. KEPT: a setting, or
-    something missing on this machine, prevents its compilation. FAILED: its compilation failed."""
+    """The result of the search for a fused kernel. RUNS: there is one. NONE: there can be none. FAILED: its compilation
+    failed. PREVENTED: a setting, or something missing on this machine, prevents its compilation."""
 
     RUNS = enum.auto()
     NONE = enum.auto()
-    KEPT = enum.auto()
+    PREVENTED = enum.auto()
     FAILED = enum.auto()
 
 
@@ -264,7 +264,7 @@ def explain(wanted: Wanted, settled: str | None) -> str:
     reason = (
         settled
         or why_never_fused(wanted)
-        or kept_from_compiling()
+        or what_prevents_compiling()
         or f"the first call of several steps compiles a fused one for {wanted}"
     )
     if not STATE.readable:
@@ -299,7 +299,7 @@ def why_never_fused(wanted: Wanted) -> str:
     return ""
 
 
-def kept_from_compiling() -> str:
+def what_prevents_compiling() -> str:
     """What prevents the compilation of a kernel here, or "". Raises ValueError for a wrong setting."""
     compiles = compiles_at_first_use()
     stem = STATE.about["stem"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import rows
-from .autograd import autograd_of_tensors, unrecorded
+from .autograd import autograd_of_tensors, gradients_again, unrecorded
 from .registration import check_devices, implement, spread
 from .tensors import is_batched
 
@@ -91,15 +91,13 @@ def _differentiable(
 ) -> list[Tensor | None]:
     """The gradients by torch's own operators, which can be differentiated again, and batched. `numbers`: heads, k,
     epsilon; `given`: value, weight, bias."""
-    again = torch.is_grad_enabled()
     heads, k, epsilon = numbers
-    with torch.enable_grad():
-        # Aliases: autograd.grad must see each argument as independent of the others.
-        value, weight, bias = (tensor if tensor is None else tensor.view_as(tensor) for tensor in given)
-        assert value is not None
-        normalised = rows.layer_norm(value, heads, k, epsilon, weight, bias)
-    inputs = [tensor for tensor, need in zip((value, weight, bias), needs, strict=True) if need and tensor is not None]
-    return spread(torch.autograd.grad(normalised, inputs, gradient, create_graph=again), needs)
+
+    def run(tensors: list[Any]) -> list[Tensor]:
+        value, weight, bias = tensors
+        return [rows.layer_norm(value, heads, k, epsilon, weight, bias)]
+
+    return gradients_again(run, given, [gradient], needs)
 
 
 def _written_out(

@@ -96,10 +96,9 @@ class RecurrentLayer(RecurrentModule):
             f"{''.join(', ' + e for e in extra)})",
             f"returns output [T, B, directions * width] and {states},",
             "each [num_layers * directions, B, width]. lengths [B]: steps past an entry's length change nothing and",
-            "give zeros. reset [T, B]: where it is not 0 nothing passes between that step and the one before, either",
-            "way: the entry starts anew. A PackedSequence",
-            "gives one; input [total, width] with offsets [B + 1] has the sequences one after the other, none longer",
-            "than max_length.",
+            "give zeros. reset [T, B]: where it is not 0, the entry starts anew, and neither values nor gradients pass",
+            "between that step and the one before. With a PackedSequence the output is one too. An input",
+            "[total, width] with offsets [B + 1] has the sequences one after the other, none longer than max_length.",
             *document_delays(cell, "With return_delays=True"),
         ]
         return "\n".join(lines)

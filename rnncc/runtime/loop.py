@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .autograd import gradients_again, regroup
 from .call import LoopCall
 from .kernels import Kernels
 from .lengths import cut_backwards
@@ -62,26 +63,16 @@ def differentiable_gradients(
 ) -> tuple[list[Tensor | None], ...]:
     """The gradients of a call by those of its streams, weights and states that `needs` names, in a way that they can be
     differentiated again, or batched."""
-    again = torch.is_grad_enabled()
-    with torch.enable_grad():
-        # Aliases: autograd.grad must see each argument as independent of the others.
-        groups = [[tensor.view_as(tensor) for tensor in group] for group in (call.streams, call.weights, call.states)]
-        streams, weights, states = groups
-        sequences, finals = run_eagerly(cell, segment, call._replace(streams=streams, weights=weights, states=states))
-    outputs, d_outputs = [], []
-    for value, d_value in zip((*sequences, *finals), (*d_sequences, *d_final), strict=True):
-        if d_value is not None and value.requires_grad:
-            outputs.append(value)
-            d_outputs.append(d_value)
-    inputs = [
-        t for group, need in zip(groups, needs, strict=True) for t, wants in zip(group, need, strict=True) if wants
-    ]
-    if outputs and inputs:
-        made = torch.autograd.grad(outputs, inputs, d_outputs, create_graph=again, allow_unused=True)
-    else:
-        made = (None,) * len(inputs)  # type: ignore[assignment]
-    fresh = iter(made)
-    return tuple([next(fresh) if wants else None for wants in need] for need in needs)
+    counts = (len(call.streams), len(call.weights), len(call.states))
+
+    def run(tensors: list[Tensor]) -> list[Tensor]:
+        streams, weights, states = regroup(tensors, counts)
+        own = call._replace(streams=streams, weights=weights, states=states)
+        sequences, finals = run_eagerly(cell, segment, own)
+        return [*sequences, *finals]
+
+    tensors, gradients = [*call.streams, *call.weights, *call.states], [*d_sequences, *d_final]
+    return regroup(gradients_again(run, tensors, gradients, [need for group in needs for need in group]), counts)
 
 
 def _run_direction(segment: SegmentSpec, sizes: Sizes, call: LoopCall) -> tuple[list[Tensor], list[Tensor]]:

@@ -18,8 +18,6 @@ from .kernels import Kernels
 from .ops import open_library
 from .spec import CellSpec, Regularisation
 
-LOWEST_TORCH = (2, 10)
-
 
 @dataclass(slots=True)
 class _Package:
@@ -51,11 +49,9 @@ def attach(directory: Path, cells: Sequence[CellSpec]) -> None:
     if not about["library"]:
         _PACKAGE.missing = about["missing"]
         return
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    if version < LOWEST_TORCH:
-        _PACKAGE.missing = (
-            f"its kernels need torch {LOWEST_TORCH[0]}.{LOWEST_TORCH[1]} or later, this is {torch.__version__} [RNN711]"
-        )
+    oldest = about["torch_abi"]
+    if _release(torch.__version__) < _release(oldest):
+        _PACKAGE.missing = f"its kernels need torch {oldest} or later, this is {torch.__version__} [RNN711]"
     else:
         try:
             path = directory / about["library"]
@@ -73,6 +69,11 @@ def attach(directory: Path, cells: Sequence[CellSpec]) -> None:
         except (OSError, RuntimeError) as error:
             _PACKAGE.missing = f"its kernels could not be loaded: {error} [RNN713]"
     warnings.warn(f"{directory.name}: {_PACKAGE.missing}; the slow reference runs instead", stacklevel=3)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version of torch's."""
+    return tuple(int(part) for part in version.split(".")[:2])
 
 
 def specialise(cell: CellSpec, constants: Mapping[str, Any], regularisation: Regularisation) -> ModuleType:

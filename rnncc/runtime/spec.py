@@ -90,6 +90,9 @@ class ConstraintSpec:
 
 @dataclass(frozen=True, slots=True)
 class ConstantSpec:
+    """A constant of the text. `value`: its default. `shaping`: another value means another program, which is built for
+    it; otherwise it is an argument of the loop."""
+
     name: str
     value: float | int | str
     shaping: bool = False

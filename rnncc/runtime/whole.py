@@ -2,14 +2,16 @@
 
 A call of one step or a few is as fast as what surrounds its arithmetic. So such a call makes one call of the op, which
 checks its tensors (templates/include/rnncc/torch/whole_op.h), and where autograd records, one node. Whether a call can
-go this way is asked at every call: nothing is kept between calls but the layer's layout, which is numbers alone. Every
-call that is not plain goes the long way through layer.py or cell.py, with the same results: in transforms, traces and
-modes, with tensors of other kinds, dtypes or devices, and with arguments that the op does not take.
+go this way is asked at every call: nothing is kept between calls but the layer's `Layout`, which is numbers alone, and
+the packed weights of a frozen layer (frozen.py). Every call that is not plain goes the long way through layer.py or
+cell.py, with the same results: in transforms, traces and modes, with tensors of other kinds, dtypes or devices, and
+with arguments that the op does not take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,10 +19,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
+from .autograd import gradients_again
 from .call import LoopCall
 from .loop import run_eagerly
 from .parameters import blocks_of
-from .registration import spread
 from .spec import CellSpec, SegmentSpec, Sizes
 from .tensors import is_batched
 
@@ -29,8 +31,20 @@ WHOLE_DTYPES = (torch.float32, torch.float64)
 
 
 class Layout:
-    """What the op knows of a layer. `names`: its parameters as the module has them; `attributes`: as the cell has
-    them. The first is the one that is multiplied by the input."""
+    """What the op knows of a layer beforehand: not how tensors lie in memory, but what they are.
+
+    names       the parameters, as the module has them (`weight_ih_l0`); the first is multiplied by the input
+    attributes  the same, as the cell has them (`weight_ih`)
+    segment     the name of the only loop
+    states      how many states there are
+    initials    their initial values where no hx is given
+    constants   the names of the constants that the loop reads
+    time        1 for a layer, whose tensors have the axis T; 0 for a single step
+    members     (parameter, members) of the weight of the input and of each that the loop reads: a packed weight has so
+                many members of the same width; 0: it cannot be packed
+    values      what the library is told: whole_layout.h says in which order
+    number      the library's number for this layout, None before the first call
+    """
 
     __slots__ = (
         "attributes",
@@ -63,14 +77,10 @@ class Layout:
         self.segment, self.time, self.states = segment.name, int(time), len(segment.states)
         self.attributes, self.names = tuple(attributes), tuple(attribute + suffix for attribute in attributes)
         self.initials, self.constants = [float(state.initial or 0) for state in segment.states], segment.constants
-        # Of the weight that is multiplied by the input, and of each that the loop reads: whether it can be packed, and
-        # then of how many members of the same width.
         self.members = [(0, 1), *((i, _members(cell, attributes[i], sizes)) for i in weights)]
-        # whole_op.h says what these are.
         self.values = [sizes["num_heads"], int(time), output, int(product.reads_streams), len(in_order), *in_order]
         self.values += [len(attributes), *(n for attribute in attributes for n in (*shapes[attribute], -1)[:2])]
         self.values += [len(biases), *(n for bias in biases for n in bias), len(weights), *weights]
-        # The layout's number in this process, once it is known.
         self.number: int | None = None
 
 
@@ -212,8 +222,8 @@ def _recorded(forward_op: Any, backward_op: Any, cell: CellSpec, segment: Segmen
                 bit += bit
             given = len(needed) - 1
             if torch.is_grad_enabled() or any(map(is_batched, tensors)):
-                again = _differentiable_gradients(cell, segment, ctx.about, saved[:given], gradients, needed[1:])
-                return None, *again
+                run = partial(_run_eagerly, cell, segment, ctx.about)
+                return None, *gradients_again(run, saved[:given], gradients, needed[1:])
             needs, bit = 0, 1
             for need in needed[1:]:
                 if need:
@@ -226,28 +236,6 @@ def _recorded(forward_op: Any, backward_op: Any, cell: CellSpec, segment: Segmen
             return tuple([next(fresh) if need else None for need in needed])
 
     return Whole.apply
-
-
-def _differentiable_gradients(
-    cell: CellSpec,
-    segment: SegmentSpec,
-    about: tuple[Layout, Sequence[float]],
-    tensors: Sequence[Tensor],
-    gradients: Sequence[Tensor | None],
-    needs: Sequence[bool],
-) -> list[Tensor | None]:
-    """The gradients in a way that they can be differentiated again, or batched: by the eager loop."""
-    again = torch.is_grad_enabled()
-    with torch.enable_grad():
-        # Aliases: autograd.grad must see each argument as independent of the others.
-        own = [tensor.view_as(tensor) for tensor in tensors]
-        made = _run_eagerly(cell, segment, about, own)
-    pairs = [(value, d) for value, d in zip(made, gradients, strict=True) if d is not None and value.requires_grad]
-    inputs = [tensor for tensor, need in zip(own, needs, strict=True) if need]
-    if not pairs or not inputs:
-        return [None] * len(needs)
-    values, d_values = zip(*pairs, strict=True)
-    return spread(torch.autograd.grad(values, inputs, d_values, create_graph=again, allow_unused=True), needs)
 
 
 def _run_eagerly(

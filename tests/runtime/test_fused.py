@@ -157,7 +157,7 @@ def test_a_loop_without_products_has_its_kernels(spied: Any, tmp_path: Path) -> 
 
 def test_the_setting(spied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RNNCC_COMPILE", "0")
-    assert first_use.settle(wanted()).outcome is Outcome.KEPT
+    assert first_use.settle(wanted()).outcome is Outcome.PREVENTED
     assert "RNNCC_COMPILE=0" in first_use.settle(wanted()).reason and "rnncc build lstm" in fused.explain(
         wanted(), None
     )
@@ -193,14 +193,14 @@ def test_what_is_called_rnncc_may_be_of_no_use(
         sys_modules: Any = sys.modules
         monkeypatch.setitem(sys_modules, "rnncc", None if what == "nothing" else module)
     answer = first_use.settle(wanted())
-    assert answer.outcome is Outcome.KEPT and reason in answer.reason and "rnncc build lstm" in answer.reason
+    assert answer.outcome is Outcome.PREVENTED and reason in answer.reason and "rnncc build lstm" in answer.reason
     assert fused.explain(wanted(), None).endswith(answer.reason)
 
 
 def test_kernels_of_another_rnncc_are_not_mixed(spied: Any, tmp_path: Path) -> None:
     fused.attach(tmp_path, spied, {**fused.STATE.about, "code": "0"})
     answer = first_use.settle(wanted())
-    assert answer.outcome is Outcome.KEPT
+    assert answer.outcome is Outcome.PREVENTED
     assert "another rnncc" in answer.reason and "[RNN609]; build the package again" in answer.reason
 
 

@@ -141,6 +141,20 @@ def test_a_damaged_library_is_a_warning_and_the_reference_runs(tmp_path: Path) -
     assert "is damaged: '_rnncc.json' is not what was written; build it again [RNN712]" in out
 
 
+def test_with_an_older_torch_a_warning_says_so_and_the_reference_runs(tmp_path: Path) -> None:
+    build_package(read_request("mingru"), tmp_path)
+    out = run(
+        "import warnings, torch\ntorch.__version__ = '2.9.1+cpu'\n"
+        "with warnings.catch_warnings(record=True) as caught:\n"
+        "    warnings.simplefilter('always')\n    import mingru\n"
+        "print(caught[0].message)\n"
+        "layer = mingru.minGRU(3, 4)\nprint(layer(torch.randn(5, 2, 3))[0].shape[0], 'reference' in layer.explain())\n",
+        tmp_path,
+    )
+    said = "mingru: its kernels need torch 2.10 or later, this is 2.9.1+cpu [RNN711]; the slow reference runs instead"
+    assert out.splitlines() == [said, "5 True"]
+
+
 @pytest.mark.parametrize("number", [10**400, -(10**5000)], ids=["long", "longer"])
 def test_a_constant_beyond_every_float_is_refused(number: int) -> None:
     text = "cell Grow\nconst n = 1.0\nstate h\nh[t] = n*h[t-1] + x\n"

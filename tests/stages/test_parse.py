@@ -265,7 +265,6 @@ def test_spans() -> None:
     assert shown(equation.span) == "h[t] = (a + b)*tanh( W@x )"
     assert shown(equation.targets[0].span) == "h[t]"
     assert shown(product.span) == "(a + b)*tanh( W@x )"
-    assert shown(product.operator_span) == "*"
     assert shown(product.left.span) == "(a + b)"
     assert shown(product.right.span) == "tanh( W@x )"
     assert shown(product.right.function_span) == "tanh"

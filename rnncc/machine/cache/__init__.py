@@ -18,10 +18,10 @@ import hashlib
 
 from rnncc.machine.cache.limit import DEFAULT_LIMIT_BYTES, limit_bytes
 from rnncc.machine.cache.root import default_root
-from rnncc.machine.cache.store import Cache, Progress
+from rnncc.machine.cache.store import Cache
 from rnncc.machine.cache.sweep import KEEP_SECONDS
 
-__all__ = ["DEFAULT_LIMIT_BYTES", "KEEP_SECONDS", "Cache", "Progress", "default_root", "digest", "limit_bytes"]
+__all__ = ["DEFAULT_LIMIT_BYTES", "KEEP_SECONDS", "Cache", "default_root", "digest", "limit_bytes"]
 
 
 def digest(*parts: bytes | str) -> str:

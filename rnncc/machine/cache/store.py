@@ -17,11 +17,10 @@ from rnncc.machine.cache import locks, sweep
 from rnncc.machine.cache.limit import limit_bytes
 from rnncc.machine.cache.names import entries, key_of
 from rnncc.machine.cache.root import check_owner, is_cache, make_folder, unusable
+from rnncc.progress import Progress
 from rnncc.runtime import manifest
 
 _MOST_LOGS = 50
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

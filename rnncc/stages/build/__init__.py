@@ -21,8 +21,9 @@ from pathlib import Path
 from rnncc.ir.artifact import Bundle, File, Unit
 from rnncc.ir.request import Request
 from rnncc.language.diagnostics import Diagnostic, RnnccError
-from rnncc.machine.cache import Cache, Progress, digest
+from rnncc.machine.cache import Cache, digest
 from rnncc.machine.paths import license_file
+from rnncc.progress import Progress
 from rnncc.runtime import manifest
 from rnncc.stages.build import commands, toolchain
 from rnncc.stages.build.install import check_stem, install
@@ -30,7 +31,7 @@ from rnncc.stages.build.nvrtc import Nvrtc, find_nvrtc
 from rnncc.stages.build.processes import Outcome
 from rnncc.stages.build.toolchain import Toolchain, find_toolchain
 
-# The oldest torch whose C interface the binding needs.
+# The oldest torch that has the C interface which the binding calls (templates/include/rnncc/torch/shim.h).
 TORCH_ABI = "2.10"
 # With fewer free bytes than this, a disk counts as full. Linkers do not always say that it is.
 _FULL_BYTES = 1 << 16
@@ -64,11 +65,14 @@ __all__ = [
 class Product:
     """A package before it is compiled.
 
-    files    the package's own files (`render_package`) bundle   the kernels, or None for a package that runs the eager
-    fallback alone; `missing` then says why cells    names of the cells, in order about    further entries of
-    `_rnncc.json`: `rnncc` (the version), `source` (the text), `fused` (for each loop, why it
-             has no fused form, or empty), `scans` (for each loop without products, which kernels run it), `newton` (the
-             loops that also have kernels which iterate)
+    files    the package's own files, which `render` makes
+    bundle   the kernels, or None for a package that runs the eager fallback alone
+    cells    names of the cells, in order
+    missing  why there is no bundle, or empty
+    about    further entries of `_rnncc.json`: `rnncc` (the version), `source` (the text), `fused` (for each loop, why
+             it has no fused form, or empty), `scans` (for each loop without products, which kernels run it), `newton`
+             (the loops that also have kernels which iterate), `architectures` (of the GPUs for which kernels are
+             compiled at first use)
     """
 
     files: tuple[File, ...]
@@ -231,7 +235,7 @@ def _describe(job: Job, product: Product, compiler: Toolchain | None, namespace:
         "architectures": [],
         **product.about,
     }
-    if job.nvrtc is not None:
+    if job.nvrtc is not None:  # kernels are compiled now, maybe to PTX in place of an architecture that was asked for
         about["architectures"] = list(job.nvrtc.made())
     manifest.seal(folder, about)
 

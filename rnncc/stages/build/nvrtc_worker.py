@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 SECONDS = 900  # of processor time; the largest file of a shipped cell takes 10
-_BYTES = 16 << 30
+_BYTES = 16 << 30  # of address space
 
 
 def load(path: Path) -> ctypes.CDLL:

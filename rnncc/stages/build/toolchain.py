@@ -12,7 +12,7 @@ from rnncc.stages.build import processes
 
 # Candidates after $CXX, in order.
 COMPILERS = ("g++", "clang++", "c++")
-MACHINES = ("x86_64", "AMD64")
+MACHINE = "x86_64"
 
 COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-fno-math-errno", "-fno-trapping-math")  # fmt: skip
 KERNEL = (*COMMON, "-fno-exceptions", "-fno-rtti")
@@ -41,7 +41,7 @@ def find_toolchain() -> Toolchain:
     """The compiler to use: $CXX if set, else the first of COMPILERS. Raises RnnccError (RNN601) where there is none."""
     # Not macOS: the library is linked with the GNU linker's options, and the cache locks as Linux does.
     here = f"{platform.system() or 'unknown'} on {platform.machine() or 'unknown'}"
-    if platform.machine() not in MACHINES or platform.system() != "Linux":
+    if platform.machine() != MACHINE or platform.system() != "Linux":
         message = f"the CPU kernels are made for Linux on x86-64, and this machine is {here}"
         raise RnnccError(Diagnostic("RNN601", message))
     named = os.environ.get("CXX")

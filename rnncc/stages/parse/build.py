@@ -194,7 +194,7 @@ class _Builder(Transformer[Token, Built]):
 
     def binary(self, children: list[Any]) -> Binary:
         left, operator, right = children
-        return Binary(str(operator), left, right, _from(children), span_of(operator))
+        return Binary(str(operator), left, right, _from(children))
 
     def choice(self, children: list[Any]) -> IfElse:
         then, _, condition, _, otherwise = children

@@ -236,12 +236,12 @@ def _read(loop: FusedLoop | ScanLoop) -> Iterator[_Line]:
     yield from _loads("constant__", loop.constants)
 
 
-def _loads(array: str, names: Sequence[str], first: int = 0) -> Iterator[_Line]:
-    return (_Line(f"const float {name} = {array}[{index}];", makes=name) for index, name in enumerate(names, first))
+def _loads(array: str, names: Sequence[str]) -> Iterator[_Line]:
+    return (_Line(f"const float {name} = {array}[{index}];", makes=name) for index, name in enumerate(names))
 
 
-def _set(array: str, names: Sequence[str], first: int = 0) -> Iterator[_Line]:
-    return (_Line(f"{array}[{index}] = {name};", (name,)) for index, name in enumerate(names, first))
+def _set(array: str, names: Sequence[str]) -> Iterator[_Line]:
+    return (_Line(f"{array}[{index}] = {name};", (name,)) for index, name in enumerate(names))
 
 
 def _statements(statements: Iterable[FusedStatement], source: str) -> Iterator[_Line]:

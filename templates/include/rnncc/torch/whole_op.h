@@ -378,7 +378,8 @@ inline void run_whole_backward(const rnncc_segment& segment, StableValue* stack)
   stack[0] = give(std::move(made));
 }
 
-// The op `pack`: a weight [rows, columns] of so many members as it is multiplied by. The caller keeps it.
+// The op `pack`: returns a weight [rows, columns] as products read it (core/linear_call.h). Given are the weight, and of
+// how many members it consists, with as many rows each. The caller keeps the result.
 inline void run_pack(StableValue* stack) {
   const Tensor weight(reinterpret_cast<TensorHandle>(stack[0]));
   const int64_t members = int64_t(stack[1]);
