@@ -262,3 +262,38 @@ def test_factors_of_low_rank_are_called_by_their_matrix(cells: Any) -> None:
     table = cells._parameters(cells.shipped("lowrankrnn").cell)
     assert "left factor of <math>" in table and "[H, rank(R)//num_heads]" in table
     assert "__" not in table and "left_factor" not in table
+
+
+@pytest.mark.docs
+def test_sites_of_several_versions(on_path: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make site-version`: a site stands beside those of other versions in a branch, and `latest` is the newest one."""
+    for library in ("material", "mkdocstrings", "mike"):
+        pytest.importorskip(library, reason="the extra docs is not installed: pip install -e '.[docs]'")
+    make = import_module("make")
+    subprocess.run(["git", "init", "--quiet", tmp_path / "repository"], check=True)
+    who = {f"GIT_{role}_{key}": "test" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
+    for name, value in {"GIT_DIR": str(tmp_path / "repository" / ".git"), **who}.items():
+        monkeypatch.setenv(name, value)
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], check=True, capture_output=True, text=True).stdout
+
+    git("config", "user.name", "test")
+    git("config", "user.email", "test@localhost")
+    git("commit", "--quiet", "--allow-empty", "--message", "a version")
+    page = tmp_path / "out" / "pages" / "index.md"
+    page.parent.mkdir(parents=True)
+    (page.parent / "site.css").write_text("")
+    for version in ("0.1.0", "0.2.0", "0.2.1"):
+        page.write_text(f"# rnncc\n\nThis is {version}.")
+        monkeypatch.setattr(make, "VERSION", version)
+        make.keep(tmp_path / "out", "sites")
+    told = json.loads(git("show", "sites:versions.json"))
+    assert [(each["version"], each["title"], each["aliases"]) for each in told] == [
+        ("0.2", "0.2.1", ["latest"]), ("0.1", "0.1.0", []),
+    ]  # fmt: skip
+    assert "This is 0.1.0." in git("show", "sites:0.1/index.html")
+    assert "This is 0.2.1." in git("show", "sites:0.2/index.html") and git("show", "sites:latest") == "0.2"
+    assert "latest/" in git("show", "sites:index.html")
+    # The theme shows the menu.
+    assert '"version": {"provider": "mike"}' in git("show", "sites:0.2/index.html")
