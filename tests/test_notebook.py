@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,13 @@ def run(shell: Any, text: str) -> tuple[bool, str, list[dict[str, str]]]:
     finally:
         shell.display_pub.publish = publish
     return result.success, printed.stdout + printed.stderr, shown
+
+
+def test_without_ipython_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "rnncc.notebook.magic", raising=False)
+    monkeypatch.setitem(sys.modules, "IPython.core.error", None)
+    with pytest.raises(RnnccError, match=r"RNN611.*rnncc\[notebook\]"):
+        rnncc.load_ipython_extension(None)
 
 
 def test_a_cell_defines_layer_step_and_op(shell: Any) -> None:
