@@ -7,7 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from rnncc.cli import cli
 from rnncc.language.diagnostics import RnnccError
 from rnncc.machine.files import replaced
 
@@ -72,6 +74,15 @@ def test_a_place_where_nothing_can_be_is_said(tmp_path: Path) -> None:
         with pytest.raises(RnnccError, match=rf"RNN605.*{why}"):
             write(path, "text")
     assert names(tmp_path) == ["file"]
+
+
+def test_links_in_a_circle_are_said(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for words in ("latex lstm --out", "draw lstm --out", "bench lstm --json", "build lstm --target cpu --out"):
+        result = CliRunner().invoke(cli, [*words.split(), str(tmp_path / "loop")])
+        assert result.exit_code in (1, 2) and result.stderr.count("error[") == 1
+        assert "cannot be written" in result.stderr, result.stderr
+    assert names(tmp_path) == ["loop"]
 
 
 def test_two_that_write_at_once_do_not_meet(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from rnncc.cli.output import ignore_missing_numpy, is_special, pick, table, writ
 from rnncc.extras import is_installed
 from rnncc.ir.problem import DTYPES
 from rnncc.language.read import read_request
+from rnncc.machine.files import followed
 from rnncc.pipeline import compile_cells
 from rnncc.progress import say
 
@@ -270,6 +271,11 @@ def _check_writable(option: str, path: Path | None) -> None:
         raise click.BadParameter(f"'{path}' is not the name of a file", param_hint=option)
     if is_special(path):
         return
-    folder = path.resolve().parent
+    try:
+        folder = followed(path).parent
+    except OSError as error:
+        raise click.BadParameter(
+            f"'{path}' cannot be written: {(error.strerror or '').lower()}", param_hint=option
+        ) from None
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise click.BadParameter(f"'{path.parent}' is no folder that can be written", param_hint=option)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -23,10 +24,10 @@ def replaced(path: Path) -> Iterator[Path]:
             nothing is left beside it.
     """
     try:
-        target = path.resolve()
+        target = followed(path)
         before = target.stat() if target.exists() else None
         if before is not None and not os.access(target, os.W_OK):
-            raise PermissionError(13, "Permission denied")
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         beside = target.with_name(f".rnncc-{secrets.token_hex(8)}")
         # Nobody else reads what may be private until it has the old mode. A new file has that of the umask.
         os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if before is None else 0o600))
@@ -43,6 +44,15 @@ def replaced(path: Path) -> Iterator[Path]:
             beside.unlink(missing_ok=True)
     except OSError as error:
         raise unwritable(path, error) from error
+
+
+def followed(path: Path) -> Path:
+    """Where a path leads through symbolic links. Raises OSError where they lead in a circle, of which `Path.resolve`
+    makes a RuntimeError before Python 3.13."""
+    found = Path(os.path.realpath(path))
+    if found.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return found
 
 
 def unwritable(path: Path, error: OSError) -> RnnccError:

@@ -50,7 +50,7 @@ def check_stem(stem: str, directory: Path | None = None) -> None:
     if found is None or found.origin is None:
         return
     origin = Path(found.origin).resolve().parent
-    if directory is not None and origin == (directory / stem).resolve():
+    if directory is not None and origin == Path(os.path.realpath(directory / stem)):
         return
     # A package that rnncc built elsewhere may be built again here.
     if (origin / manifest.NAME).is_file():
