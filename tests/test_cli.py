@@ -181,15 +181,6 @@ def test_show_prints_every_stage(stage: str) -> None:
     assert len(result.stdout.splitlines()) > (0 if stage in ("classify", "schedule") else 5)
 
 
-def test_a_rank_is_called_as_a_reader_would() -> None:
-    """The compiler's name of it is that of generated code alone."""
-    texts = [run("show", "lowrankrnn", "--stage", stage).stdout for stage in STAGES if stage != "render"]
-    texts += [run(command, "lowrankrnn").stdout for command in ("explain", "latex", "draw")]
-    assert not [text for text in texts if "__rank" in text]
-    assert "parameter R__u as weight_hh_u: H x rank(R) in num_heads blocks" in "".join(texts)
-    assert "v: DENSE: R@(…) mixes the units of a state (line 11)" in run("explain", "lowrankrnn").stdout
-
-
 def test_show_of_an_unknown_stage_is_a_usage_error() -> None:
     result = run("show", "lstm", "--stage", "optimise")
     assert result.exit_code == 2
