@@ -3,6 +3,7 @@
 # `make kernels` compiles every shipped cell's GPU kernels and checks what NVRTC made of them: long.
 # `make dist` builds rnncc's own wheel and source distribution into dist/, and checks them.
 # `make site` builds the pages of docs/, the API and a gallery of the cells as a site in build/site/html.
+# `make site-version` also commits it to the branch gh-pages, beside the sites of other versions.
 # All first set up the virtual environment $(VENV), once: a second run starts at once.
 PYTHON ?= python3
 VENV ?= .venv
@@ -10,7 +11,7 @@ BIN := $(VENV)/bin
 # Used where the environment has no PyTorch yet. To use another build, install it into $(VENV) first.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test lint clients kernels dist site setup clean
+.PHONY: demo test lint clients kernels dist site site-version setup clean
 
 demo: setup
 	$(BIN)/python examples/char_lm.py
@@ -38,6 +39,10 @@ dist: setup
 site: setup
 	$(BIN)/python -c "import material, mkdocstrings" 2>/dev/null || $(BIN)/python -m pip install --quiet -e ".[docs]"
 	PYTHONPATH=benchmarks $(BIN)/python docs/site/make.py
+
+site-version: setup
+	$(BIN)/python -c "import material, mkdocstrings, mike" 2>/dev/null || $(BIN)/python -m pip install --quiet -e ".[docs]"
+	PYTHONPATH=benchmarks $(BIN)/python docs/site/make.py --keep gh-pages
 
 setup: $(VENV)/.ready
 

@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from gpu_cases import PASSES
-from report_text import fill, known, ratios, table
+from report_text import Results, Row, fill, known, ratios, table
 
 from rnncc.ir.compilation import Compilation
 from rnncc.ir.plan import KernelPlan, NoForm
@@ -55,12 +55,18 @@ def _families(plan: KernelPlan) -> Iterator[str]:
             yield family.replace("forward ", "").replace("backward ", "")
 
 
+def cpu_rows(name: str) -> tuple[Results, list[Row | None]]:
+    """What was measured of a cell on the CPU, with 128 units and a batch of 16: the file, and its row of each pass."""
+    scan, dense = known("cpu_scan"), known("cpu")
+    rows = [scan.one(cell=name, B=16, H=128, run=run) for run in PASSES]
+    if any(rows):
+        return scan, rows
+    return dense, [dense.one(cell=name, T=128, B=16, H=128, backward=backward) for backward in (False, True)]
+
+
 def cpu_factors(name: str) -> list[float | None]:
     """How many times as fast as its eager loop a cell is on the CPU."""
-    rows = [known("cpu_scan").one(cell=name, B=16, H=128, run=run) for run in PASSES]
-    if not any(rows):
-        rows = [known("cpu").one(cell=name, T=128, B=16, H=128, backward=backward) for backward in (False, True)]
-    return [row.get("speedup_over_eager") if row else None for row in rows]
+    return [row.get("speedup_over_eager") if row else None for row in cpu_rows(name)[1]]
 
 
 def _definition(path: Path, entry: Entry) -> str:

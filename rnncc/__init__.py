@@ -94,6 +94,8 @@ def safe_globals() -> list[Any]:
 
 def load_ipython_extension(shell: Any) -> None:
     """`%load_ext rnncc` in a notebook: the cell magic `%%rnn`."""
-    from rnncc.notebook.magic import register
+    from rnncc.extras import needs
 
+    with needs("notebook", "%load_ext rnncc"):
+        from rnncc.notebook.magic import register
     register(shell)

@@ -26,7 +26,7 @@ from rnncc.cli import cli
 from tests.test_bench_parts import gpu_report
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALL = ("--hidden", "8", "--batch", "2", "--steps", "3", "--seconds", "0")
+SMALL = ("--hidden", "8", "--batch", "2", "--steps", "3", "--seconds", "0.001")
 # A second input, one per sequence, one with a default, and two cells.
 CELLS = """\
 cell Gap
@@ -122,6 +122,12 @@ def test_a_size_is_for_the_cells_that_declare_it(tmp_path: Path) -> None:
     assert run(*given, "--size", "D=5", "--steps", "1").exit_code == 0
     cells = json.loads(made.read_text(encoding="utf-8"))["cells"]
     assert [(cell["cell"], cell["own"]) for cell in cells] == [("Gap", {}), ("Plain", {}), ("Wide", {"D": 5})]
+
+
+def test_a_layer_that_has_no_room_is_said_in_one_line() -> None:
+    result = run("lstm", "--hidden", "10000000", "--without", "nn,compiled,eager")
+    assert result.exit_code == 2
+    assert "error[RNN612]: a layer of these sizes does not fit into memory" in result.stderr
 
 
 def test_a_size_that_no_cell_declares() -> None:

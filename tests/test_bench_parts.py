@@ -14,7 +14,7 @@ from rnncc.bench import predict, timing
 from rnncc.bench.measure import LeftOut, Row, Spread
 from rnncc.bench.parties import COMPILED, EAGER, OURS, Case, Sizes, kernels_of, makers
 from rnncc.bench.predict import Expected, Roofs, Work, expected, loops_us, measure_roofs, target_named, work_of
-from rnncc.bench.report import Report, number, si
+from rnncc.bench.report import Report, number, percent, si
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
 from rnncc.stages.schedule.kernels import call_time
@@ -194,6 +194,10 @@ def test_a_gpu_has_calls_in_a_row_and_a_prediction() -> None:
 
 
 def test_numbers_have_three_digits() -> None:
+    assert [number(value) for value in (0.0, 0.00567, 0.0000567, 0.00999)] == ["0.0000", "0.0057", "0.000057", "0.0100"]
+    assert [percent(share) for share in (1.2, 0.123, 0.0123, 0.00456, 0.000456, 0.0)] == [
+        "120%", "12%", "1%", "0.5%", "less than 0.1%", "0%",
+    ]  # fmt: skip
     assert [number(value) for value in (1234.5, 123.4, 12.34, 1.234, 0.1234, 0.01234)] == [
         "1234", "123", "12.3", "1.23", "0.123", "0.0123",
     ]  # fmt: skip

@@ -94,6 +94,14 @@ def test_help_of_the_module_begins_with_an_example() -> None:
         ("build lstm --heads 3", "--heads and --dtype belong to --hidden"),
         ("explain RNN999", "there is no diagnostic RNN999 (rnncc explain --help)"),
         ("show lstm --stage optimise", "invalid value for '--stage': 'optimise' is not one of"),
+        *(
+            (f"bench lstm {option}={value}", f"invalid value for '{option}': ")
+            for option in ("--seconds", "--compile-limit")
+            for value in ("nan", "inf", "-inf", "-1", "1e300", "soon")
+        ),
+        ("bench lstm --seconds 0", "invalid value for '--seconds': 0.0 is not in the range 0<x<=86400"),
+        ("bench lstm --hidden 99999999999999999999", "invalid value for '--hidden': 99999999999999999999 is not in"),
+        ("bench lowrankrnn --size R__rank=3", "invalid value for --size: LowRankRNN: no size 'R__rank'"),
         ("completion tcsh", "invalid value for '[SHELL]': 'tcsh' is not one of 'bash', 'zsh', 'fish'"),
     ],
 )  # fmt: skip

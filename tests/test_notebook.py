@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,13 @@ def run(shell: Any, text: str) -> tuple[bool, str, list[dict[str, str]]]:
     return result.success, printed.stdout + printed.stderr, shown
 
 
+def test_without_ipython_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "rnncc.notebook.magic", raising=False)
+    monkeypatch.setitem(sys.modules, "IPython.core.error", None)
+    with pytest.raises(RnnccError, match=r"RNN611.*rnncc\[notebook\]"):
+        rnncc.load_ipython_extension(None)
+
+
 def test_a_cell_defines_layer_step_and_op(shell: Any) -> None:
     success, printed, shown = run(shell, f"%%rnn mine\n{GOOD}")
     assert success, printed
@@ -94,6 +102,34 @@ def test_a_wrong_line_is_said_in_one_line(shell: Any, line: str) -> None:
     success, printed, _ = run(shell, f"%%rnn {line}\n{GOOD}")
     assert not success
     assert re.fullmatch(r"UsageError: %%rnn: [^\n]+", printed.strip())
+
+
+def test_a_name_that_means_something_else_is_said(shell: Any) -> None:
+    printer = GOOD.replace("Leaky", "Print")
+    assert "\nrnncc: print now hides Python's own print\n" in run(shell, f"%%rnn\n{printer}")[1]
+    # The second time it is the first one's.
+    assert "hides" not in run(shell, f"%%rnn\n{printer}")[1]
+    run(shell, "import json as leaky")
+    assert "\nrnncc: leaky now hides the module json\n" in run(shell, f"%%rnn mine\n{GOOD}")[1]
+    assert "hides" not in run(shell, f"%%rnn mine\n{GOOD}")[1]
+
+
+@pytest.mark.parametrize("name", ["None", "True", "Lambda", "class"])
+def test_a_word_of_python_names_no_cell(shell: Any, name: str) -> None:
+    success, printed, shown = run(shell, f"%%rnn\n{GOOD.replace('Leaky', name)}")
+    assert not success and "nothing is defined" in printed
+    assert f"'{name}'" in shown[0]["text/plain"] and "Traceback" not in printed
+
+
+def test_a_cell_that_is_defined_again_leaves_the_old_layers(shell: Any) -> None:
+    """What was made before keeps its equations, and a mistake leaves the names as they were."""
+    assert run(shell, f"%%rnn\n{GOOD}")[0] and run(shell, "old = Leaky(3, 4)")[0]
+    assert run(shell, f"%%rnn\n{GOOD.replace('0.5', '0.25')}")[0] and run(shell, "new = Leaky(3, 4)")[0]
+    names = shell.user_ns
+    assert "0.5" in repr(equations(names["old"])) and "0.25" in repr(equations(names["new"]))
+    wrong = GOOD.replace("W@x", "W@")
+    assert not run(shell, f"%%rnn\n{wrong}")[0]
+    assert names["Leaky"] is type(names["new"])
 
 
 def test_the_example_runs_in_a_kernel() -> None:

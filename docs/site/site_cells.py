@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
 import site_math
 from gpu_cases import PASSES
-from report_cells import cpu_factors, families_of
+from report_cells import cpu_rows, families_of
 from report_text import known, machine, pair, ratios
 from site_use import in_python
 
@@ -34,6 +35,14 @@ from rnncc.show.values import show_constraint, show_initialiser, show_number
 THEMES = ("light", "dark")
 # How a parameter starts whose cell does not say it.
 _DEFAULT = "uniform, ±1/√H"
+# Both factors of a matrix of low rank: their product has elements as a matrix has that starts like the others.
+_FACTORS = {"left_factor", "right_factor"}
+_PRODUCT = "uniform, so that the product varies as others do"
+# Who was timed on a CPU, and the key of the times.
+_CPU_COLUMNS = (
+    ("rnncc", "rnncc_ms"), ("eager loop", "eager_ms"), ("compiled loop", "compiled_ms"), ("nn.GRU", "nn.GRU_ms"),
+    ("nn.LSTM", "nn.LSTM_ms"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +196,7 @@ def shape(parameter: Parameter) -> tuple[Dim, ...]:
 def _size(size: Dim) -> str:
     """`H//num_heads` for `(H//num_heads)`."""
     text = dims.show(size)
-    return text[1:-1] if text.startswith("(") and text.find(")") == len(text) - 1 else text
+    return text[1:-1] if re.fullmatch(r"\([^()]*(\([^()]*\)[^()]*)*\)", text) else text
 
 
 def _parameters(cell: Cell) -> str:
@@ -195,13 +204,21 @@ def _parameters(cell: Cell) -> str:
         (
             f"<code>{parameter.attribute}_l0</code>{'' if parameter.trained else ', not trained'}",
             f"<code>[{', '.join(map(_size, shape(parameter)))}]</code>",
-            ", ".join(site_math.inline(symbol(member.name).tex) for member in parameter.members),
+            ", ".join(map(_member, (member.name for member in parameter.members))),
             _starts(parameter),
         )
         for parameter in cell.parameters
     ]
     head = ("name", "shape", "its rows, in order", "starts")
     return f"{_table(head, lines)}\n\n{_about_sizes(cell)}"
+
+
+def _member(name: str) -> str:
+    """A member of a group by its symbol; a factor of a matrix of low rank, `R__u_v`, by that of the matrix."""
+    if (factor := re.fullmatch(r"(\w+)__([uv])(_\w+)", name)) is None:
+        return site_math.inline(symbol(name).tex)
+    side = "left" if factor[2] == "u" else "right"
+    return f"{side} factor of {site_math.inline(symbol(factor[1] + factor[3]).tex)}"
 
 
 def _starts(parameter: Parameter) -> str:
@@ -211,13 +228,13 @@ def _starts(parameter: Parameter) -> str:
         return _start(start)
     # Most rows start alike. The others are named.
     usual = max(starts.values(), key=list(starts.values()).count)
-    others = [
-        f"{site_math.inline(symbol(name).tex)}: {_start(start)}" for name, start in starts.items() if start != usual
-    ]
+    others = [f"{_member(name)}: {_start(start)}" for name, start in starts.items() if start != usual]
     return "; ".join([_start(usual), *others])
 
 
 def _start(initialiser: str) -> str:
+    if initialiser in _FACTORS:
+        return _PRODUCT
     return _DEFAULT if initialiser == "default" else escape(initialiser)
 
 
@@ -247,14 +264,23 @@ def _speed(file: str) -> str:
             f"One layer on an {machine(gpu.about)}: a batch of 16 over 1024 steps in bfloat16, its input as wide as "
             "its hidden size. [Figures](../results.md) says how it was measured and what the bound is.",
         ]
-    factors = cpu_factors(file)
-    if any(factors):
-        passes = " and ".join(f"{ratios([each])} times" for each in factors if each is not None)
-        parts.append(
-            f"On a CPU it is {passes} as fast as its eager loop (forward, forward + backward; "
-            "[the table of cells](../cells.md) says of which size)."
-        )
+    parts += _cpu_speed(file)
     return "\n\n".join(parts) or f"Nobody has measured it yet. `rnncc bench {file}` does, on your machine."
+
+
+def _cpu_speed(file: str) -> list[str]:
+    """The cell's times on a CPU, with those of whom it was measured beside."""
+    measured, rows = cpu_rows(file)
+    found = [row for row in rows if row]
+    if not found:
+        return []
+    whose = [(name, key) for name, key in _CPU_COLUMNS if any(row.get(key) for row in found)]
+    lines = [(name, *(pair([row.get(key) if row else None]) for row in rows)) for name, key in whose]
+    return [
+        _table(("128 units", "forward, ms", "forward + backward, ms"), lines),
+        f"One layer on a CPU ({machine(measured.about)}): a batch of 16 over {found[0]['T']} steps in float32. "
+        "[Figures](../results.md) says how it was measured.",
+    ]
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

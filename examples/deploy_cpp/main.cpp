@@ -80,6 +80,8 @@ int main(int count, char** given) {
     const at::Device device(model.get_metadata().at("AOTI_DEVICE_KEY"));
     const at::Tensor x = at::from_blob(numbers->data(), shape, at::kFloat).to(device);
     for (const at::Tensor& result : model.run({x})) print(result);
+  } catch (const c10::Error& error) {
+    return std::fprintf(stderr, "%s: %s\n", given[1], error.what_without_backtrace()), 1;
   } catch (const std::exception& error) {
     return std::fprintf(stderr, "%s: %s\n", given[1], error.what()), 1;
   }

@@ -118,7 +118,7 @@ def _roofline(axes: Axes, report: Report) -> None:
     runs = list(dict.fromkeys(row.run for row, _ in points))
     handles = [axes.plot([], [], "o", color=_COLOURS[name], label=name)[0] for name in parties]
     handles += [axes.plot([], [], _MARKS[run], color="none", markeredgecolor="#222222", label=run)[0] for run in runs]
-    axes.legend(handles=handles, fontsize=8, loc="lower right")
+    axes.legend(handles=handles, fontsize=8, loc="best")
     axes.set(xscale="log", yscale="log", xlabel="FLOPs per byte that must be moved", ylabel="FLOP/s")
     axes.grid(visible=True, which="major", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -100,7 +101,7 @@ class Report:
                 found.append(f"predicted {each.run}: {number(each.total)} ms ({parts}){measured}")
             elif self.sizes.device == "cuda":
                 found.append(f"predicted {each.run}: nothing: {each.why_not}")
-            share = "" if took is None else f", {each.roofline / took:.0%} of what {OURS} took"
+            share = "" if took is None else f", {percent(each.roofline / took)} of what {OURS} took"
             found.append(f"roofline {each.run}: {number(each.roofline)} ms at least{share}")
         found.append(
             f"roofs, measured here in {self.sizes.dtype}: {si(roofs.flops)}FLOP/s in products of large matrices, "
@@ -153,9 +154,18 @@ def _data(spread: Spread | None) -> dict[str, float] | None:
 
 
 def number(value: float) -> str:
-    """Three significant digits, without an exponent."""
+    """Three significant digits, without an exponent; of a value below 0.01, two."""
     digits = 3 - len(str(int(value))) if value >= 1 else 3 if value >= 0.1 else 4
+    if 0 < value < 0.01:
+        digits = 1 - math.floor(math.log10(value))
     return f"{value:.{max(0, digits)}f}"
+
+
+def percent(share: float) -> str:
+    """`12%`, `0.3%`: a share that is not nothing is never `0%`."""
+    if 0 < share < 0.001:
+        return "less than 0.1%"
+    return f"{share:.1%}" if 0 < share < 0.01 else f"{share:.0%}"
 
 
 def si(value: float) -> str:

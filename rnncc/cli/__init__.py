@@ -5,7 +5,9 @@ Modules that cost time to import (the stages, torch) are imported inside the com
 
 from __future__ import annotations
 
+import errno
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,18 +18,28 @@ from typing import Any, NoReturn
 import click
 
 from rnncc.cli import about, bench, completion, editing, package, paper, text
-from rnncc.cli.output import fail, fail_usage
+from rnncc.cli.output import fail, fail_output, fail_usage
 from rnncc.language.diagnostics import InternalError, RnnccError
 from rnncc.machine.paths import SUFFIX, shipped_cell
 from rnncc.progress import shown
 from rnncc.version import VERSION
 
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h: not the user's fault
+# What only writing meets. Commands turn errors of files into diagnostics, so that standard output and error are left.
+_WRITING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 _SIGNALLED = 128  # and the signal's number, as shells have it
 
 
 class _Group(click.Group):
     """The commands in the order of use, and the one place where errors become text and exit codes."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        try:
+            return super().main(*args, **extra)
+        except OSError as error:  # of a closed pipe click says nothing
+            if error.errno not in _WRITING or not extra.get("standalone_mode", True):
+                raise
+            sys.exit(fail_output(error))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)

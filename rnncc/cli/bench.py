@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,7 @@ from rnncc.cli.output import ignore_missing_numpy, is_special, pick, table, writ
 from rnncc.extras import is_installed
 from rnncc.ir.problem import DTYPES
 from rnncc.language.read import read_request
+from rnncc.machine.files import followed
 from rnncc.pipeline import compile_cells
 from rnncc.progress import say
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from rnncc.ir.plan import KernelPlan
 
 _RUNS = ("forward", "training")
+# torch counts elements with 64 bits, and a tensor has several sizes.
+_COUNT = click.IntRange(min=1, max=2**31 - 1)
 
 
 def _words_of(*words: str) -> Callable[[click.Context, click.Parameter, str], tuple[str, ...]]:
@@ -39,6 +42,21 @@ def _words_of(*words: str) -> Callable[[click.Context, click.Parameter, str], tu
         return tuple(word for word in words if word in given)
 
     return read
+
+
+class _Seconds(click.FloatRange):
+    """A time of at most a day: a range alone lets nan through, which is not below anything."""
+
+    name = "time"
+
+    def __init__(self, **limits: Any) -> None:
+        super().__init__(max=24 * 60 * 60, **limits)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if found != found:
+            self.fail(f"{value} is no time", param, ctx)
+        return found
 
 
 def _read_sizes(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
@@ -54,11 +72,11 @@ def _read_sizes(_ctx: click.Context, _parameter: click.Parameter, values: tuple[
 @click.command()
 @file_argument
 @click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True)
-@click.option("--hidden", type=click.IntRange(min=1), default=256, show_default=True, help="Hidden size.")
-@click.option("--input", "input_size", type=click.IntRange(min=1), help="Input size (default: the hidden size).")
-@click.option("--heads", type=click.IntRange(min=1), default=1, show_default=True, help="Number of heads.")
-@click.option("--batch", type=click.IntRange(min=1), default=16, show_default=True, help="Batch size.")
-@click.option("--steps", type=click.IntRange(min=1), default=128, show_default=True, help="Steps of the sequence.")
+@click.option("--hidden", type=_COUNT, default=256, show_default=True, help="Hidden size.")
+@click.option("--input", "input_size", type=_COUNT, help="Input size (default: the hidden size).")
+@click.option("--heads", type=_COUNT, default=1, show_default=True, help="Number of heads.")
+@click.option("--batch", type=_COUNT, default=16, show_default=True, help="Batch size.")
+@click.option("--steps", type=_COUNT, default=128, show_default=True, help="Steps of the sequence.")
 @click.option(
     "--size", "own", multiple=True, callback=_read_sizes, metavar="NAME=N", help="A size that the cell declares."
 )
@@ -72,10 +90,10 @@ def _read_sizes(_ctx: click.Context, _parameter: click.Parameter, values: tuple[
     help="Leave out eager, compiled or nn, separated by commas.",
 )  # fmt: skip
 @click.option(
-    "--seconds", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Time per party and pass."
+    "--seconds", type=_Seconds(min=0, min_open=True), default=1.0, show_default=True, help="Time per party and pass."
 )
 @click.option(
-    "--compile-limit", type=click.FloatRange(min=0), default=60.0, show_default=True,
+    "--compile-limit", type=_Seconds(min=0), default=60.0, show_default=True,
     help="Seconds that torch.compile may take for a pass of the loop, which it unrolls; 0 leaves it out.",
 )  # fmt: skip
 @click.option("--cell", metavar="NAME", help="Only this cell of the file.")
@@ -116,7 +134,8 @@ def bench(
         _check_writable(option, path)
     checked = compile_cells(read_request(file), "lower")
     plans = pick({plan.cell: plan for plan in checked.plans}, cell, file)
-    declared = {each.name: {size.name for size in each.sizes} for each in checked.cells}
+    # Names with two underscores are the compiler's own: ranks, which follow from other sizes.
+    declared = {each.name: {size.name for size in each.sizes if "__" not in size.name} for each in checked.cells}
     for name in own:
         if not any(name in declared[plan.cell] for plan in plans):
             raise click.BadParameter(f"{', '.join(plan.cell for plan in plans)}: no size '{name}'", param_hint="--size")
@@ -190,6 +209,10 @@ def _bench(
                 Case(module, name, given).layer()
         except (TypeError, ValueError) as error:
             raise click.UsageError(str(error)) from None
+        except RuntimeError as error:
+            if "memory" not in str(error):
+                raise
+            raise click.UsageError("a layer of these sizes does not fit into memory") from None
         measure(case, runs, effort, found, say)
         ours = found.parties.get(OURS)
         kernels = [] if ours is None else kernels_of(ours.layer, sizes.batch)
@@ -218,7 +241,7 @@ def _bench(
 
 def _print(report: Report) -> None:
     click.echo(report.title)
-    if report.rows and sys.stdout.isatty() and is_installed("rich"):
+    if report.rows and sys.stdout is not None and sys.stdout.isatty() and is_installed("rich"):
         _print_table(report)
     elif report.rows:
         click.echo(table(report.header(), report.lines()))
@@ -248,6 +271,11 @@ def _check_writable(option: str, path: Path | None) -> None:
         raise click.BadParameter(f"'{path}' is not the name of a file", param_hint=option)
     if is_special(path):
         return
-    folder = path.resolve().parent
+    try:
+        folder = followed(path).parent
+    except OSError as error:
+        raise click.BadParameter(
+            f"'{path}' cannot be written: {(error.strerror or '').lower()}", param_hint=option
+        ) from None
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise click.BadParameter(f"'{path.parent}' is no folder that can be written", param_hint=option)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.machine.files import replaced, unwritable
 from rnncc.machine.paths import SUFFIX, shipped_cells
 
 _VARIABLE = "_RNNCC_COMPLETE"
@@ -85,10 +85,10 @@ def completion(ctx: click.Context, shell: str | None, install: bool) -> None:
     path, advice = _place(name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(script + "\n", encoding="utf-8")
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise RnnccError(Diagnostic("RNN605", f"'{path}' cannot be written: {reason}")) from None
+        raise unwritable(path, error) from None
+    with replaced(path) as beside:
+        beside.write_text(script + "\n", encoding="utf-8")
     click.echo(f"wrote {path}; {advice}")
 
 

@@ -10,7 +10,8 @@ import click
 from rnncc.cli.completion import complete_path
 from rnncc.cli.output import EXIT_USER, fail
 from rnncc.extras import needs
-from rnncc.language.diagnostics import RnnccError
+from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.machine.files import replaced
 
 _STDIN = "-"
 
@@ -45,23 +46,37 @@ def format_files(files: tuple[str, ...], check: bool) -> None:
 
 
 def _format_file(path: Path, check: bool) -> bool:
-    from rnncc.editing.files import read_regular, replace_bytes
     from rnncc.editing.formatting import format_bytes
 
-    data = read_regular(path)
+    data = _read(path)
     made = format_bytes(str(path), data)
     if made != data and not check:
-        replace_bytes(path, made)
+        with replaced(path) as beside:
+            beside.write_bytes(made)
     return made != data
+
+
+def _read(path: Path) -> bytes:
+    """The bytes of a file that can be replaced. Raises RnnccError (RNN101) for what cannot be read, or is no file."""
+    try:
+        if path.exists() and not path.is_file():
+            help = "" if path.is_dir() else "`rnncc format -` reads standard input"
+            raise RnnccError(Diagnostic("RNN101", f"'{path}' is not a file", help=help))
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise RnnccError(Diagnostic("RNN101", f"'{path}' cannot be read: {reason.lower()}")) from error
 
 
 def _format_stdin(check: bool) -> bool:
     from rnncc.editing.formatting import format_bytes
 
+    if sys.stdin is None:
+        raise RnnccError(Diagnostic("RNN101", "standard input cannot be read: it is closed"))
     data = sys.stdin.buffer.read()
     made = format_bytes("<stdin>", data)
     if not check:
-        sys.stdout.buffer.write(made)
+        click.echo(made, nl=False)
     return made != data
 
 

@@ -16,6 +16,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -25,6 +26,7 @@ from rnncc.ir.problem import DTYPES, Problem
 from rnncc.ir.target import Target
 from rnncc.language.diagnostics import Diagnostic, RnnccError, Severity, render
 from rnncc.language.source import Span, line_and_column
+from rnncc.machine.files import replaced, unwritable
 from rnncc.machine.targets import planned
 
 EXIT_USER = 1
@@ -32,6 +34,10 @@ EXIT_TOOLCHAIN = 3
 EXIT_NOT_JUDGED = 4
 # No C++ compiler; compilation failed; no CUDA compiler; no library of an extra.
 _TOOLCHAIN_CODES = frozenset({"RNN601", "RNN602", "RNN608", "RNN611"})
+
+
+# The first words of click's own sentences.
+_CLICK_BEGINS = frozenset({"Argument", "Could", "Got", "Invalid", "Missing", "No", "Option", "Value"})
 
 
 def _mark_json(ctx: click.Context, _parameter: click.Parameter, value: bool) -> bool:
@@ -104,12 +110,27 @@ def fail_usage(error: click.UsageError, *, as_json: bool = False) -> int:
         error.show()
         return error.exit_code
     message = " ".join(error.format_message().split()).removesuffix(".")
-    # click's sentences begin with a capital; a name, an option and $SHELL are left as they are.
-    if message[:2].istitle():
+    # click's sentences begin with a capital; a cell's name, an option and $SHELL are left as they are.
+    if message.partition(" ")[0] in _CLICK_BEGINS:
         message = message[0].lower() + message[1:]
     command = error.ctx.command_path if error.ctx is not None else "rnncc"
     fail(RnnccError(Diagnostic("RNN612", f"{message} ({command} --help)")), as_json=as_json)
     return error.exit_code
+
+
+def fail_output(error: OSError) -> int:
+    """Say that standard output cannot be written, as where it is a file on a full disk; the exit code it means."""
+    what = "standard output" if error.filename is None else f"'{error.filename}'"
+    reason = (error.strerror or str(error)).lower()
+    # Standard error may be the one that is full.
+    with suppress(OSError):
+        fail(RnnccError(Diagnostic("RNN605", f"{what} cannot be written: {reason}")), as_json=False)
+    # At its end Python writes what is left in the buffers, and must not fail again.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            os.dup2(nowhere, stream.fileno())
+    return EXIT_USER
 
 
 def as_data(diagnostic: Diagnostic) -> dict[str, Any]:
@@ -157,17 +178,15 @@ def is_special(path: Path) -> bool:
 def write_file(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file as a whole or not at all, and say so; what is a symbolic link stays one. Raises RnnccError
     (RNN605)."""
-    special, target = is_special(path), path.resolve()
-    beside = path if special else target.with_name(f".{target.name}.new")
-    try:
-        write(beside)
-        if not special:
-            beside.replace(target)
-    except OSError as error:
-        if not special:
-            beside.unlink(missing_ok=True)
-        reason = (error.strerror or str(error)).lower()
-        raise RnnccError(Diagnostic("RNN605", f"'{path}' cannot be written: {reason}")) from None
+    special = is_special(path)
+    if special:
+        try:
+            write(path)
+        except OSError as error:
+            raise unwritable(path, error) from None
+    else:
+        with replaced(path) as beside:
+            write(beside)
     # Where the file may be standard output itself, only the file is there.
     click.echo(f"wrote {path}", err=special)
 

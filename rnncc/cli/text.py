@@ -66,7 +66,12 @@ def new(name: Path) -> None:
     text = _STARTER.format(name=cell, file=path.name, stem=stem)
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+            try:
+                file.write(text)
+                file.flush()
+            except OSError:
+                path.unlink()
+                raise
     except FileExistsError:
         raise RnnccError(Diagnostic("RNN603", f"{path} exists already; nothing was written")) from None
     except FileNotFoundError:

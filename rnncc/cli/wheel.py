@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
 import sysconfig
 import zipfile
 from pathlib import Path
 
 from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.machine.files import replaced
 from rnncc.runtime import manifest
-from rnncc.stages.build.install import check_length, unwritable
+from rnncc.stages.build.install import check_length
 from rnncc.version import VERSION
 
 # The earliest time a zip file can hold: the same package gives the same bytes.
@@ -78,19 +78,12 @@ def write_wheel(package: Path) -> Path:
     files[record] = "\n".join([*lines, f"{record},,", ""]).encode()
 
     target = package.parent / _file_name(stem, about["fingerprint"])
-    beside = target.with_name(f".rnncc-{os.getpid()}.whl")
-    try:
-        with zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path, data in files.items():
-                entry = zipfile.ZipInfo(path, _DATE)
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                entry.external_attr = 0o644 << 16
-                archive.writestr(entry, data)
-        beside.rename(target)
-    except OSError as error:
-        raise unwritable(target, error) from None
-    finally:
-        beside.unlink(missing_ok=True)
+    with replaced(target) as beside, zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, data in files.items():
+            entry = zipfile.ZipInfo(path, _DATE)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, data)
     return target
 
 

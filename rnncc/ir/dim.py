@@ -5,6 +5,7 @@ A Dim is canonical, so equality of dims is equality of values.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import gcd
@@ -19,6 +20,7 @@ class FloorDiv:
 
 
 Atom = str | FloorDiv
+_RANK = re.compile(r"\b(\w+)__rank\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,17 @@ def evaluate(dim: Dim, sizes: Mapping[str, int]) -> int:
 
 
 def show(dim: Dim) -> str:
-    """The dim as text that is valid Python: `4*H`, `H//4 + 1`."""
+    """The dim as a reader sees it: `4*H`, `H//4 + 1`, `rank(R)`."""
+    return _RANK.sub(r"rank(\1)", code(dim))
+
+
+def rank_of(group: str) -> str:
+    """The name of the size that is the rank of a group's matrices. Nobody writes it."""
+    return f"{group}__rank"
+
+
+def code(dim: Dim) -> str:
+    """The dim as text that is valid Python in the names of its sizes."""
     if not dim.terms:
         return "0"
     text = ""
@@ -166,7 +178,7 @@ def _show_atom(atom: Atom) -> str:
 
 
 def _operand(dim: Dim) -> str:
-    text = show(dim)
+    text = code(dim)
     return text if text.isidentifier() or text.isdigit() else f"({text})"
 
 

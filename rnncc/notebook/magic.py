@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import builtins
 import shlex
+from collections.abc import Mapping
+from types import ModuleType
 from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
@@ -11,7 +14,7 @@ from IPython.display import display
 
 from rnncc.language.diagnostics import Diagnostic, RnnccError, Severity
 from rnncc.machine.paths import is_package_name
-from rnncc.notebook.show import draw, equations, explain
+from rnncc.notebook.show import draw, equations, explain, layers_of
 from rnncc.notebook.values import Findings
 
 _HELP = """%%rnn [NAME] [--equations] [--draw] [--explain]
@@ -69,9 +72,21 @@ def _define(shell: Any, name: str | None, text: str) -> list[Any]:
     made = {each: getattr(module, each) for cell in cells for each in (cell, f"{cell}Cell", cell.lower())}
     if name is not None:
         made[name] = module
+    hidden = {each: what for each in made if (what := _hidden(each, shell.user_ns))}
     shell.push(made)
     print(f"defined {', '.join(made)}")
+    for each, what in hidden.items():
+        print(f"rnncc: {each} now hides {what}")
     return [made[cell] for cell in cells]
+
+
+def _hidden(name: str, names: Mapping[str, Any]) -> str:
+    """What a name means in a notebook that its author may miss, or nothing: a function of Python's or a module. The
+    functional op of a cell `Print` is `print`."""
+    if name not in names:
+        return f"Python's own {name}" if hasattr(builtins, name) else ""
+    before = names[name]
+    return f"the module {before.__name__}" if isinstance(before, ModuleType) and not layers_of(before) else ""
 
 
 def _is_said(diagnostic: Diagnostic) -> bool:

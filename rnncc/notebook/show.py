@@ -64,12 +64,17 @@ def explain(what: Any, cell: str | None = None) -> Explanation:
     )
 
 
+def layers_of(module: ModuleType) -> list[Any]:
+    """The layers of a module that `rnncc.load`, `rnncc.compile` or `%%rnn` made; none of another one."""
+    return [each for each in vars(module).values() if getattr(each, "_origin", None) is not None]
+
+
 def _request(what: Any, cell: str | None) -> tuple[Request, str | None]:
     """The text that is meant, and which of its cells."""
     if isinstance(what, str | os.PathLike):
         return read_request(what), cell
     if isinstance(what, ModuleType):
-        layers = [each for each in vars(what).values() if getattr(each, "_origin", None) is not None]
+        layers = layers_of(what)
         if not layers:
             raise TypeError(_FOREIGN.format(what.__name__))
         return _request(layers[0], None)[0], cell

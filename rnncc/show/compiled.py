@@ -60,7 +60,7 @@ def show_adjoint(adjoint: Adjoint) -> Iterator[str]:
 
 def show_plan(plan: KernelPlan) -> Iterator[str]:
     """The loops of a cell: slots and stages of both directions."""
-    yield f"kernels of {plan.cell}, sizes {', '.join(plan.sizes)}"
+    yield f"kernels of {plan.cell}, sizes {', '.join(dims.show(dims.named(size)) for size in plan.sizes)}"
     for loop in plan.loops:
         for direction, program in (("forward", loop.forward), ("backward", loop.backward)):
             yield f"  segment {loop.segment}{'_masked' if loop.masked else ''} {direction}"

@@ -200,7 +200,7 @@ def show_declared(cell: Cell | Typed) -> Iterator[str]:
     for size in cell.sizes:
         solved = "" if size.solved is None else f" = {dims.show(size.solved)}, solved"
         default = "" if size.default is None else f" = {size.default}"
-        yield f"dim {size.name}{default}{solved}"
+        yield f"dim {dims.show(dims.named(size.name))}{default}{solved}"
     for constant in cell.constants:
         value = constant.value if isinstance(constant.value, str) else show_number(constant.value)
         yield f"const {constant.name} = {value}{', shaping' if constant.shaping else ''}"

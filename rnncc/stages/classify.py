@@ -152,7 +152,8 @@ class _Classifier:
     def _group(self, matrix: str) -> str:
         for parameter in self._cell.parameters:
             if any(member.name == matrix for member in parameter.members):
-                return parameter.name
+                # A factor of a matrix of low rank, `R__v`, is a part of what its user wrote as R.
+                return parameter.name.partition("__")[0]
         return "(…)" if "__" in matrix else matrix
 
     def _shown(self, name: str) -> str:

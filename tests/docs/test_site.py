@@ -65,6 +65,7 @@ def test_a_page_of_a_cell(stem: str, cells: Any, tmp_path: Path) -> None:
     shipped = cells.shipped(stem)
     page = tmp_path / "page.md"
     page.write_text(cells.page(shipped, shipped.entry, shipped.entry), encoding="utf-8")
+    assert "__rank" not in read(page)
     parts = sections(page)
     assert list(parts) == SECTIONS
     formulas = [ElementTree.fromstring(found) for found in re.findall(r"<math.*?</math>", read(page))]
@@ -235,3 +236,64 @@ def test_the_whole_site(check: Any, tmp_path: Path) -> None:
     assert lstm.count("<math") > 10 and "<mtable" in lstm
     api = read(html / "api.html")
     assert 'id="rnncc.load"' in api and 'id="rnncc.runtime.layer.RecurrentLayer.forward"' in api
+
+
+@pytest.mark.parametrize("stem, file, steps", [("lstm", "cpu", 128), ("lem", "cpu", 128), ("mingru", "cpu_scan", 1024)])
+def test_speeds_are_those_that_were_measured(stem: str, file: str, steps: int, cells: Any) -> None:
+    def measured(name: str, **wanted: Any) -> list[dict[str, Any]]:
+        rows = json.loads(read(ROOT / "benchmarks" / "results" / f"{name}.json"))["results"]
+        return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+    section = cells._speed(stem)
+    lines = [re.findall(r"<td>(.*?)</td>", line) for line in re.findall(r"<tr>(.*?)</tr>", section)]
+    shown = {line[0]: [float(each) for each in line[1:3]] for line in lines if line}
+    assert f"a batch of 16 over {steps} steps in float32" in section
+    on_cpu = [row["rnncc_ms"] for row in measured(file, cell=stem, T=steps, B=16, H=128)]
+    on_gpu = [row["queued_ms"] for row in measured("gpu_cells", cell=stem, head_dim=768, heads=1)]
+    assert shown["rnncc"] == pytest.approx(on_cpu, rel=5e-3)
+    assert shown["768, one head"] == pytest.approx(on_gpu, rel=5e-3)
+
+
+def test_a_speed_that_nobody_knows(cells: Any) -> None:
+    assert cells._speed("lowrankrnn").startswith("Nobody has measured it yet.")
+
+
+def test_factors_of_low_rank_are_called_by_their_matrix(cells: Any) -> None:
+    table = cells._parameters(cells.shipped("lowrankrnn").cell)
+    assert "left factor of <math>" in table and "[H, rank(R)//num_heads]" in table
+    assert "__" not in table and "left_factor" not in table
+
+
+@pytest.mark.docs
+def test_sites_of_several_versions(on_path: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make site-version`: a site stands beside those of other versions in a branch, and `latest` is the newest one."""
+    for library in ("material", "mkdocstrings", "mike"):
+        pytest.importorskip(library, reason="the extra docs is not installed: pip install -e '.[docs]'")
+    make = import_module("make")
+    subprocess.run(["git", "init", "--quiet", tmp_path / "repository"], check=True)
+    who = {f"GIT_{role}_{key}": "test" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
+    for name, value in {"GIT_DIR": str(tmp_path / "repository" / ".git"), **who}.items():
+        monkeypatch.setenv(name, value)
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], check=True, capture_output=True, text=True).stdout
+
+    git("config", "user.name", "test")
+    git("config", "user.email", "test@localhost")
+    git("commit", "--quiet", "--allow-empty", "--message", "a version")
+    page = tmp_path / "out" / "pages" / "index.md"
+    page.parent.mkdir(parents=True)
+    (page.parent / "site.css").write_text("")
+    for version in ("0.1.0", "0.2.0", "0.2.1"):
+        page.write_text(f"# rnncc\n\nThis is {version}.")
+        monkeypatch.setattr(make, "VERSION", version)
+        make.keep(tmp_path / "out", "sites")
+    told = json.loads(git("show", "sites:versions.json"))
+    assert [(each["version"], each["title"], each["aliases"]) for each in told] == [
+        ("0.2", "0.2.1", ["latest"]), ("0.1", "0.1.0", []),
+    ]  # fmt: skip
+    assert "This is 0.1.0." in git("show", "sites:0.1/index.html")
+    assert "This is 0.2.1." in git("show", "sites:0.2/index.html") and git("show", "sites:latest") == "0.2"
+    assert "latest/" in git("show", "sites:index.html")
+    # The theme shows the menu.
+    assert '"version": {"provider": "mike"}' in git("show", "sites:0.2/index.html")

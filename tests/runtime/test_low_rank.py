@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 import rnncc
+from rnncc.cli import cli
+from rnncc.pipeline import STAGES
 
 TEXT = """
 cell LowRank
@@ -55,6 +58,19 @@ def test_names_and_shapes() -> None:
     assert torch.equal(layer(x)[0], again(x)[0])
     with pytest.raises(TypeError, match="unexpected keyword argument 'R__rank'"):
         package().LowRank(5, 8, R__rank=4)
+
+
+def test_a_rank_is_called_as_a_reader_would() -> None:
+    """The compiler's name of it is that of generated code alone."""
+
+    def run(*words: str) -> str:
+        return CliRunner().invoke(cli, words, catch_exceptions=False).stdout
+
+    texts = [run("show", "lowrankrnn", "--stage", stage) for stage in STAGES if stage != "render"]
+    texts += [run(command, "lowrankrnn") for command in ("explain", "latex", "draw")]
+    assert all(texts) and not [text for text in texts if "__rank" in text]
+    assert "parameter R__u as weight_hh_u: H x rank(R) in num_heads blocks" in "".join(texts)
+    assert "v: DENSE: R@(…) mixes the units of a state (line 11)" in run("explain", "lowrankrnn")
 
 
 def test_a_single_step_is_the_layers() -> None:

@@ -45,10 +45,11 @@ LATER = (
     Code(
         "RNN605",
         "a file or folder cannot be written",
-        "The folder to build into, the cache, or a file that `rnncc format` changes cannot be created, read or "
-        "written: no permission, no space (also for a compiler's temporary files, in `TMPDIR`), or a file of that name "
-        "is in the way. `RNNCC_CACHE_DIR` sets another place for the cache. Where `sudo` wrote to the cache in your "
-        "home folder, some folders may belong to root: `sudo chown -R $USER ~/.cache/rnncc` makes them yours again.",
+        "The folder to build into, the cache, a file that a command writes, or standard output cannot be created, "
+        "read or written: no permission, no space (also for a compiler's temporary files, in `TMPDIR`), or a file of "
+        "that name is in the way. `RNNCC_CACHE_DIR` sets another place for the cache. Where `sudo` wrote to the cache "
+        "in your home folder, some folders may belong to root: `sudo chown -R $USER ~/.cache/rnncc` makes them yours "
+        "again.",
     ),
     Code(
         "RNN606",

@@ -114,7 +114,7 @@ class Where:
         return _space(rows, right.columns)
 
     def _rank(self, left: GroupMember) -> str:
-        rank = next(each.solved for each in self.names.typed.sizes if each.name == f"{left.written}__rank")
+        rank = next(each.solved for each in self.names.typed.sizes if each.name == dims.rank_of(left.written))
         assert rank is not None
         return size(dims.substitute(rank, {"num_heads": ONE}))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.machine.cache import KEEP_SECONDS, digest
+from rnncc.machine.files import unwritable
 from rnncc.machine.paths import is_package_name
 from rnncc.runtime import manifest
 from rnncc.stages.build.toolchain import library_name
@@ -49,7 +50,7 @@ def check_stem(stem: str, directory: Path | None = None) -> None:
     if found is None or found.origin is None:
         return
     origin = Path(found.origin).resolve().parent
-    if directory is not None and origin == (directory / stem).resolve():
+    if directory is not None and origin == Path(os.path.realpath(directory / stem)):
         return
     # A package that rnncc built elsewhere may be built again here.
     if (origin / manifest.NAME).is_file():
@@ -123,12 +124,6 @@ def _not_ours(target: Path) -> Diagnostic | None:
             message = f"'{target}' holds '{name}', which rnncc did not make and would delete"
             return Diagnostic("RNN603", message, help=f"move it elsewhere, or {help}")
     return None
-
-
-def unwritable(target: Path, error: OSError) -> RnnccError:
-    """The error (RNN605) for a file or folder of the user's that cannot be written."""
-    reason = (error.strerror or str(error)).lower()
-    return RnnccError(Diagnostic("RNN605", f"'{target}' cannot be written: {reason}"))
 
 
 def _copy(package: Path, target: Path) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rnncc.ir.cell import Initialiser
-from rnncc.ir.dim import HEADS, Dim, multiply, named
+from rnncc.ir.dim import HEADS, Dim, multiply, named, rank_of
 from rnncc.ir.typed import ParameterType
 
 
@@ -26,7 +26,7 @@ def low_rank(group: str, type_: ParameterType) -> LowRank:
     """The factors of a group whose type has a rank. W multiplies inputs, which have no heads; a factor of another group
     has a block per head."""
     assert type_.rank is not None
-    size = f"{group}__rank"
+    size = rank_of(group)
     rank = type_.rank if group == "W" else multiply(type_.rank, HEADS)
     plain = replace(type_, rank=None)
     left = replace(plain, columns=named(size), initialiser=Initialiser("left_factor"))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from rnncc.ir.dim import Dim, show
+from rnncc.ir.dim import Dim, code
 
 
 def dim_name(dim: Dim, words: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -26,7 +26,7 @@ def python_dim(dim: Dim, sizes: str = "sizes") -> str:
 
 
 def _dim_text(dim: Dim, place: Callable[[str], str]) -> str:
-    return without_brackets(re.sub(r"[A-Za-z_]\w*", lambda match: place(match.group()), show(dim)))
+    return without_brackets(re.sub(r"[A-Za-z_]\w*", lambda match: place(match.group()), code(dim)))
 
 
 def without_brackets(text: str) -> str:
