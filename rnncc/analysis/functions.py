@@ -14,8 +14,8 @@ from rnncc.language.operators import OPERATORS
 # An operator of more instructions is a function.
 _FEW_INSTRUCTIONS = 10
 # A program with more functions calls them. The shipped cells have 13 at most. An LSTM with 10, 40 and 100 times tanh
-# in each step (128 units, one thread, AVX-512) takes 1 to 4 % longer with calls, and g++ 12 compiles that of 100 in
-# 0.5 s in place of 6.6.
+# in each step (128 units, one thread, AVX-512) takes 1 to 5 % longer with calls. g++ 12 compiles that of 100 in 0.5 s,
+# in place of 6.6 s.
 MOST_COPIES = 32
 
 
