@@ -39,16 +39,19 @@ def apply(operator: str, *arguments: Expr) -> Apply:
 
 def references(expr: Expr) -> Iterator[str]:
     """The names an expression reads, left to right, with repetitions."""
-    match expr:
-        case Const():
-            return
-        case Ref(name):
-            yield name
-        case Apply(_, arguments):
-            for argument in arguments:
-                yield from references(argument)
-        case _:
-            assert_never(expr)
+    # Without recursion: to hand a name through the generators of all levels takes time in proportion to the depth.
+    waiting = [expr]
+    while waiting:
+        part = waiting.pop()
+        match part:
+            case Const():
+                pass
+            case Ref(name):
+                yield name
+            case Apply(_, arguments):
+                waiting += reversed(arguments)
+            case _:
+                assert_never(part)
 
 
 def operators(expr: Expr) -> Iterator[str]:

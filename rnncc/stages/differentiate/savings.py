@@ -8,6 +8,7 @@ from typing import assert_never
 
 from rnncc.analysis.affine import Affine, form_of, in_names, own
 from rnncc.analysis.bounds import Bounds
+from rnncc.analysis.graph import components
 from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, Segment, operands
 from rnncc.ir.expr import Ref
 
@@ -123,34 +124,38 @@ def compounding(
     """What a cotangent meets at every step on its way back through a state, without a product between; `recompute` are
     the forward nodes that are run again, in order. An error there
     is raised to the power of the steps. A forget gate near 1 in bfloat16 would be 1 itself."""
-    onward: dict[str, set[str]] = {}
+    onward: dict[str, list[str]] = {}
     reads_of: dict[str, tuple[str, ...]] = {}
     for node in nodes:
         if not isinstance(node, Contraction):
             reads_of[node.target] = operands(node)
             for name in operands(node):
-                onward.setdefault(name, set()).add(node.target)
+                onward.setdefault(name, []).append(node.target)
     for state, cotangent in state_cotangents:
-        onward.setdefault(cotangent, set()).add(f"d_{state}__carry")
-
-    def reached(start: str) -> set[str]:
-        found: set[str] = set()
-        waiting = [start]
-        while waiting:
-            for name in onward.get(waiting.pop(), set()) - found:
-                found.add(name)
-                waiting.append(name)
-        return found
-
-    exact = {name for target, names in reads_of.items() if target in reached(target) for name in names}
+        onward.setdefault(cotangent, []).append(f"d_{state}__carry")
+    returning = {
+        name for circle in components(onward) for name in circle if len(circle) > 1 or name in onward.get(name, ())
+    }
+    exact = {name for target, names in reads_of.items() if target in returning for name in names}
     # What a factor is made of counts as well; what a cotangent is made of does not.
     products = {node.target for node in nodes if isinstance(node, Contraction)}
-    seeds = {name for name in onward if name in products or name.endswith(("__carry", "__sequence"))}
-    driven = seeds.union(*map(reached, seeds))
+    driven = _reached(onward, [name for name in onward if name in products or name.endswith(("__carry", "__sequence"))])
     for node in reversed((*recompute, *nodes)):
         if node.target in exact and node.target not in driven:
             exact.update(operands(node))
     return frozenset(exact)
+
+
+def _reached(onward: Mapping[str, Sequence[str]], starts: Iterable[str]) -> set[str]:
+    """The names to which a way leads from one of `starts`, and these themselves."""
+    found = set(starts)
+    waiting = list(found)
+    while waiting:
+        for name in onward.get(waiting.pop(), ()):
+            if name not in found:
+                found.add(name)
+                waiting.append(name)
+    return found
 
 
 def alive(nodes: Iterable[Node], yields: Iterable[str]) -> tuple[Node, ...]:

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rnncc.analysis.functions import MOST_COPIES, is_function
 from rnncc.ir.cell import Contraction, Node, Pointwise, RowOp, Segment
-from rnncc.ir.expr import Apply, Expr
-from rnncc.language.operators import OPERATORS
+from rnncc.ir.expr import operators
 from rnncc.language.source import Span
 
 # For each thing that a loop holds: the processor time that g++ 12 takes for one unit (-O2, x86-64-v3, either float or
@@ -32,6 +32,12 @@ _SECONDS = {
     "stream": 0.02,
     "loop": 0.05,
 }
+# The same of a loop that calls its functions (MOST_COPIES). The registers of a pass are allocated in a time that grows
+# with the square of the calls. With AVX-512, one tanh after the other took 0.5, 1.8 and 6.8 s for 100, 400 and 1000 of
+# them, and 23 and 88 s for 2500 and 5000; 200 times log and exp 0.7 s, 200 products with a tanh each 8.6 s, 200 sums
+# over the units with a tanh each 12.9 s.
+_SECONDS_WITH_CALLS = _SECONDS | {"function": 0.002, "operation": 0.001, "row": 0.06, "product": 0.04}
+_SECONDS_PER_PAIR = 3e-6
 _KILOBYTES = {
     "function": 0.65,
     "operation": 0.1,
@@ -42,10 +48,9 @@ _KILOBYTES = {
     "loop": 15.0,
     "value": 0.4,
 }
-_FEW_INSTRUCTIONS = 10
 _LEAST_SECONDS, _LEAST_KILOBYTES = 0.2, 8.0
-# The memory of a unit's compiler grows with its time. It took 52 MB for the LSTM, 260 for 100 times tanh, 672 for 300
-# times, 298 for the delta rule.
+# The memory of a unit's compiler grows with its time. It took 52 MB for the LSTM, 130, 270 and 1090 for 400, 1000 and
+# 5000 times tanh, 326 for 200 products, 356 for 200 sums, 298 for the delta rule.
 _MEGABYTES, _MEGABYTES_PER_SECOND = 45.0, 22.0
 # `rnncc.load` compiles a unit for float and one for double. (`rnncc build` does so for three instruction sets.)
 _UNITS = 2
@@ -79,12 +84,16 @@ class Cost:
 def cost(segments: Iterable[Segment]) -> Cost:
     """Estimate the cost of a cell by its loops."""
     held: Counter[str] = Counter()
+    unit = _LEAST_SECONDS
     for segment in segments:
         streams = sum(len(stream.members) for stream in segment.streams)
-        held += Counter(loop=1, state=len(segment.states), stream=streams)
+        own = Counter(loop=1, state=len(segment.states), stream=streams)
         for node in segment.nodes:
-            held += _held(node)
-    unit = _LEAST_SECONDS + sum(seconds * held[kind] for kind, seconds in _SECONDS.items())
+            own += _held(node)
+        unit += sum(seconds * own[kind] for kind, seconds in _seconds(own).items())
+        if own["function"] > MOST_COPIES:
+            unit += _SECONDS_PER_PAIR * own["function"] ** 2
+        held += own
     kilobytes = _LEAST_KILOBYTES + sum(size * held[kind] for kind, size in _KILOBYTES.items())
     operations = sum(held[kind] for kind in ("function", "operation", "row", "product"))
     return Cost(_UNITS * unit, _UNITS * (_MEGABYTES + _MEGABYTES_PER_SECOND * unit), kilobytes / 1000, operations)
@@ -94,30 +103,28 @@ def most_expensive(segments: Iterable[Segment]) -> Span:
     """The place of the equation whose instances cost most together; the first of equal ones."""
     seconds: dict[Span, float] = {}
     for segment in segments:
-        for node in segment.nodes:
-            own = sum(_SECONDS.get(kind, 0.0) * count for kind, count in _held(node).items())
+        held = [_held(node) for node in segment.nodes]
+        rates = _seconds(sum(held, Counter()))
+        for node, found in zip(segment.nodes, held, strict=True):
+            own = sum(rates.get(kind, 0.0) * count for kind, count in found.items())
             seconds[node.span] = seconds.get(node.span, 0.0) + own
     return max(seconds, key=lambda span: (seconds[span], -span.start))
+
+
+def _seconds(held: Counter[str]) -> dict[str, float]:
+    """What each thing costs in a loop that holds these."""
+    return _SECONDS_WITH_CALLS if held["function"] > MOST_COPIES else _SECONDS
 
 
 def _held(node: Node) -> Counter[str]:
     """How many things of each kind (the keys of _SECONDS and _KILOBYTES) a node holds."""
     match node:
         case Pointwise():
-            found = Counter({"value": 1})
-            _count(node.expr, found)
-            return found
+            kinds = ("function" if is_function(operator) else "operation" for operator in operators(node.expr))
+            return Counter(kinds) + Counter(value=1)
         case RowOp():
             return Counter(row=1, value=1)
         case Contraction():
             return Counter(product=1, value=1)
         case _:
             return Counter(value=1)
-
-
-def _count(expr: Expr, found: Counter[str]) -> None:
-    if isinstance(expr, Apply):
-        is_short = OPERATORS[expr.operator].instructions <= _FEW_INSTRUCTIONS
-        found["operation" if is_short else "function"] += 1
-        for argument in expr.arguments:
-            _count(argument, found)

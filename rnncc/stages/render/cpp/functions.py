@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 from rnncc.ir.kernel import Access, TileStage
+from rnncc.stages.render.called import called
 from rnncc.stages.render.cpp.expressions import expression_text
 from rnncc.stages.render.cpp.names import slot_name
 from rnncc.stages.render.programs import NamedProgram
@@ -25,9 +26,11 @@ class StageFunction:
 
 @dataclass(frozen=True, slots=True)
 class ProgramFunctions:
-    """A program's functions, in the order of its stages that have one."""
+    """A program's functions, in the order of its stages that have one. `called` are the library's functions that these
+    call."""
 
     name: str
+    called: tuple[str, ...]
     functions: tuple[StageFunction, ...]
 
 
@@ -35,11 +38,17 @@ def program_functions(named: NamedProgram, source: str) -> ProgramFunctions:
     """The elementwise functions of a program."""
     program = named.program
     stages = [stage for stage in program.stages if isinstance(stage, TileStage)]
-    made = (_function(f"function_{index}", stage, program.constants, source) for index, stage in enumerate(stages))
-    return ProgramFunctions(named.name, tuple(made))
+    calls = called(program)
+    made = (
+        _function(f"function_{index}", stage, program.constants, source, calls.forms)
+        for index, stage in enumerate(stages)
+    )
+    return ProgramFunctions(named.name, calls.names, tuple(made))
 
 
-def _function(name: str, stage: TileStage, constants: Sequence[str], source: str) -> StageFunction:
+def _function(
+    name: str, stage: TileStage, constants: Sequence[str], source: str, forms: Mapping[str, str]
+) -> StageFunction:
     """The statements of a stage as a function of batch entries and units."""
     entries, lines = [], []
     for load in stage.loads:
@@ -63,7 +72,7 @@ def _function(name: str, stage: TileStage, constants: Sequence[str], source: str
     ]
     for statement in stage.statements:
         origin = f"  // {source}:{statement.line}" if statement.line else ""
-        lines.append(f"const rnncc::Vec<T> {statement.target} = {expression_text(statement.expr)};{origin}")
+        lines.append(f"const rnncc::Vec<T> {statement.target} = {expression_text(statement.expr, forms)};{origin}")
         if statement.stored:
             lines.append(f"rnncc::put<W__>({statement.target}__to, u__, {statement.target}, n__);")
     return StageFunction(
