@@ -5,6 +5,7 @@ A first line `# shaping: L=3` gives constants. Pedantic codes are shown only whe
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,21 @@ def test_findings_with_other_places_are_all_shown() -> None:
     with pytest.raises(RnnccError) as raised:
         front(Source("cell.rnn", text), {})
     assert len(render_all(raised.value.diagnostics)) == len(raised.value.diagnostics)
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("h = [a" + ";b" * 65_536 + "] + c\n", {"RNN108"}),
+        ("h = " + "[a;" * 40_000 + "\n", {"RNN109", "RNN119", "RNN118"}),
+        ("h = " + "a\u0303" * 40_000 + "\n", {"RNN108"}),
+    ],
+    ids=["list", "lists", "accents"],
+)
+def test_pasted_text_takes_linear_time(text: str, codes: set[str]) -> None:
+    """A second look at each `;` or letter would take minutes."""
+    start = time.process_time()
+    with pytest.raises(RnnccError) as raised:
+        front(Source("a", "cell A\n" + text), {})
+    assert {found.code for found in raised.value.diagnostics} <= codes
+    assert time.process_time() - start < 30

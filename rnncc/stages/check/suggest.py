@@ -24,7 +24,8 @@ def undefined_name(name: str, symbols: Symbols, values: set[str], *, multiplies:
 def _of_equation(name: str, symbols: Symbols, values: set[str], *, multiplies: bool) -> str:
     """`U_f` where f has an equation and U is not declared; `b_f` where the equation of f is called `f_t`."""
     head, _, rest = name.rpartition("_")
-    if not head:
+    # `taw_m` is rather a misspelt `tau_m`; groups of papers have a letter.
+    if not head or not rest or (len(head) > 2 and closest(name, values)):
         return ""
     kind = "matrix" if multiplies else "vector"
     if f"{rest}_t" in values:

@@ -124,6 +124,7 @@ class _Lexer:
         self.brackets: list[Token] = []
         self.broken = False
         self.too_deep = False
+        self.list_until = 0
         self.indent = ""
         self.line = 1
 
@@ -202,13 +203,17 @@ class _Lexer:
         return end
 
     def _joins(self, end: int) -> bool:
-        """Whether the `;` before `end` stands in `[h; x]`; that is reported."""
-        inside = bool(self.brackets) and self.brackets[-1].type == "LSQB"
-        if inside and _LIST_GOES_ON.match(self.source.text, end):
-            help = "vectors are joined by `concat(a, b)`"
-            self._report("RNN108", "';' means nothing in brackets", Span(end - 1, end), "ends a statement", help)
+        """Whether the `;` before `end` stands in `[h; x]`. The first one of a list is reported."""
+        if end <= self.list_until:
             return True
-        return False
+        inside = bool(self.brackets) and self.brackets[-1].type == "LSQB"
+        if not inside or not (rest := _LIST_GOES_ON.match(self.source.text, end)):
+            return False
+        # A list is looked at once, however many `;` it has.
+        self.list_until = rest.end()
+        help = "vectors are joined by `concat(a, b)`"
+        self._report("RNN108", "';' means nothing in brackets", Span(end - 1, end), "ends a statement", help)
+        return True
 
     def _push(self, kind: str, text: str, span: Span) -> None:
         self.tokens.append(Token(kind, text, start_pos=span.start, end_pos=span.end))
