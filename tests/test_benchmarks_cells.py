@@ -19,8 +19,8 @@ from rnncc.pipeline import compile_cells
 EXCHANGES = {
     0: """brc hgrn indrnn layernormindrnn mingru mingru_log minlstm minlstm_log paragru paralstm plif qrnn rglru rwkv4
           s6 sru tgru tlstm trnn unicornn""",
-    2: """cfc dreamergru dsgu egru gruode gruv3 layernormgru lem lowrankrnn lstmp mgu miru1 multiplicativelstm
-          multiplicativernn mut1 mut2 mut3 nn_lstmp reslstm rhn scrn skiplstm wmclstm""",
+    2: """cfc dreamergru dsgu egru gruode gruv3 layernormgru lem lipschitzrnn lowrankrnn lstmp mgu miru1
+          multiplicativelstm multiplicativernn mut1 mut2 mut3 nn_lstmp reslstm rhn scrn skiplstm wmclstm""",
     3: "layernormlstm layernormlstm_pt lmu",
     4: "onlstm",
     6: "ltc mogrifierlstm",
@@ -36,6 +36,7 @@ UNMEASURED = {
     "gruode",
     "izhikevich",
     "leakyesn",
+    "lipschitzrnn",
     "lowrankrnn",
     "ltc",
     "plif",

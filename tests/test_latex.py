@@ -275,6 +275,17 @@ def test_greek_letters_of_the_text_are_greek() -> None:
     ]
 
 
+def test_accents_stand_above_their_letter() -> None:
+    text = "cell A\nstate h\nh_tilde = tanh(W@x + R@h[t-1] + b)\nα_hat_1, s_bar_z = h_tilde + b\n"
+    assert rows(text + "dt_dot = W@x\nh[t] = α_hat_1*s_bar_z*b_h_tilde*dt_dot\n") == [
+        r"\tilde{h}_t &= \tanh(W_{\tilde{h}} x_t + R h_{t-1} + b_{\tilde{h}})",
+        r"\hat{\alpha}_{1,t} &= \tilde{h}_t + b_{\hat{\alpha}_1}",
+        r"\bar{s}_{z,t} &= \tilde{h}_t + b_{\bar{s}_z}",
+        r"\mathit{dt}_{\mathrm{dot},t} &= W_{\mathit{dt}_{\mathrm{dot}}} x_t",
+        r"h_t &= \hat{\alpha}_{1,t} \odot \bar{s}_{z,t} \odot b_{\tilde{h}} \odot \mathit{dt}_{\mathrm{dot},t}",
+    ]
+
+
 def test_long_equations_are_broken_between_terms() -> None:
     names = [f"a{number}" for number in range(30)]
     text = "cell A\nstate h\n" + f"{', '.join(names)} = W@x\n" + f"h[t] = {' + '.join(names)}\n"

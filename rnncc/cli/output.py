@@ -24,7 +24,7 @@ import click
 
 from rnncc.ir.problem import DTYPES, Problem
 from rnncc.ir.target import Target
-from rnncc.language.diagnostics import Diagnostic, RnnccError, Severity, render
+from rnncc.language.diagnostics import Diagnostic, RnnccError, Severity, render_all
 from rnncc.language.source import Span, line_and_column
 from rnncc.machine.files import replaced, unwritable
 from rnncc.machine.targets import planned
@@ -62,10 +62,10 @@ def wants_colour(stream: TextIO | None) -> bool:
 
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic]) -> None:
-    """Print each diagnostic, and an empty line after it."""
+    """Print diagnostics, and an empty line after each."""
     colour = wants_colour(sys.stdout)
-    for diagnostic in diagnostics:
-        click.echo(render(diagnostic, colour=colour) + "\n", color=colour)
+    for text in render_all(diagnostics, colour=colour):
+        click.echo(text + "\n", color=colour)
 
 
 def print_json(value: Any) -> None:
@@ -96,7 +96,7 @@ def fail(error: RnnccError, *, as_json: bool) -> int:
         print_json({"diagnostics": [as_data(diagnostic) for diagnostic in error.diagnostics]})
     else:
         colour = wants_colour(sys.stderr)
-        text = "\n\n".join(render(diagnostic, colour=colour) for diagnostic in error.diagnostics)
+        text = "\n\n".join(render_all(error.diagnostics, colour=colour))
         click.echo(text, err=True, color=colour)
     codes = {diagnostic.code for diagnostic in error.diagnostics}
     return EXIT_TOOLCHAIN if codes & _TOOLCHAIN_CODES else EXIT_USER

@@ -8,7 +8,8 @@ A user's mistake is a `Diagnostic` (raised in an `RnnccError`, which carries all
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from rnncc.language.source import NOWHERE, Source, Span, line_and_column, line_span
@@ -45,14 +46,14 @@ class Diagnostic:
 
 
 class RnnccError(Exception):
-    """What the user did wrong: one or more diagnostics. `str()` is the rendered text of the first of them."""
+    """What the user did wrong: one or more diagnostics. `str()` is their rendered text."""
 
     def __init__(self, *diagnostics: Diagnostic) -> None:
         self.diagnostics = diagnostics
         super().__init__(*diagnostics)
 
     def __str__(self) -> str:
-        shown = [render(diagnostic) for diagnostic in self.diagnostics[:_MOST_SHOWN]]
+        shown = render_all(self.diagnostics[:_MOST_SHOWN])
         if len(self.diagnostics) > _MOST_SHOWN:
             shown.append(f"and {len(self.diagnostics) - _MOST_SHOWN} more")
         return "\n\n".join(shown)
@@ -74,6 +75,8 @@ _MOST_SHOWN = 50
 _WIDEST = 160
 _WINDOW = 120
 _BEFORE = 60
+# What is said again of other places names this many lines.
+_MOST_LINES = 6
 
 
 def _printable(text: str) -> str:
@@ -140,3 +143,44 @@ def render(diagnostic: Diagnostic, *, colour: bool = False) -> str:
     if diagnostic.help:
         lines.append(f"{'':>{gutter}} = help: {_printable(diagnostic.help)}")
     return "\n".join(lines)
+
+
+def render_all(diagnostics: Iterable[Diagnostic], *, colour: bool = False) -> list[str]:
+    """Each diagnostic as text, in order. What is said of several places of a source alike is shown at the first one,
+    with the lines of the others:
+
+    error[RNN202]: 'U' is not defined
+     --> lstm.rnn:5:13
+      |
+    5 | i = sigmoid(U@h[t-1])
+      |             ^ not defined
+      = help: declare it: 'weights U: matrix' (one for each equation) or 'param U: matrix' (one for all)
+      = the same in lines 6 and 7
+    """
+    alike: dict[Diagnostic, list[Diagnostic]] = {}
+    for diagnostic in diagnostics:
+        # Notes point at places of their own.
+        key = diagnostic if diagnostic.notes else replace(diagnostic, span=NOWHERE)
+        alike.setdefault(key, []).append(diagnostic)
+    shown = []
+    for first, *others in alike.values():
+        text = render(first, colour=colour)
+        if others and first.source is not None:
+            text += "\n" + _again(first.source, first, others)
+        shown.append(text)
+    return shown
+
+
+def _again(source: Source, first: Diagnostic, others: Sequence[Diagnostic]) -> str:
+    """The last line of a message that stands for several: where the others are."""
+    line, *rest = (line_and_column(source, each.span.start)[0] for each in (first, *others))
+    lines = sorted({other for other in rest if other != line})
+    gutter = " " * len(str(line))
+    if not lines:
+        return f"{gutter} = the same again in this line"
+    named = [str(other) for other in lines[:_MOST_LINES]]
+    if len(lines) > _MOST_LINES:
+        named.append(f"{len(lines) - _MOST_LINES} more")
+    if len(named) == 1:
+        return f"{gutter} = the same in line {named[0]}"
+    return f"{gutter} = the same in lines {', '.join(named[:-1])} and {named[-1]}"

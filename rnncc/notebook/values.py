@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from rnncc.language.diagnostics import Diagnostic, render
+from rnncc.language.diagnostics import Diagnostic, render_all
 
 # Colours of a terminal's codes that are legible on white and on black.
 _COLOURS = {"31": "#d9372c", "33": "#9e6c00", "34": "#2f72dc", "36": "#007d87"}
@@ -71,11 +71,11 @@ class Findings:
     diagnostics: tuple[Diagnostic, ...]
 
     def _repr_html_(self) -> str:
-        shown = "\n\n".join(render(diagnostic, colour=True) for diagnostic in self.diagnostics)
+        shown = "\n\n".join(render_all(self.diagnostics, colour=True))
         return f'<pre style="{_BLOCK}">{coloured(shown)}</pre>'
 
     def __repr__(self) -> str:
-        return "\n\n".join(map(render, self.diagnostics))
+        return "\n\n".join(render_all(self.diagnostics))
 
 
 def coloured(text: str) -> str:

@@ -130,3 +130,30 @@ def functions(p: Any, s: Any, x: Any, k: Any) -> Values:
     n = on(p.R_n, tanh, s("h") * s("m"))
     m = i * decay * s("m") + (1 - i) * n
     return {"h": o * on(p.V_h, torch.sin, tanh(m)) + (1 - o) * n, "m": m}
+
+
+@case(
+    """
+cell InFull
+state h
+weights U: matrix, V: lowrank(2)
+def step(u) = V_k@u
+r = sigmoid(W_r@x + U_r@h[t-1] + b_r)
+z = sigmoid(W_z@x + R@h[t-1] + b_r)
+for l in 1..2:
+    n[l] = tanh(W_n[l]@x + R@h[t-1] + b)
+k = step(r*h[t-1]) + W@x
+h[t] = z*h[t-1] + (1 - z)*tanh(n[1]*n[2] + k)
+""",
+    lambda H: {"h": (H, 0.0)},
+    heads=1,
+)
+def in_full(p: Any, s: Any, x: Any, k: Any) -> Values:
+    """An equation calls its own parameters by their full names, in a loop and through a function too."""
+    r = sigmoid(p.W_r @ x() + mm(p.U_r, s("h")) + p.b_r)
+    z = sigmoid(p.W_z @ x() + mm(p.R_z, s("h")) + p.b_r)
+    first, second = (
+        tanh(W @ x() + mm(R, s("h")) + b) for W, R, b in ((p.W_n_1, p.R_n_1, p.b_n_1), (p.W_n_2, p.R_n_2, p.b_n_2))
+    )
+    n = mm(p.V__u_k, mm(p.V__v_k, r * s("h"))) + p.W_k @ x()
+    return {"h": z * s("h") + (1 - z) * tanh(first * second + n)}

@@ -42,6 +42,25 @@ def _gru_ode(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
     return h, {"h": h}
 
 
+def _lipschitz(beta: float, gamma: float, eps: float) -> Step:
+    # Erichson et al. 2021: the unit, and the explicit midpoint rule. The symmetric and the skew part of a matrix M are
+    # (M + M')/2 and (M - M')/2
+    def mixed(m: Tensor) -> Tensor:
+        symmetric, skew = (m + m.t()) / 2, (m - m.t()) / 2
+        return torch.lerp(2 * symmetric, 2 * skew, beta) - torch.diag(m.new_full((len(m),), gamma))
+
+    def step(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
+        a, v = mixed(p["M_A"]), mixed(p["M_V"])
+
+        def slope(h: Tensor) -> Tensor:
+            return linear(h, a) + linear(torch.cat([h, i["x"]], 1), torch.cat([v, p["W_z"]], 1), p["b_z"]).tanh()
+
+        h = s["h"] + eps * slope(s["h"] + 0.5 * eps * slope(s["h"]))
+        return h, {"h": h}
+
+    return step
+
+
 def _low_rank(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
     # Dubreuil et al. 2022, eq. 1 with the connectivity m n' / N, here m = N R__u and n' = R__v
     connectivity = p["R__u_v"] @ p["R__v_v"]
@@ -79,6 +98,20 @@ ORACLES = (
         for source, unfolds in (("paper", 6), ("paper(L=2)", 2))
     ),
     Oracle("gruode", "gru_ode_bayes", loop(_gru_ode), "W:r,z,n R:r,z,n b:r,z,n", _H, inputs={"ts": "1"}, ranges=_STEPS),
+    *(
+        Oracle(
+            "lipschitzrnn",
+            source,
+            loop(_lipschitz(*numbers.values())),
+            "M_A[H,H] M_V[H,H] W:z b:z",
+            _H,
+            constants=numbers,
+        )
+        for source, numbers in (
+            ("paper", {"beta": 0.65, "gamma": 0.001, "eps": 0.01}),
+            ("paper(eps=0.5)", {"beta": 0.2, "gamma": 0.3, "eps": 0.5}),
+        )
+    ),
     Oracle(
         "lowrankrnn",
         "paper",

@@ -108,9 +108,8 @@ DECLARE = (
     Code(
         "RNN233",
         "the equation has no such parameter",
-        "`W_f` is the parameter that a bare `W` makes in the equation of gate f. It can be shared by writing "
-        "`W_f` in another equation, but f's own equation must use `W`, for it decides the shape and the place in "
-        "the packed tensor.",
+        "`W_f` is the parameter W of the equation of gate f. Another equation shares it by writing `W_f`. But f's own "
+        "equation must use it too, as `W` or as `W_f`, for it decides the shape and the place in the packed tensor.",
         cell_text("state h", "f = sigmoid(R@h[t-1] + b)", "h[t] = f*tanh(W_f@x + R@h[t-1] + b)"),
         cell_text("state h", "f = sigmoid(W@x + R@h[t-1] + b)", "h[t] = f*tanh(W_f@x + R@h[t-1] + b)"),
         label="no such parameter",

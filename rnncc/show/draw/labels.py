@@ -6,10 +6,11 @@ Widths are those of a wide font (DejaVu Sans): in the reader's font a label is a
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rnncc.show.symbols import LETTERS, symbol
+from rnncc.show.symbols import in_letters, symbol
 
 SMALL = 0.72
 _RUN = re.compile(r"(?P<mark>[_^])\{(?P<inside>[^{}]*)\}|(?P<plain>[^_^]+|[_^])")
@@ -46,6 +47,8 @@ def plain(label: str) -> str:
 
 
 def _advance(character: str) -> float:
+    if unicodedata.combining(character):
+        return 0.0
     if character in _NARROW:
         return 0.42
     if character in _WIDE:
@@ -58,6 +61,5 @@ def _advance(character: str) -> float:
 def name_label(name: str, *below: str, above: str = "") -> str:
     """A name with its subscripts and further ones."""
     parts = symbol(name)
-    base = LETTERS.get(parts.base, parts.base)
-    under = ",".join([*(LETTERS.get(part, part) for part in parts.subscripts), *below])
-    return base + (f"_{{{under}}}" if under else "") + (f"^{{{above}}}" if above else "")
+    under = ",".join([*map(in_letters, parts.subscripts), *below])
+    return in_letters(parts.base) + (f"_{{{under}}}" if under else "") + (f"^{{{above}}}" if above else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rnncc.ir import dim as dims
 from rnncc.ir.dim import Dim, FloorDiv
 from rnncc.show.latex.pieces import Formula, text
-from rnncc.show.symbols import LETTERS, symbol
+from rnncc.show.symbols import LETTERS, accented, symbol
 
 # Capital letters that TeX has no command for look like Latin ones.
 _LATIN = dict(
@@ -21,6 +21,10 @@ _SMALL = 0.72
 
 def word(letters: str) -> Formula:
     """A name without subscripts: a letter, a Greek letter, a number or a word."""
+    letters, accent = accented(letters)
+    if accent:
+        below = word(letters)
+        return text(f"\\{accent}{{{below.tex}}}", below.width)
     if (letter := LETTERS.get(letters)) is not None:
         if letter in _LATIN:
             return text(f"\\mathrm{{{_LATIN[letter]}}}" if letter != "ο" else "o", 0.6)
@@ -55,7 +59,7 @@ def braced(tex: str) -> str:
 
 
 def _subscript(part: str) -> Formula:
-    if len(part) == 1 or part.isdigit() or part in LETTERS:
+    if len(part) == 1 or part.isdigit() or part in LETTERS or accented(part)[1]:
         return word(part)
     return text(f"\\mathrm{{{part}}}", 0.5 * len(part))
 

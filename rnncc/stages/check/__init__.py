@@ -91,6 +91,8 @@ def _states_written(symbols: Symbols, resolved: Resolved, report: Report) -> Non
     for name, state in symbols.states.items():
         if name not in targets:
             help = f"write '{name}[t] = …'"
+            if f"{name}_t" in targets:
+                help += f" in place of '{name}_t = …'"
             report.error("RNN205", f"no equation updates the state '{name}'", state.span, "never updated", help)
 
 

@@ -145,10 +145,9 @@ class _Resolver:
             return Bad(span)
         if name in NAMED_NUMBERS:
             return Num(NAMED_NUMBERS[name], span)
-        shared = self.shared_member(name)
-        if shared is not None:
-            self.shared.append((name, *shared, span))
-            return Val(name, span)
+        member = self.full_name(name, span)
+        if member is not None:
+            return member
         self.undefined(name, span)
         return Bad(span)
 
@@ -170,7 +169,10 @@ class _Resolver:
     def undefined(self, name: str, span: Span) -> None:
         if name in self.symbols.statics.dims:
             message = f"'{name}' is a size: it stands in widths and in eye({name}), not in arithmetic"
-            self.report.error("RNN202", message, span, help="declare 'const n = …' for a number")
+            help = "declare 'const n = …' for a number"
+            if name == "I":
+                help = f"the identity matrix is 'eye(H)'; {help}"
+            self.report.error("RNN202", message, span, "a size", help)
         elif name == "t":
             help = "count in a state, 'n[t] = n[t-1] + 1', or add it as an input: 'input time: 1'"
             self.report.once("RNN216", "the step's number 't' is no value", span, help)
@@ -211,18 +213,27 @@ class _Resolver:
             if name == group:
                 return self.member(made.left, span), self.member(made.right, span)
             target = name.removeprefix(f"{group}_")
+            assert self.instance is not None
+            if target != name and target == self.instance.target:
+                return self.member(made.left, span), self.member(made.right, span)
             if target != name and target in self.targets:
                 both = [(f"{factor}_{target}", factor, target, span) for factor in (made.left, made.right)]
                 self.shared += both
                 return Val(both[0][0], span), Val(both[1][0], span)
         return None
 
-    def shared_member(self, name: str) -> tuple[str, str] | None:
-        """(group, target) that `W_f` names."""
+    def full_name(self, name: str, span: Span) -> Term | None:
+        """What `W_f` stands for: the parameter W of the equation of f. There it is what a bare `W` is; another equation
+        shares it. None if there is no such group or equation."""
+        assert self.instance is not None
         for group in sorted(self.symbols.groups, key=len, reverse=True):
             target = name.removeprefix(f"{group}_")
-            if target != name and target in self.targets:
-                return group, target
+            if target == name or target not in self.targets:
+                continue
+            if target == self.instance.target:
+                return self.member(group, span)
+            self.shared.append((name, group, target, span))
+            return Val(name, span)
         return None
 
     def check_shared(self, name: str, group: str, target: str, span: Span) -> None:
@@ -294,10 +305,9 @@ class _Resolver:
             return Bad(span)
         if instance >= 0 and value in self.targets and name in self.bases:
             return Val(value, span)
-        shared = self.shared_member(value)
-        if instance >= 0 and shared is not None:
-            self.shared.append((value, *shared, span))
-            return Val(value, span)
+        member = self.full_name(value, span) if instance >= 0 else None
+        if member is not None:
+            return member
         known = sorted(base for base in self.bases)
         help = closest(name, known) if name not in self.bases else f"no equation defines {written}"
         if name in self.targets:

@@ -176,16 +176,19 @@ class _Inference:
             return
         written = Side(declared.width, equation.target_span, f"'{equation.written}'")
         side = Side(shape.width, term.span, "its value", term)
-        if not self.agreement.same(written, side, self.of_each_head(equation, shape)) and undeclared:
+        if not self.agreement.same(written, side, self.declaration(equation, shape, undeclared)) and undeclared:
             self.values[target] = self.agreement.unknown()
 
-    def of_each_head(self, equation: Equation, shape: Shape) -> str:
-        """How a target is declared whose value has several numbers of each head."""
+    def declaration(self, equation: Equation, shape: Shape, undeclared: bool) -> str:
+        """How a target is declared whose value has another width, or nothing: of several numbers of each head, or where
+        nothing declares the target."""
         width, base = self.solver.resolve(shape.width), self.bases[equation.target]
-        if dims.split_multiple(width)[1] != HEADS:
-            return ""
-        kind = "state" if base in self.symbols.states else "local"
-        return f"write '{kind} {base}: {dims.show(width)}': a function across units leaves one number per head"
+        if dims.split_multiple(width)[1] == HEADS:
+            kind = "state" if base in self.symbols.states else "local"
+            return f"write '{kind} {base}: {dims.show(width)}': a function across units leaves one number per head"
+        if undeclared and not is_unknown(width):
+            return f"a value that nothing declares has width H: declare it, 'local {base}: {dims.show(width)}'"
+        return ""
 
     def undeclared(self, equation: Equation, shape: Shape) -> Shape:
         """The shape of a target whose width nothing declares: H, or one number (per head) where its value is that.

@@ -13,7 +13,33 @@ _BEFORE = re.compile(r"_?(tm1|t_1|t1|prev|previous|old|last|minus_1)")
 def undefined_name(name: str, symbols: Symbols, values: set[str], *, multiplies: bool) -> str:
     """The help for an undefined name. `values`: everything that may stand in an expression; `multiplies`: it stands
     before an `@`."""
-    return _notation(name, symbols, values, multiplies=multiplies) or closest(name, values) or _declaration(name)
+    return (
+        _of_equation(name, symbols, values, multiplies=multiplies)
+        or _notation(name, symbols, values, multiplies=multiplies)
+        or closest(name, values)
+        or _declaration(name)
+    )
+
+
+def _of_equation(name: str, symbols: Symbols, values: set[str], *, multiplies: bool) -> str:
+    """`U_f` where f has an equation and U is not declared; `b_f` where the equation of f is called `f_t`."""
+    head, _, rest = name.rpartition("_")
+    # `taw_m` is rather a misspelt `tau_m`; groups of papers have a letter.
+    if not head or not rest or (len(head) > 2 and closest(name, values)):
+        return ""
+    kind = "matrix" if multiplies else "vector"
+    if f"{rest}_t" in values:
+        declare = "" if head in symbols.groups else f", and declare 'weights {head}: {kind}'"
+        instead = f"write '{rest} = …' in place of '{rest}_t = …'{declare}"
+        return f"{instead}: '{name}' is then the {head} of that equation"
+    if head in symbols.groups or not _has_equation(rest, symbols, values) or torch_parameter(name):
+        return ""
+    return f"declare it: after 'weights {head}: {kind}', '{name}' is the {head} of the equation of '{rest}'"
+
+
+def _has_equation(name: str, symbols: Symbols, values: set[str]) -> bool:
+    given = (symbols.inputs, symbols.params, symbols.constants, symbols.groups, {"x"})
+    return name in values and not any(name in names for names in given)
 
 
 def _notation(name: str, symbols: Symbols, values: set[str], *, multiplies: bool) -> str:
@@ -30,9 +56,9 @@ def _notation(name: str, symbols: Symbols, values: set[str], *, multiplies: bool
         if rest == name or rest not in values:
             continue
         if multiplies or not kind.is_matrix:
-            given = (symbols.inputs, symbols.params, symbols.constants, symbols.groups)
-            has_equation = rest != "x" and not any(rest in names for names in given)
-            own = f"; '{group}_{rest}' is the one of the equation of '{rest}'" if has_equation else ""
+            own = ""
+            if _has_equation(rest, symbols, values):
+                own = f"; '{group}_{rest}' is the one of the equation of '{rest}'"
             return f"write '{group}': each equation has its own{own}"
         time = "[t-1]" if rest in symbols.states else ""
         return f"write '{group}@{rest}{time}' for the product"

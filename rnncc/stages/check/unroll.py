@@ -102,7 +102,10 @@ class _Unroller:
             kind = "group"
         why = reserved(name)
         if kind not in ("", "state", "local"):
-            self.report.error("RNN236", f"'{name}' is {article(kind)} and cannot be written", target.span)
+            help = "give the value another name"
+            if kind == "group":
+                help += f": '{name}' stands for a trained parameter of each equation"
+            self.report.error("RNN236", f"'{name}' is {article(kind)} and cannot be written", target.span, help=help)
         elif why and not is_state:
             self.report.error("RNN217", f"'{name}' is {why}", target.span, "a reserved name", "choose another name")
         if target.index is None:

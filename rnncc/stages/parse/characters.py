@@ -6,6 +6,7 @@ import re
 import unicodedata
 
 from rnncc.language.greek import GREEK
+from rnncc.language.names import FUNCTIONS
 
 # A regular expression of operators from other languages; none of them is made of tokens of this one by accident.
 FOREIGN = r"[-+*/@%^|&]=|\*\*=|//=|:=|<-|=>|&&|\|\||<>|[%^&|~?]|!(?!=)"
@@ -25,8 +26,6 @@ _LOOKALIKES = {
     "×": "*",
     "∘": "*",
     "∗": "*",
-    "•": "@",
-    "⋅": "@",
     "−": "-",
     "–": "-",
     "—": "-",
@@ -47,7 +46,10 @@ _LOOKALIKES = {
     "{": "(",
     "}": ")",
 }
+_PRODUCT = "write `*` for a product element by element, `@` behind a matrix"
 _HELP = {
+    "•": _PRODUCT,
+    "⋅": _PRODUCT,
     "'": "the value before is `h[t-1]`; there are no texts in quotes",
     '"': "there are no texts in quotes",
     "“": "there are no texts in quotes",
@@ -56,6 +58,28 @@ _HELP = {
     "\\": "equations are plain text, as in Python; lines are joined by an open bracket",
     "$": "equations are written in plain text, as in Python",
 }
+_PLAIN = "write the name alone, without a font"
+# Commands of LaTeX; those of Greek letters and of functions are called as these are.
+_LATEX = {
+    "sigma": "write `sigmoid`",
+    "lambda": "write `lam`",
+    "odot": "write `*`",
+    "circ": "write `*`",
+    "ast": "write `*`",
+    "cdot": _PRODUCT,
+    "times": _PRODUCT,
+    "frac": "write `a/b`",
+    "tilde": "write `h_tilde`",
+    "hat": "write `h_hat`",
+    "bar": "write `h_bar`",
+    "top": "write `T(M)` for the transpose of a matrix of parameters",
+    "left": "write the bracket alone",
+    "right": "write the bracket alone",
+    **dict.fromkeys(("mathbf", "mathrm", "mathcal", "mathit", "boldsymbol", "bm", "text"), _PLAIN),
+}
+# What a mark above a letter is called in a name: `rnncc latex` prints `h_tilde` as an h with a tilde.
+_ACCENTS = {"\u0302": "hat", "\u0303": "tilde", "\u0304": "bar", "\u0305": "bar", "\u0307": "dot"}
+_ACCENTED = re.compile(rf"(\w)([{''.join(_ACCENTS)}])((?:[\d_]\w*)?)")
 _POWER = re.compile("(.+?)([⁰¹²³⁴-⁹]+)")
 TRANSPOSE_HELP = (
     "the transpose of a matrix of parameters is `T(M)`, as in `T(M)@v`; a product of two vectors that makes a matrix "
@@ -71,6 +95,14 @@ def latex_subscript(text: str) -> tuple[str, str]:
         return _shown(text), f"write `{base}[{inside}]`"
     plain = "".join(character for character in inside if character.isalnum() or character == "_")
     return _shown(text), f"write `{base}_{plain}`" if plain else ""
+
+
+def latex_command(text: str) -> str:
+    """What to write instead of `\\odot`."""
+    name = text[1:]
+    if name in _LATEX:
+        return _LATEX[name]
+    return f"write `{name}`" if name in FUNCTIONS or name in GREEK.values() else _HELP["\\"]
 
 
 def foreign_help(operator: str) -> str:
@@ -92,6 +124,9 @@ def unknown_character(text: str) -> tuple[str, str]:
         return _shown(text), _HELP[text]
     if (power := _POWER.fullmatch(text)) is not None:
         return _shown(text), f"a power is written `{power[1]}**{unicodedata.normalize('NFKC', power[2])}`"
+    if (accented := _ACCENTED.fullmatch(unicodedata.normalize("NFD", text))) is not None:
+        letter, mark, rest = accented.groups()
+        return _shown(text), f"write `{_spelled(letter)}_{_ACCENTS[mark]}{rest}`"
     spelled = "".join(_spelled(character) for character in text)
     if spelled != text and spelled.isascii() and spelled.isidentifier():
         return _shown(text), f"write `{spelled}`"

@@ -263,7 +263,7 @@ class _Complaint:
             before = self.tokens[self.at - 1] if self.at else None
             if token.type == "LSQB" and before is not None and before.type in ("RPAR", "RSQB"):
                 help = "only a name has a time or an index: give the expression a name"
-            elif token.type == "LSQB":
+            elif token.type == "LSQB" or (token.type == "COMMA" and self._expected() == {"RSQB"}):
                 help = "there are no lists: vectors are joined by `concat(a, b)`"
             elif before is not None and self._expected() in ({"NAME"}, {"EQUAL"}) and self._inside():
                 help = "arguments without a name stand before those with one: `heaviside(v, grad=atan(2))`"

@@ -17,7 +17,14 @@ from rnncc.language.diagnostics import Diagnostic, Label
 from rnncc.language.greek import in_ascii
 from rnncc.language.source import Source, Span
 from rnncc.language.words import EVERYWHERE, PER, SEQUENCE, STATEMENTS
-from rnncc.stages.parse.characters import FOREIGN, TRANSPOSE_HELP, foreign_help, latex_subscript, unknown_character
+from rnncc.stages.parse.characters import (
+    FOREIGN,
+    TRANSPOSE_HELP,
+    foreign_help,
+    latex_command,
+    latex_subscript,
+    unknown_character,
+)
 
 LONGEST_NAME = 64
 
@@ -57,15 +64,19 @@ _TOKEN = re.compile(
     r"|(?P<newline>\r\n|\n|\r)"
     r"|(?P<comment>\#[^\r\n]*)"
     r"|(?P<subscript>[^\W\d]\w*?_\{[^{}\r\n]*\})"
-    r"|(?P<word>[^\W\d]\w*)"
+    # A mark above a letter, as of `h̃`, belongs to the name.
+    r"|(?P<word>[^\W\d](?:\w|[\u0300-\u036f])*)"
     r"|(?P<number>(?:[0-9]+(?:\.(?!\.)[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
     rf"|(?P<foreign>{FOREIGN})"
     r"|(?P<symbol>->|\*\*|//|\.\.|[<>=!]=|[-+*/@<>=,:()\[\]⊙·])"
     r"|(?P<semicolon>;)"
+    r"|(?P<command>\\[A-Za-z]+)"
     r"|(?P<other>.)",
     re.DOTALL,
 )
-_TRANSPOSED = re.compile(r"\.T\b")
+_TRANSPOSED = re.compile(r"(?:\.|\^\{?\\?)(?:T|top)\b")
+# Behind the `;` of `[h; x]`: what leads to the `]`.
+_LIST_GOES_ON = re.compile(r"(?:[^\[\];\r\n]|\[[^\[\];\r\n]*\]|;)*+\]")
 # What follows a number's digits without a space and so belongs to the same, malformed, number.
 _NUMBER_TAIL = re.compile(r"(?:\.(?!\.)[\w.]*|_\w*|[xXoObB][0-9a-fA-F]\w*|[eE](?!\w))")
 # A line like this inside an open bracket begins a new statement: the bracket was forgotten.
@@ -113,6 +124,7 @@ class _Lexer:
         self.brackets: list[Token] = []
         self.broken = False
         self.too_deep = False
+        self.list_until = 0
         self.indent = ""
         self.line = 1
 
@@ -136,8 +148,9 @@ class _Lexer:
                 kept[self.line] = match.group()[1:].removeprefix(" ").rstrip()
                 # Line numbers count `\n` only where the text has no other line ends; read.decode sees to that.
             elif kind == "semicolon":
-                self._close_forgotten()
-                self._finish()
+                if not self._joins(end):
+                    self._close_forgotten()
+                    self._finish()
             else:
                 if at_line_start and not self.brackets:
                     self.indent = text[_line_start(text, position) : position].lstrip("\ufeff")
@@ -172,15 +185,35 @@ class _Lexer:
             self._bracket(self.tokens[-1])
         elif kind == "foreign":
             message = f"'{text}' is not an operator of the language"
+            help = TRANSPOSE_HELP if _TRANSPOSED.match(self.source.text, start) else foreign_help(text)
             self._push("OTHER", text, Span(start, end))
-            self._report("RNN121", message, Span(start, end), "unknown operator", foreign_help(text))
+            self._report("RNN121", message, Span(start, end), "unknown operator", help)
+        elif kind == "command":
+            self._push("OTHER", text, Span(start, end))
+            message = f"'{text}' means nothing here"
+            self._report("RNN108", message, Span(start, end), "a command of LaTeX", latex_command(text))
         else:
             label, help = unknown_character(text)
             if text == "." and _TRANSPOSED.match(self.source.text, start):
                 help = TRANSPOSE_HELP
+            elif text == "." and self.source.text[end : end + 1] in ("*", "/"):
+                help = f"`{self.source.text[end]}` works element by element; `@` is the product with a matrix"
             self._push("OTHER", text, Span(start, end))
             self._report("RNN108", f"{label} means nothing here", Span(start, end), "unknown character", help)
         return end
+
+    def _joins(self, end: int) -> bool:
+        """Whether the `;` before `end` stands in `[h; x]`. The first one of a list is reported."""
+        if end <= self.list_until:
+            return True
+        inside = bool(self.brackets) and self.brackets[-1].type == "LSQB"
+        if not inside or not (rest := _LIST_GOES_ON.match(self.source.text, end)):
+            return False
+        # A list is looked at once, however many `;` it has.
+        self.list_until = rest.end()
+        help = "vectors are joined by `concat(a, b)`"
+        self._report("RNN108", "';' means nothing in brackets", Span(end - 1, end), "ends a statement", help)
+        return True
 
     def _push(self, kind: str, text: str, span: Span) -> None:
         self.tokens.append(Token(kind, text, start_pos=span.start, end_pos=span.end))
@@ -199,9 +232,9 @@ class _Lexer:
             self._report("RNN117", "the whole number is too large", span, "more than 2**53", help)
 
     def _word(self, text: str, span: Span) -> None:
-        text = in_ascii(text)
+        written, text = text, in_ascii(text)
         if not text.isascii():
-            label, help = unknown_character(text)
+            label, help = unknown_character(written)
             self._report("RNN108", f"{label} cannot be a name", span, "not Latin or Greek", help)
         elif len(text) > LONGEST_NAME:
             message = f"the name '{text[:20]}…' is {len(text)} characters long"
