@@ -30,7 +30,6 @@ COMMANDS = {
     "gpu_steps": "",
     "scan_cs179": "scan_cs179.py",
     "latency": "latency.py",
-    "latency_cuda": "latency.py --device cuda",
     "host_cuda": "host.py --device cuda",
     "host": "host.py",
     "cpu": "cpu.py",
