@@ -26,7 +26,7 @@ from rnncc.cli import cli
 from tests.test_bench_parts import gpu_report
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALL = ("--hidden", "8", "--batch", "2", "--steps", "3", "--seconds", "0.001")
+SMALL = ("--hidden", "8", "--batch", "2", "--steps", "3", "--seconds", "1e-9")
 # A second input, one per sequence, one with a default, and two cells.
 CELLS = """\
 cell Gap
