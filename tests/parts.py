@@ -7,7 +7,6 @@ registers.
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -31,6 +30,8 @@ class Parts:
             raise pytest.UsageError(f"--shard is a part like 2/5, not {shard}")
         self.part = slice(int(found[1]) - 1, None, int(found[2]))
         self.passed: Path | None = config.getoption("--passed")
+        # A worker of pytest-xdist hands its reports to the process that writes the file.
+        self.writes = not hasattr(config, "workerinput")
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -44,7 +45,6 @@ class Parts:
         items[:] = kept
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        # A test that a worker of pytest-xdist ran is reported in the worker too.
-        if self.passed and report.when == "call" and report.passed and "PYTEST_XDIST_WORKER" not in os.environ:
+        if self.passed and self.writes and report.when == "call" and report.passed:
             with self.passed.open("a", encoding="utf-8") as file:
                 file.write(f"{report.nodeid}\n")
