@@ -181,8 +181,7 @@ def run(cases: Sequence[Case], results: Results, minutes: float) -> None:
 
             errors = compare(make, packages(built[case]), DTYPES[case.dtype])
             rows = [row_of(case, of=name, ours=ours, cudnn=peer) for name, (ours, peer) in errors.items()]
-            for row in rows:
-                results.add(row)
+            results.add(*rows)
             print("\n".join(lines(rows)), flush=True)
 
 

@@ -116,8 +116,7 @@ def run(cases: Sequence[Case], results: Results, passed: Sequence[str], folder: 
                     answer = waited(measurer.submit(process.measure), until, "not measured")
                 process.stop()
                 rows = answer.get("rows") or [failure(process.case, answer["error"])]
-                for row in rows:
-                    results.add(row)
+                results.add(*rows)
                 print("\n".join([str(process.case), *list(table(rows))[1:], *process.warnings()]), flush=True)
         finally:
             # A builder that is waiting to start a process would start it still.

@@ -39,9 +39,9 @@ class Results:
                 )
             self.rows = known["results"]
 
-    def add(self, row: Row) -> None:
-        """Keep a row."""
-        self.rows.append(row)
+    def add(self, *rows: Row) -> None:
+        """Keep rows: all or, where the program is killed, none of them."""
+        self.rows += rows
         write(self.path, self.rows, self.about)
 
 
@@ -83,7 +83,7 @@ def words_of(arguments: argparse.Namespace) -> list[str]:
 
 
 def part(cases: Sequence[T], shard: str) -> list[T]:
-    """Every n-th case, from the i-th on, for `i/n`. Raises ValueError for a shard that means nothing."""
+    """Takes every n-th case, from the i-th on, for `i/n`. Raises ValueError for a shard that means nothing."""
     found = re.fullmatch(r"(\d+)/(\d+)", shard)
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
         raise ValueError(f"--shard is a part like 2/5, not {shard}")

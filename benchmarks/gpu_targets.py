@@ -134,8 +134,7 @@ def main(words: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             modules = build(parties, Path(folder))
             for compared in in_time(left, arguments.minutes):
-                for row in measure(compared, modules, QUICK_ROUNDS if arguments.quick else ROUNDS):
-                    results.add(row)
+                results.add(*measure(compared, modules, QUICK_ROUNDS if arguments.quick else ROUNDS))
 
     try:
         parties = select(words_of(arguments))

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 import rnncc
 
 OUT = Path(__file__).parent / "results" / "latency.json"
-# Of each module in each row.
+# How long each module is called for a row.
 SECONDS, QUICK_SECONDS = 0.3, 0.1
 STEPS, BATCHES, SIZES = (None, 1, 4, 16, 64), (1, 16, 256), (64, 256, 1024)
 # Our file and class, torch.nn's layer and single step.
