@@ -15,7 +15,7 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -144,6 +144,11 @@ def compare(
     return {name: (statistics.median(mine), statistics.median(theirs)) for name, (mine, theirs) in errors.items()}
 
 
+def rows_of(case: Case, errors: Mapping[str, tuple[float, float]]) -> list[dict[str, Any]]:
+    """A row a quantity, of what `compare` gives."""
+    return [row_of(case, of=name, ours=ours, cudnn=peer) for name, (ours, peer) in errors.items()]
+
+
 def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
     """A line a quantity: our error, cuDNN's, and how many times as large ours is."""
     return [
@@ -179,8 +184,7 @@ def run(cases: Sequence[Case], results: Results, minutes: float) -> None:
             def make(seed: int, case: Case = case) -> Sample:
                 return draw(case.cell, case.hidden, BATCH, DTYPES[case.dtype], case.part, seed, "cuda")
 
-            errors = compare(make, packages(built[case]), DTYPES[case.dtype])
-            rows = [row_of(case, of=name, ours=ours, cudnn=peer) for name, (ours, peer) in errors.items()]
+            rows = rows_of(case, compare(make, packages(built[case]), DTYPES[case.dtype]))
             results.add(*rows)
             print("\n".join(lines(rows)), flush=True)
 

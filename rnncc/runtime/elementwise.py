@@ -135,6 +135,12 @@ class _ClipGradient(torch.autograd.Function):
         return d.clamp(-ctx.bound, ctx.bound) if ctx.bound else torch.zeros_like(d), None
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def exporting() -> bool:
+    """Whether torch.export runs. The torch.compile of torch 2.11 takes `is_exporting` itself to be true always."""
+    return torch.compiler.is_exporting()
+
+
 def in_forward_mode() -> bool:
     """Whether forward-mode differentiation is active (torch.func.jvp, torch.autograd.forward_ad)."""
     return forward_ad._current_level >= 0
@@ -145,7 +151,7 @@ def clip_gradient(value: Tensor, bound: float) -> Tensor:
     under forward-mode differentiation, and in torch.export: torch's own operators cannot write a clip down."""
     if bound == math.inf:
         return value
-    if torch.compiler.is_exporting():
+    if exporting():
         if torch.onnx.is_in_onnx_export():
             return value  # a model for inference
         raise NotImplementedError(

@@ -31,9 +31,6 @@ class _Marks(NamedTuple):
     max_length: int | None
 
 
-_NO_MARKS = _Marks(None, None, None, None)
-
-
 class _Given(NamedTuple):
     """What a call was given, in our form.
 
@@ -197,16 +194,13 @@ class RecurrentLayer(RecurrentModule):
     ) -> Any:
         """The output and the final states, and the sequences of `return_sequences_of`; see the class."""
         marks = _Marks(lengths, reset, offsets, max_length)
+        # Not `marks == ...`: torch.compile of torch 2.11 compares no tensor with None.
+        unmarked = lengths is None and reset is None and offsets is None and max_length is None
         if type(input) is not Tensor and not isinstance(input, PackedSequence):
             found = call_stand_in(self, input, hx, marks._asdict() | extra, batch_first=self.batch_first)
             if found is not None:
                 return found[0]
-        elif (
-            type(input) is Tensor
-            and marks == _NO_MARKS
-            and not extra
-            and (made := self._run_plain(input, hx)) is not None
-        ):
+        elif type(input) is Tensor and unmarked and not extra and (made := self._run_plain(input, hx)) is not None:
             return made
         self._look_at_masks()
         given = self._read(input, hx, marks, extra)

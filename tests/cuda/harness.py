@@ -21,6 +21,7 @@ from rnncc.driver import build_package
 from rnncc.ir.family import FUSED as FUSED_FAMILIES
 from rnncc.ir.family import Family
 from rnncc.ir.problem import Problem
+from rnncc.ir.request import Request
 from rnncc.language.read import read_request
 
 DEVICE = "cuda"
@@ -74,6 +75,12 @@ class Packages:
             problems = tuple(Problem(head_dim, 1, dtype) for head_dim, dtype in FUSED[cell])
             build_package(replace(read_request(cell), name=name, problems=problems), self.folder)
         return importlib.import_module(name)
+
+    def of(self, request: Request) -> ModuleType:
+        """The module of a request's cells, with the kernels of its problems: `rnncc.load` leaves them to first use."""
+        if not (self.folder / request.name).exists():
+            build_package(request, self.folder)
+        return importlib.import_module(request.name)
 
     def families(self, cell: str) -> dict[str, Family]:
         """The family of every fused kernel of a package by the kernel's symbol."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from math import inf, isfinite
@@ -34,6 +34,8 @@ q[t] = im*p[t-1] + re*q[t-1] + exp(gam)*w
 """
 AFFINE, ELEMENTWISE = only("AFFINE"), only("ELEMENTWISE")
 CELLS = (*AFFINE, *ELEMENTWISE, "rwkv4")  # rwkv4: a clamp, and two affine loops stacked on it
+# What is computed between or after the loops of the others, their ops leave to the layers.
+WITH_OPS = tuple(cell for cell in CELLS if cell not in ("griffinblock", "s6"))
 
 Values = dict[str, Tensor]
 Fill = Callable[[Tensor], Tensor]
@@ -102,12 +104,12 @@ def draw_scan(
         return op(own, *rest, **options)
 
     cotangents = (normal(steps, batch, hidden), *(normal(*state.shape, of=state.dtype) for state in states))
-    weights = tuple(weight.to(harness.DEVICE, dtype) for weight in _weights(layer_class, hidden, seed))
+    weights = tuple(weight.to(harness.DEVICE, dtype) for weight in _weights(layer_class, hidden, seed).values())
     return Call(viewed, streams, weights, states, cotangents, 1, keywords)
 
 
-def _weights(layer_class: Any, hidden: int, seed: int) -> list[Tensor]:
-    """What the loops read at every step, each once: parameters, and functions of parameters."""
+def _weights(layer_class: Any, hidden: int, seed: int) -> Values:
+    """What the loops read at every step, by name: parameters, and functions of parameters."""
     spec, sizes = layer_class.spec, {"I": hidden, "H": hidden, "num_heads": 1}
     torch.manual_seed(seed)
     layer = layer_class(hidden, hidden)
@@ -116,7 +118,15 @@ def _weights(layer_class: Any, hidden: int, seed: int) -> list[Tensor]:
     constants = {c.name: float(c.value) for c in spec.constants if not c.shaping}
     spec.derive(values, parameters, constants, sizes)
     weights = {weight.name: weight for loop in spec.segments for weight in loop.plain.weights}
-    return [weight.tensor(parameters, values) for weight in weights.values()]
+    return {name: weight.tensor(parameters, values) for name, weight in weights.items()}
+
+
+def _one(sizes: Mapping[str, int]) -> int:
+    return 1
+
+
+def _hidden(sizes: Mapping[str, int]) -> int:
+    return sizes["H"]
 
 
 def loops_alone(layer_class: Any) -> Callable[..., Any]:
@@ -130,8 +140,12 @@ def loops_alone(layer_class: Any) -> Callable[..., Any]:
         return replace(loop, weights=tuple(given))
 
     weights = [weight for loop in spec.segments for weight in loop.plain.weights]
-    made = sorted({weight.name for weight in weights if not weight.attribute})
-    vectors = [specs.ParameterSpec(name, name, (specs.MemberSpec(name, lambda n: n["H"]),)) for name in made]
+    made = {weight.name for weight in weights if not weight.attribute}
+    vectors = [
+        specs.ParameterSpec(name, name, (specs.MemberSpec(name, _one if len(value) == 1 else _hidden),))
+        for name, value in sorted(_weights(layer_class, 8, 0).items())
+        if name in made
+    ]
     segments = [replace(loop, plain=own(loop.plain), masked=own(loop.masked)) for loop in spec.segments]
     other = replace(spec, derive=lambda *_: None, parameters=(*spec.parameters, *vectors), segments=tuple(segments))
     return partial(function.run_function, other)

@@ -51,5 +51,6 @@ def test_as_true_as_cudnn(cell: str, head_dim: int, dtype: str, part: str, accur
         lambda seed: accuracy.draw(cell, head_dim, 16, DTYPES[dtype], part, seed, DEVICE), packages(cell), DTYPES[dtype]
     )
     # Shown with -rP, and where the test fails.
-    print(f"{cell} {head_dim} {dtype} {part}: ours, cuDNN's, ratio", *accuracy.lines(errors), sep="\n")
-    assert [name for name, (ours, peer) in errors.items() if not ours <= accuracy.MOST * peer] == []
+    rows = accuracy.rows_of(accuracy.Case(cell, head_dim, dtype, part), errors)
+    print(f"{cell} {head_dim} {dtype} {part}: ours, cuDNN's, ratio", *accuracy.lines(rows), sep="\n")
+    assert [row["of"] for row in rows if not accuracy.fits(row)] == []

@@ -19,7 +19,17 @@ from rnncc.verify import BOUNDS, relative_error, verify
 from tests import shipped
 from tests.cuda import harness
 from tests.cuda.harness import DTYPES, Call, launches_of
-from tests.cuda.scans import AFFINE, CELLS, ELEMENTWISE, LAYOUTS, assert_as, assert_true, draw_scan, package
+from tests.cuda.scans import (
+    AFFINE,
+    CELLS,
+    ELEMENTWISE,
+    LAYOUTS,
+    WITH_OPS,
+    assert_as,
+    assert_true,
+    draw_scan,
+    package,
+)
 from tests.cuda.test_calls import assert_same, in_a_graph, on_side_stream
 
 HALF = tuple(dtype for dtype in DTYPES.values() if dtype.itemsize == 2)
@@ -50,7 +60,7 @@ def test_as_rnncc_verify(cell: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", WITH_OPS)
 @pytest.mark.parametrize(("steps", "batch", "hidden"), SIZES)
 def test_sizes(cell: str, steps: int, batch: int, hidden: int) -> None:
     assert_true(draw_scan(cell, steps, batch, hidden, torch.float32), torch.float32)
@@ -58,7 +68,7 @@ def test_sizes(cell: str, steps: int, batch: int, hidden: int) -> None:
 
 @pytest.mark.gpu
 # relu and max may turn over where a backward reads a rounded state: in 16 bits these two are test_as_rnncc_verify's.
-@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell not in ("indrnn", "rwkv4")])
+@pytest.mark.parametrize("cell", [cell for cell in WITH_OPS if cell not in ("indrnn", "rwkv4")])
 @pytest.mark.parametrize("dtype", HALF)
 def test_sizes_in_16_bits(cell: str, dtype: torch.dtype) -> None:
     for steps, batch, hidden in ((1, 3, 8), (33, 1, 1), (127, 3, 96), (61, 2, 1000)):
@@ -97,7 +107,7 @@ def saturated(values: Tensor) -> Tensor:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", WITH_OPS)
 def test_saturated_gates(cell: str) -> None:
     assert_true(draw_scan(cell, 127, 3, 96, torch.float32, fill=saturated), torch.float32)
 
@@ -112,7 +122,7 @@ def edges(steps: int, batch: int) -> Tensor:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", WITH_OPS)
 def test_resets_and_lengths(cell: str, reverse: bool) -> None:
     steps, batch = 131, 7
     reset = edges(steps, batch)
@@ -152,7 +162,7 @@ def _some_steps(op: Callable[..., Any], begin: int, end: int) -> Callable[..., A
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", WITH_OPS)
 def test_chunks_are_one_call(cell: str) -> None:
     call = draw_scan(cell, 300, 3, 40, torch.float32)
     # The op of a drawn call views all steps: here its streams are what it takes.

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 
-from rnncc.driver import load_module
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
 from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
 from rnncc.verify import Case, verify
-from tests.cuda.harness import DTYPES, kernels_of
+from tests.cuda.harness import DTYPES, Packages, kernels_of
 from tests.cuda.kernels import BLOCK_LSTM, SPARSE_LSTM
 from tests.generated.chain_runs import families_of
 
@@ -36,29 +34,25 @@ def request(family: str) -> Request:
     return Request(Source(f"{name.lower()}.rnn", text), name.lower(), problems=problems)
 
 
-@cache
-def module(family: str) -> ModuleType:
-    """The package of a family's cell."""
-    return load_module(request(family))
-
-
 @pytest.mark.parametrize(
     ("family", "dtype"), [(family, dtype) for family, (_, dtypes) in CELLS.items() for dtype in dtypes]
 )
 @pytest.mark.parametrize(("batch", "masked", "reverse"), [(4, False, False), (3, True, True), (7, True, False)])
-def test_a_layer(family: str, dtype: str, batch: int, masked: bool, reverse: bool) -> None:
+def test_a_layer(family: str, dtype: str, batch: int, masked: bool, reverse: bool, packages: Packages) -> None:
     (cell,) = compile_cells(request(family), "partition").cells
     case = Case(6, batch, 1, reverse=reverse, masked=masked, sizes=(("I", 64), ("H", SIZE)))
-    made = getattr(module(family), CELLS[family][0])
+    made = getattr(packages.of(request(family)), CELLS[family][0])
     report = verify(made, cell, device="cuda", dtypes=(DTYPES[dtype],), cases=(case,))
     wrong = {row.quantity: row.error for row in report.rows if row.judged and not row.error <= row.bound}
     assert wrong == {}
 
 
-def layer_and_input(family: str, dtype: torch.dtype, batch: int) -> tuple[torch.nn.Module, torch.Tensor]:
+def layer_and_input(packages: Packages, family: str, dtype: torch.dtype) -> tuple[torch.nn.Module, torch.Tensor]:
     torch.manual_seed(0)
-    layer: torch.nn.Module = getattr(module(family), CELLS[family][0])(64, SIZE, device="cuda", dtype=dtype)
-    return layer, torch.randn(5, batch, 64, device="cuda", dtype=dtype)
+    layer: torch.nn.Module = getattr(packages.of(request(family)), CELLS[family][0])(
+        64, SIZE, device="cuda", dtype=dtype
+    )
+    return layer, torch.randn(5, 4, 64, device="cuda", dtype=dtype)
 
 
 def ran(family: str, layer: torch.nn.Module, x: torch.Tensor) -> list[str]:
@@ -69,8 +63,8 @@ def ran(family: str, layer: torch.nn.Module, x: torch.Tensor) -> list[str]:
 @pytest.mark.hopper
 @pytest.mark.parametrize("family", CELLS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_its_kernels_run_both_ways(family: str, dtype: torch.dtype) -> None:
-    assert ran(family, *layer_and_input(family, dtype, 4)) == [family]
+def test_its_kernels_run_both_ways(family: str, dtype: torch.dtype, packages: Packages) -> None:
+    assert ran(family, *layer_and_input(packages, family, dtype)) == [family]
 
 
 def mask_of(kind: str) -> torch.Tensor:
@@ -84,9 +78,9 @@ def mask_of(kind: str) -> torch.Tensor:
 
 @pytest.mark.filterwarnings("ignore:.*the mask of weight_hh_l0 has")
 @pytest.mark.parametrize("family", CELLS)
-def test_the_next_call_reads_another_mask(family: str) -> None:
+def test_the_next_call_reads_another_mask(family: str, packages: Packages) -> None:
     """Where it is denser than planned, dense kernels run."""
-    layer, x = layer_and_input(family, torch.bfloat16, 4)
+    layer, x = layer_and_input(packages, family, torch.bfloat16)
     dense = torch.randn(4 * SIZE, SIZE, device="cuda") * 0.02
     for kind in ("0.095", "0.3", "bands", "0.0"):
         mask = mask_of(kind)

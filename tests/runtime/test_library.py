@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import rnncc
 
@@ -37,7 +38,8 @@ for step in order:
 
 @pytest.mark.parametrize("order", ["oi", "cio"])
 def test_a_library_and_its_package_in_any_order(order: str, tmp_path: Path) -> None:
-    """The same library at another path (c) has the same ops: the first one's stay, without a word."""
+    """The same library at another path (c) has the same ops: the first one's stay, without a word (of ours: torch 2.11
+    prints that the namespace is taken)."""
     module = rnncc.load("lstm").__file__
     assert module is not None
     about = json.loads((Path(module).parent / "_rnncc.json").read_text(encoding="utf-8"))
@@ -45,4 +47,8 @@ def test_a_library_and_its_package_in_any_order(order: str, tmp_path: Path) -> N
     shutil.copyfile(library, copy)
     command = [sys.executable, "-c", PROGRAM, str(library), str(copy), about["namespace"], order]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    if torch.__version__ >= "2.12":
+        assert done.stderr == ""
+    else:
+        assert "rnncc: " not in done.stderr
