@@ -46,7 +46,7 @@ BATCH, STEPS, DTYPE = 16, 1024, "bf16"
 SIZES = ((768, 1), (256, 3), (64, 12))
 PASSES = ("fw", "fw+bw")
 # Sizes of a cell's own, as parts of the hidden size. Others have their defaults.
-PARTS = {"lstmp": {"P": 2}, "nn_lstmp": {"P": 2}, "onlstm": {"K": 4}}
+PARTS = {"cfc": {"N": 4}, "lowrankrnn": {"K": 8}, "lstmp": {"P": 2}, "nn_lstmp": {"P": 2}, "onlstm": {"K": 4}}
 # What a layer with a recurrent matrix must keep to, by size: microseconds per exchange, and microseconds per step
 # besides. With the backward it may take so much longer than forward alone.
 MUST = {(768, 1): (1.2, 0.8), (256, 3): (0.65, 0.45), (64, 12): (0.45, 0.35)}

@@ -222,7 +222,7 @@ def describe(
             "forward Newton's iterations in place of the walk for few channels and many steps, where all tensors' rows "
             "begin at multiples of 16 bytes"
         )
-    if family_names(wanted, None):
+    if family_names(wanted, None) and not why_uneven(wanted):
         if batch is not None:
             lines.append(f"a batch of {batch}: {chosen(wanted, batch, device, denser=bool(sizes.get(DENSER)))}")
         lines.append("tensors whose rows do not all begin at multiples of 16 bytes: alternating")
@@ -255,6 +255,8 @@ def explain(wanted: Wanted, settled: str | None) -> str:
     """Which kernel runs, and why. `settled` is the answer's reason, None where no call asked yet."""
     if own := STATE.about["scans"].get(wanted.segment):
         return f"{own}, one launch per sequence at every size: a step has no product and no reduction"
+    if uneven := why_uneven(wanted):  # also where there are kernels for the widest value, with other widths beside it
+        return f"alternating, one launch per sequence at every size: {uneven}"
     one, others = family_names(wanted, wanted.made_for[:1]), family_names(wanted, None)
     # After the compilation, kernels for one direction alone mean that both directions do not fit in a launch.
     # Before it, they do not count: the first call compiles those for both.
@@ -293,6 +295,11 @@ def why_never_fused(wanted: Wanted) -> str:
         return f"its loop has no fused form: {why}"
     if wanted.dtype not in DTYPES:
         return f"fused kernels are for float32, bfloat16 and float16, not {wanted.dtype}"
+    return why_uneven(wanted)
+
+
+def why_uneven(wanted: Wanted) -> str:
+    """That a head_dim is none of a fused kernel; else ""."""
     for head_dim in (wanted.head_dim, *wanted.head_dims):
         if head_dim % _HEAD_DIM_BLOCK:
             return f"fused kernels are for a head_dim that is a multiple of {_HEAD_DIM_BLOCK}, not {head_dim}"

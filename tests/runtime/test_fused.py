@@ -37,6 +37,9 @@ def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.Cap
     assert sorted(path.name for path in index.parent.glob("*.cubin")) == sorted(f"{n}_sm_90a.cubin" for n in names)
     said = fused.explain(wanted(), "")
     assert said.startswith("fused (forward gather, backward scatter), made for 1 head with head_dim 64, bfloat16")
+    # They run no call in which another value has a width that no fused kernel takes.
+    uneven = fused.explain(wanted(head_dims=(64, 2)), "")
+    assert uneven.startswith("alternating") and uneven.endswith("a head_dim that is a multiple of 8, not 2")
     assert first_use.settle(wanted()) == RUNS and spied.added == len(names)
     # Another process: found in the cache, without a word.
     fused.attach(index.parent, spied, fused.STATE.about)
