@@ -6,6 +6,10 @@
 namespace rnncc {
 
 inline uint32_t shared_address(const void* p) { return emulated::address_of(p); }
+template <class T>
+inline T& shared_at(uint32_t address) {
+  return *reinterpret_cast<T*>(emulated::at(address, sizeof(T)));
+}
 
 template <class V>
 inline V made_again(V v) {

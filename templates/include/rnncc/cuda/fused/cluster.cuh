@@ -16,8 +16,7 @@ namespace rnncc {
 
 // acc[n][m] += matrix @ operands. The operand blocks of tile n begin at operands + n * tile_bytes.
 template <class E, class R, int ENTRY_TILES>
-RNNCC_DEVICE void multiply(const R& matrix, const char* operands, int tile_bytes,
-                           float (&acc)[ENTRY_TILES][R::ROWS][4]) {
+RNNCC_DEVICE void multiply(const R& matrix, uint32_t operands, int tile_bytes, float (&acc)[ENTRY_TILES][R::ROWS][4]) {
   constexpr int PAIR = 4 * OperandBlock<E>::BYTES;
   if constexpr (sizeof(E) == 4) {
     float parts[ENTRY_TILES][R::HALVES][8] = {};
@@ -25,7 +24,7 @@ RNNCC_DEVICE void multiply(const R& matrix, const char* operands, int tile_bytes
     for (int pair = 0; pair < R::PAIRS; ++pair) multiply_pair(matrix, pair, operands + pair * PAIR, tile_bytes, parts);
     sum_over_lanes(parts, acc);
   } else {
-    const char* const own = operands + threadIdx.x % 4 * OperandBlock<E>::BYTES + threadIdx.x % 32 / 4 * 16;
+    const uint32_t own = operands + threadIdx.x % 4 * OperandBlock<E>::BYTES + threadIdx.x % 32 / 4 * 16;
     // With few tiles, few products are independent of each other. So even and odd terms then have sums of their own.
     constexpr bool two = R::ROWS * ENTRY_TILES < 4;
     float odd_acc[ENTRY_TILES][R::ROWS][4] = {};
@@ -33,8 +32,7 @@ RNNCC_DEVICE void multiply(const R& matrix, const char* operands, int tile_bytes
     for (int pair = 0; pair < R::PAIRS; ++pair) {
       uint4 terms[ENTRY_TILES];
 #pragma unroll
-      for (int n = 0; n < ENTRY_TILES; ++n)
-        terms[n] = *reinterpret_cast<const uint4*>(own + n * tile_bytes + pair * PAIR);
+      for (int n = 0; n < ENTRY_TILES; ++n) terms[n] = shared_at<const uint4>(own + n * tile_bytes + pair * PAIR);
       multiply_pair<E>(matrix, pair, terms, acc, two ? odd_acc : acc);
     }
     if constexpr (two)

@@ -62,7 +62,7 @@ struct Received {
   // at(n): where the lane's entry of tile n has its numbers. is_wanted(n): whether CTAs send them. `in_vain`: whether
   // the warp polled more than once.
   template <class At, class Wanted>
-  RNNCC_DEVICE static void receive(const FusedCall<Step>& call, const At& at, const Wanted& is_wanted, char* to,
+  RNNCC_DEVICE static void receive(const FusedCall<Step>& call, const At& at, const Wanted& is_wanted, uint32_t to,
                                    bool& in_vain) {
     const int entry = threadIdx.x % 32 / 4, first_piece = threadIdx.x / 32 * 4 + threadIdx.x % 4;
 #pragma unroll
@@ -116,7 +116,7 @@ struct Received {
  private:
   // Joins what the four items of a piece give.
   RNNCC_DEVICE static void join(const FusedCall<Step>& call, const uint4 (&words)[at_least_one(NUMBERS)], int piece,
-                                char* to, int entry) {
+                                uint32_t to, int entry) {
     const auto given = [&](int r, int k) {
       const uint4& v = words[r];
       return __uint_as_float(k == 0 ? v.x : k == 1 ? v.y : k == 2 ? v.z : v.w);

@@ -72,11 +72,9 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
   using Step = typename S::Step;
   using E = typename Step::Element;
   extern __shared__ __align__(128) char shared[];
-  char* const operands = shared;
-  char* const matrices = operands + S::OPERAND_BYTES;
-  float2* const partial = reinterpret_cast<float2*>(matrices + S::MATRIX_BYTES);
-  char* const ring = matrices + S::MATRIX_BYTES + S::PARTIAL_BYTES;
-  const uint32_t barriers = shared_address(ring + S::Memory::BYTES);
+  const uint32_t operands = shared_address(shared), matrices = operands + S::OPERAND_BYTES,
+                 partial = matrices + S::MATRIX_BYTES, ring = partial + S::PARTIAL_BYTES,
+                 barriers = ring + S::Memory::BYTES;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
   // nvcc does not know how many warps there are. Where it knows that all have the same part in reductions, no shuffle of
   // theirs stands in a branch. Other kernels take more registers with this knowledge.
@@ -97,7 +95,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
         return half < Phase::HALVES ? matrix8<Step, P, S::H>(call, own, sum, operand, seat.head, unit, k) : Terms<E>{};
       });
   });
-  for (int i = threadIdx.x; i < S::OPERAND_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
+  for (int i = threadIdx.x; i < S::OPERAND_BYTES / 4; i += S::THREADS) shared_at<uint32_t>(operands + 4 * i) = 0;
   typename S::Memory traffic;
   traffic.begin(call, own, seat, first_unit, ring);
   // The barrier of a range of a phase's operands in one of its buffers, or (K_WARPS) of its reductions; and the bytes
@@ -136,7 +134,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
 #pragma unroll
     for (int p = 0; p < SENDS; ++p) {
       const int peer = ::min(p * PEERS + first_peer, S::CTAS - 1);
-      peer_operands[p] = peer_address(shared_address(operands), peer);
+      peer_operands[p] = peer_address(operands, peer);
       peer_barriers[p] = peer_address(barriers, peer);
     }
 
@@ -189,7 +187,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
         // The lanes of two rows have what all entries need. They send it to every fourth CTA.
 #pragma unroll
         for (int peer = row / 2; peer < S::CTAS; peer += 4) {
-          const uint32_t to = peer_address(shared_address(operands), peer) + begin,
+          const uint32_t to = peer_address(operands, peer) + begin,
                          barrier = peer_address(barrier_of(phase, buffer, S::K_WARPS), peer);
 #pragma unroll
           for (int r = 0; r < Phase::REDUCTIONS; r += Given::AT_ONCE)
@@ -247,7 +245,8 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
             Phase::TILE_BYTES, acc);
         if constexpr (S::K_WARPS > 1) {
           // Partial sums lie as [unit warp][half-tile, tile][K warps after the owner, less one][lane].
-          float2* const parts = partial + unit_warp * Phase::HALVES * S::ENTRY_TILES * (S::K_WARPS - 1) * 32 + lane;
+          float2* const parts = &shared_at<float2>(
+              partial + unit_warp * Phase::HALVES * S::ENTRY_TILES * (S::K_WARPS - 1) * 256 + lane * 8);
 #pragma unroll
           for (int half = 0; half < Phase::HALVES; ++half) {
             const int owner = half / Phase::SUMS % S::K_WARPS;
@@ -281,8 +280,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
             barrier_wait(barrier, t / S::BUFFERS & 1);
             if (threadIdx.x == 0) barrier_expect(barrier, expected_reduced(phase));
           }
-          const char* const from =
-              operands + Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + Phase::REDUCED_BEGIN;
+          const uint32_t from = operands + Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + Phase::REDUCED_BEGIN;
 #pragma unroll
           for (int n = 0; n < S::ENTRY_TILES; ++n)
             join_parts<Step, P, S::H, typename Phase::Given>(call, from + n * Phase::Given::BYTES, reduced[n]);

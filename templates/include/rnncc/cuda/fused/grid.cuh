@@ -95,8 +95,8 @@ class GridProducts {
   RNNCC_DEVICE GridProducts(char* shared)
       : lane_(threadIdx.x % 32),
         warp_(threadIdx.x / 32),
-        parts_(reinterpret_cast<float2*>(shared) + lane_),
-        matrices_(shared + S::PARTIAL_BYTES + S::RECEIVED_BYTES),
+        parts_(shared_address(shared) + lane_ * 8),
+        matrices_(shared_address(shared) + S::PARTIAL_BYTES + S::RECEIVED_BYTES),
         stage_(matrices_ + S::MATRIX_BYTES + warp_ * S::STAGE_BYTES) {}
 
   // Takes the matrices from memory. Half-tile h of a run with SUMS sums is its sum h % SUMS of unit block h / SUMS.
@@ -200,8 +200,8 @@ class GridProducts {
           for (int n = 0; n < S::ENTRY_TILES; ++n)
 #pragma unroll
             for (int i = 0; i < 2; ++i)
-              *reinterpret_cast<uint4*>(stage_ + n * S::TILE_BYTES + q * OperandBlock<E>::BYTES + lane_ / 4 * 32 +
-                                        i * 16) = h[b][n].part[i];
+              shared_at<uint4>(stage_ + n * S::TILE_BYTES + q * OperandBlock<E>::BYTES + lane_ / 4 * 32 + i * 16) =
+                  h[b][n].part[i];
           __syncwarp();
           with_run_of<Phase>(c0 + b, [&](auto number) {
             constexpr int R = decltype(number)::value;
@@ -237,7 +237,7 @@ class GridProducts {
 #pragma unroll
           for (int n = 0; n < S::ENTRY_TILES; ++n) {
             const float (&part)[4] = sums.template of<0>().acc[n][HALF / 2];
-            parts_[((half * S::ENTRY_TILES + n) * Phase::SHARERS + share_of<P>()) * 32] =
+            shared_at<float2>(parts_ + ((half * S::ENTRY_TILES + n) * Phase::SHARERS + share_of<P>()) * 256) =
                 make_float2(part[HALF % 2 * 2], part[HALF % 2 * 2 + 1]);
           }
         });
@@ -246,7 +246,8 @@ class GridProducts {
         constexpr int HALF = decltype(number)::value, U = HALF / Phase::SUMS, I = HALF % Phase::SUMS;
 #pragma unroll
         for (int n = 0; n < S::ENTRY_TILES; ++n)
-          parts_[((HALF * S::ENTRY_TILES + n) * S::K_WARPS + warp_) * 32] = of_all_runs<Phase, U, I>(sums, n);
+          shared_at<float2>(parts_ + ((HALF * S::ENTRY_TILES + n) * S::K_WARPS + warp_) * 256) =
+              of_all_runs<Phase, U, I>(sums, n);
       });
     }
     return in_vain;
@@ -269,7 +270,8 @@ class GridProducts {
       for (int i = 0; i < Phase::SUMS; ++i)
 #pragma unroll
         for (int w = 0; w < S::K_WARPS; ++w) {
-          const float2 p = parts_[(((u * Phase::SUMS + i) * S::ENTRY_TILES + n) * S::K_WARPS + w) * 32];
+          const float2 p =
+              shared_at<const float2>(parts_ + (((u * Phase::SUMS + i) * S::ENTRY_TILES + n) * S::K_WARPS + w) * 256);
           sum[0][i] += p.x;
           sum[1][i] += p.y;
         }
@@ -283,7 +285,7 @@ class GridProducts {
     float2 sum = {0.0f, 0.0f};
 #pragma unroll
     for (int w = 0; w < Phase::SHARERS; ++w) {
-      const float2 p = parts_[((half * S::ENTRY_TILES + n) * Phase::SHARERS + w) * 32];
+      const float2 p = shared_at<const float2>(parts_ + ((half * S::ENTRY_TILES + n) * Phase::SHARERS + w) * 256);
       sum.x += p.x;
       sum.y += p.y;
     }
@@ -353,9 +355,7 @@ class GridProducts {
   }
 
   const int lane_, warp_;
-  float2* const parts_;
-  char* const matrices_;
-  char* const stage_;
+  const uint32_t parts_, matrices_, stage_;
   int rank_ = 0;
   Matrices<S> held_;
 };

@@ -84,9 +84,9 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
   using Step = typename S::Step;
   using E = typename Step::Element;
   extern __shared__ __align__(128) char shared[];
-  char* const received = shared + S::PARTIAL_BYTES;
+  const uint32_t begin = shared_address(shared), received = begin + S::PARTIAL_BYTES,
+                 ring = begin + S::SHARED_BYTES - S::Memory::BYTES;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
-  char* const ring = shared + S::SHARED_BYTES - S::Memory::BYTES;
   const Seat seat = seat_of<S::CTAS>(call);
   const int rank = seat.rank, head = seat.head, first_entry = seat.first_entry, entries = seat.entries;
   const int unit0 = rank * S::UNITS, steps = seat.steps;

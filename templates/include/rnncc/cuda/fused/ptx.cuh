@@ -6,7 +6,14 @@
 
 namespace rnncc {
 
+// Addresses in shared memory have 32 bits. NVRTC's pointers to it have 64, unlike nvcc's, and a loop that computes with
+// such pointers takes more instructions.
 RNNCC_DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+// What lies at an address.
+template <class T>
+RNNCC_DEVICE T& shared_at(uint32_t address) {
+  return *static_cast<T*>(__cvta_shared_to_generic(address));
+}
 
 // Returns v. The compiler does not know that. So what is computed from it is computed at each use, and holds no register in
 // between.

@@ -84,13 +84,13 @@ struct Parts {
   }
   // Numbers that one instruction stores: they are never in two pieces.
   static constexpr int AT_ONCE = NUMBERS % 2 == 0 ? 2 : 1;
-  RNNCC_DEVICE static void store(char* to, int part, int entry, const float (&given)[NUMBERS]) {
+  RNNCC_DEVICE static void store(uint32_t to, int part, int entry, const float (&given)[NUMBERS]) {
 #pragma unroll
     for (int r = 0; r < NUMBERS; r += AT_ONCE)
       if constexpr (AT_ONCE == 2)
-        *reinterpret_cast<float2*>(to + place(part, r, entry)) = make_float2(given[r], given[r + 1]);
+        shared_at<float2>(to + place(part, r, entry)) = make_float2(given[r], given[r + 1]);
       else
-        *reinterpret_cast<float*>(to + place(part, r, entry)) = given[r];
+        shared_at<float>(to + place(part, r, entry)) = given[r];
   }
 };
 
@@ -149,7 +149,7 @@ RNNCC_DEVICE void join_given(const FusedCall<Step>& call, float base, const Give
 // Joins all parts of the reductions of phase P: reduced[j] is for the lane's entry j, as an item has them. H: the
 // head_dim. All lanes of a warp call it.
 template <class Step, int P, int H, class Parts>
-RNNCC_DEVICE void join_parts(const FusedCall<Step>& call, const char* from,
+RNNCC_DEVICE void join_parts(const FusedCall<Step>& call, uint32_t from,
                              float (&reduced)[2][at_least_one(PhaseOf<Step, P>::REDUCTIONS)]) {
   using Phase = PhaseOf<Step, P>;
   constexpr int NUMBERS = Parts::NUMBERS, UNITS = Parts::UNITS, PARTS = ceil_div(H, UNITS);
@@ -165,7 +165,7 @@ RNNCC_DEVICE void join_parts(const FusedCall<Step>& call, const char* from,
     const int in_group = i % (ALIGNED * NUMBERS),
               piece = (part(i / NUMBERS / ALIGNED * ALIGNED) * NUMBERS + in_group) / 4;
     if (!ALIKE && piece >= Parts::PIECES) continue;
-    const float4 v = *reinterpret_cast<const float4*>(from + piece * 128 + entry * 16);
+    const float4 v = shared_at<const float4>(from + piece * 128 + entry * 16);
     number[i] = v.x, number[i + 1] = v.y, number[i + 2] = v.z, number[i + 3] = v.w;
   }
   const auto given = [&](int r, int k) { return number[k * NUMBERS + r]; };
@@ -175,8 +175,7 @@ RNNCC_DEVICE void join_parts(const FusedCall<Step>& call, const char* from,
     constexpr int R = decltype(reduction)::value;
     if constexpr (Phase::mean_of(R - 1) == 0)
       join_given<Step, P, H, R, Sharing<OWN, UNITS, SHARERS, ALIKE>>(
-          call, SHARERS == 1 ? number[R] : *reinterpret_cast<const float*>(from + Parts::place(0, R, entry)), given,
-          units, all);
+          call, SHARERS == 1 ? number[R] : shared_at<const float>(from + Parts::place(0, R, entry)), given, units, all);
   });
   // A lane has one entry, and needs two.
 #pragma unroll

@@ -33,8 +33,8 @@ struct Resident : Pairs<PAIRS_, REGISTER_PAIRS_> {
   // The matrices of the CTA begin at `matrices` in shared memory, and the warp has the part with the number `part`.
   // terms(pair, m, half) returns terms 8q…8q+7 of the pair, for row lane / 4 of that half of tile m.
   template <class F>
-  RNNCC_DEVICE void fill(char* matrices, int part, const F& terms) {
-    shared = reinterpret_cast<uint4*>(matrices + part * WARP_BYTES) + threadIdx.x % 32;
+  RNNCC_DEVICE void fill(uint32_t matrices, int part, const F& terms) {
+    shared = &shared_at<uint4>(matrices + part * WARP_BYTES + threadIdx.x % 32 * 16);
 #pragma unroll
     for (int pair = 0; pair < PAIRS; ++pair)
       if (!in_shared(pair))
@@ -84,8 +84,8 @@ struct Resident<float, PAIRS_, HALVES_, REGISTER_PAIRS_> : Pairs<PAIRS_, REGISTE
   float4* shared;  // of the warp
 
   template <class F>
-  RNNCC_DEVICE void fill(char* matrices, int part, const F& terms) {
-    shared = reinterpret_cast<float4*>(matrices + part * WARP_BYTES) + threadIdx.x % 32;
+  RNNCC_DEVICE void fill(uint32_t matrices, int part, const F& terms) {
+    shared = &shared_at<float4>(matrices + part * WARP_BYTES + threadIdx.x % 32 * 16);
 #pragma unroll
     for (int pair = 0; pair < PAIRS; ++pair)
       if (!in_shared(pair))
@@ -163,8 +163,8 @@ struct OperandBlock {
   // Blocks have gaps between them, so that the lanes of a quarter-warp, which read four blocks, do not meet in a bank.
   static constexpr int BYTES = 160, PIECES = 8;
   static RNNCC_DEVICE int entry(int piece) { return piece; }
-  static RNNCC_DEVICE void store(char* to, float x, float y) {
-    *reinterpret_cast<uint32_t*>(to + threadIdx.x % 32 * 4) = transpose8x8(pack<E>(x, y));
+  static RNNCC_DEVICE void store(uint32_t to, float x, float y) {
+    shared_at<uint32_t>(to + threadIdx.x % 32 * 4) = transpose8x8(pack<E>(x, y));
   }
   // Returns piece lane % PIECES.
   static RNNCC_DEVICE uint4 piece(float x, float y) {
@@ -179,11 +179,11 @@ template <>
 struct OperandBlock<float> {
   static constexpr int BYTES = 272, PIECES = 16;
   static RNNCC_DEVICE int entry(int piece) { return piece / 2; }
-  static RNNCC_DEVICE void store(char* to, float x, float y) {
+  static RNNCC_DEVICE void store(uint32_t to, float x, float y) {
     const int lane = threadIdx.x % 32;
-    float* const at = reinterpret_cast<float*>(to) + lane % 4 * 16 + lane / 4;
-    at[0] = x;
-    at[8] = y;
+    const uint32_t at = to + lane % 4 * 64 + lane / 4 * 4;
+    shared_at<float>(at) = x;
+    shared_at<float>(at + 32) = y;
   }
   static RNNCC_DEVICE uint4 piece(float x, float y) {
     // The piece has units 4s to 4s + 3 of entry c, which lanes (unit, c / 2) have.
@@ -201,7 +201,7 @@ struct OperandBlock<float> {
 // parts[n][half][entry] += the lane's terms of a pair of the matrix @ operands. The pair's operand blocks of tile n
 // begin at operands + n * tile_bytes.
 template <class R, int ENTRY_TILES>
-RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const char* operands, int tile_bytes,
+RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, uint32_t operands, int tile_bytes,
                                 float (&parts)[ENTRY_TILES][R::HALVES][8]) {
   Floats w[R::HALVES];
 #pragma unroll
@@ -210,9 +210,8 @@ RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const char* operands,
   for (int n = 0; n < ENTRY_TILES; ++n)
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
-      const float4* const at = reinterpret_cast<const float4*>(operands + n * tile_bytes +
-                                                               threadIdx.x % 4 * OperandBlock<float>::BYTES + c * 32);
-      const Floats h = {at[0], at[1]};
+      const uint32_t at = operands + n * tile_bytes + threadIdx.x % 4 * OperandBlock<float>::BYTES + c * 32;
+      const Floats h = {shared_at<const float4>(at), shared_at<const float4>(at + 16)};
 #pragma unroll
       for (int half = 0; half < R::HALVES; ++half) {
         float& sum = parts[n][half][c];

@@ -77,11 +77,9 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
   using E = typename Step::Element;
   constexpr int STAGES = S::Memory::STAGES;
   extern __shared__ __align__(128) char shared[];
-  char* const operands = shared;
-  char* const parts = operands + 2 * S::BUFFER_BYTES;
-  char* const matrices = parts + 2 * S::PART_BYTES;
-  char* const ring = matrices + S::MATRIX_BYTES;
-  const uint32_t barriers = shared_address(ring + S::Memory::BYTES);  // [2]
+  const uint32_t operands = shared_address(shared), parts = operands + 2 * S::BUFFER_BYTES,
+                 matrices = parts + 2 * S::PART_BYTES, ring = matrices + S::MATRIX_BYTES,
+                 barriers = ring + S::Memory::BYTES;  // [2]
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
   const int row_warp = warp % S::ROW_WARPS, k_warp = warp / S::ROW_WARPS;
   const Seat seat = seat_of<S::CTAS>(call);
@@ -98,7 +96,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
               unit = half.template remainder<S::DIM / 8>().value() * 8 + row;
     return operand < S::OPERANDS ? matrix8<Step, 0, S::H>(call, own, sum, operand, seat.head, unit, k) : Terms<E>{};
   });
-  for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
+  for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) shared_at<uint32_t>(operands + 4 * i) = 0;
   typename S::Memory traffic;
   traffic.begin(call, own, seat, first_unit, ring);
   const uint32_t expected =
@@ -154,13 +152,13 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
           const int owner = block.template quotient<S::UNIT_BLOCKS>();
           const int item = n * S::UNIT_BLOCKS + block.template remainder<S::UNIT_BLOCKS>().value(),
                     source = seat.rank * S::K_WARPS + k_warp;
-          char* const to =
+          const uint32_t to =
               parts + buffer * S::PART_BYTES + ((source * S::ITEMS + item) * S::SUMS + sum) * 256 + lane * 8;
           const float x = acc[n][m][2 * i], y = acc[n][m][2 * i + 1];
           if constexpr (S::CTAS == 1)
-            *reinterpret_cast<float2*>(to) = make_float2(x, y);
+            shared_at<float2>(to) = make_float2(x, y);
           else if (n * 8 + 2 * q < seat.entries)
-            send8(peer_address(shared_address(to), owner), peer_address(barriers + 8 * buffer, owner), x, y);
+            send8(peer_address(to, owner), peer_address(barriers + 8 * buffer, owner), x, y);
         }
     // At the barrier above all threads of the CTA were done with the reads and writes of step t - 1.
     traffic.store(t - 1);
@@ -178,11 +176,10 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
       float sum[2][S::SUMS] = {};
 #pragma unroll
       for (int i = 0; i < S::SUMS; ++i) {
-        const float2* const from =
-            reinterpret_cast<const float2*>(parts + buffer * S::PART_BYTES + (item * S::SUMS + i) * 256) + lane;
+        const uint32_t from = parts + buffer * S::PART_BYTES + (item * S::SUMS + i) * 256 + lane * 8;
 #pragma unroll
         for (int s = 0; s < S::SOURCES; ++s) {
-          const float2 p = from[s * S::ITEMS * S::SUMS * 32];
+          const float2 p = shared_at<const float2>(from + s * S::ITEMS * S::SUMS * 256);
           sum[0][i] += p.x;
           sum[1][i] += p.y;
         }

@@ -58,10 +58,10 @@ struct Span {
   };
 
   float carry[UNITS][at_least_one(Step::CARRIES)];
-  const float* vectors;  // of the first unit in shared memory, vector after vector
-  int vector_step;       // floats from a vector to the next
-  int unit, row_unit;    // the first unit, counted within the head and within a tensor's row
-  int head, entry;       // the entry counted within the batch
+  uint32_t vectors;    // of the first unit in shared memory, vector after vector
+  int vector_step;     // floats from a vector to the next
+  int unit, row_unit;  // the first unit, counted within the head and within a tensor's row
+  int head, entry;     // the entry counted within the batch
   bool has_entry;
   OwnRows rows;
   R row_now[at_least_one(Step::ROW_READS)] = {}, row_next[at_least_one(Step::ROW_READS)] = {};  // two steps
@@ -155,7 +155,8 @@ struct Span {
     for (int w = 0; w < Step::ROW_VALUES - Step::ROW_READS - Step::MASKED; ++w)
       found.row[Step::ROW_READS + Step::MASKED + w] = H;
 #pragma unroll
-    for (int v = 0; v < Step::VECTORS; ++v) found.vector[v] = vectors[v * vector_step + i];
+    for (int v = 0; v < Step::VECTORS; ++v)
+      found.vector[v] = shared_at<const float>(vectors + (v * vector_step + i) * 4);
     return found;
   }
 

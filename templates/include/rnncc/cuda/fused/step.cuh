@@ -61,9 +61,9 @@ struct Item {
   using Out = typename Traffic::Out;
   float carry[2][at_least_one(Step::CARRIES)];
   float vector[at_least_one(Step::VECTORS)];
-  char* e_row;      // the lane's place in rows of Elements
-  char* float_row;  // and in rows of floats
-  int unit;         // counted within the head
+  uint32_t e_row;      // the lane's place in rows of Elements
+  uint32_t float_row;  // and in rows of floats
+  int unit;            // counted within the head
   int head;
   int row_unit[Step::WIDTHS];   // the unit counted within a tensor's row, for each width
   bool has_unit[Step::WIDTHS];  // whether values of a width have the unit
@@ -164,8 +164,8 @@ struct Item {
 #pragma unroll
       for (int r = 0; r < Step::READS; ++r) {
         read[j][r] = has(float_reads<Step>, r)
-                         ? *reinterpret_cast<const float*>(float_row + (stage + In::offset(r) + j * In::FLOAT_ROW))
-                         : to_float(*reinterpret_cast<const E*>(e_row + (stage + In::offset(r) + j * In::E_ROW)));
+                         ? shared_at<const float>(float_row + stage + In::offset(r) + j * In::FLOAT_ROW)
+                         : to_float(shared_at<const E>(e_row + stage + In::offset(r) + j * In::E_ROW));
         const bool is_last = Step::MASKED ? t + 1 == rows[Step::MASKED ? j : 0].steps : last;
         if (has(Step::READ_SHIFTED, r) && is_last)
           read[j][r] = exists(j, width_of<Step, Value::read>(r))
@@ -221,9 +221,9 @@ struct Item {
         if (!has(writes_of<Step, S>, w) || !has_row)
           continue;
         else if (has(float_writes<Step>, w))
-          *reinterpret_cast<float*>(float_row + (begin + Out::offset(w) + j * Out::FLOAT_ROW)) = write[j][w];
+          shared_at<float>(float_row + begin + Out::offset(w) + j * Out::FLOAT_ROW) = write[j][w];
         else
-          *reinterpret_cast<E*>(e_row + (begin + Out::offset(w) + j * Out::E_ROW)) = from_float<E>(write[j][w]);
+          shared_at<E>(e_row + begin + Out::offset(w) + j * Out::E_ROW) = from_float<E>(write[j][w]);
     // What there is once per head, the head's first unit writes to memory itself.
 #pragma unroll
     for (int w = Step::WRITES; w < Step::WRITES + Step::ROW_WRITES; ++w) {

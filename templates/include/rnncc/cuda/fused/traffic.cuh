@@ -54,7 +54,7 @@ struct Traffic {
   static constexpr int READS = ceil_div(In::ALL, THREADS), WRITES = ceil_div(Out::ALL, THREADS);  // pieces per thread
   static constexpr uint32_t NEVER = uint32_t(1) << 31;
 
-  char* shared;
+  uint32_t shared;  // where the ring begins
   const char* from[at_least_one(READS)];
   int32_t read_step[at_least_one(READS)];
   uint32_t read_row[at_least_one(READS)];
@@ -70,7 +70,7 @@ struct Traffic {
   // All threads call it, and a barrier of the CTA must follow. `first_unit`: the first of the head's units that the CTA
   // has.
   RNNCC_DEVICE void begin(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Seat& seat, int first_unit,
-                          char* memory) {
+                          uint32_t memory) {
     shared = memory;
     steps = seat.steps;
     // By one thread, as everywhere: of barriers that several threads begin, racecheck takes the addresses for others.
@@ -78,14 +78,14 @@ struct Traffic {
       for (uint32_t stage = 0; stage < STAGES; ++stage) barrier_init(barrier(stage), THREADS);
     // Tensors that are not there are zeros.
     for (int i = threadIdx.x; i < BARRIERS / 16; i += THREADS)
-      reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
+      shared_at<uint4>(shared + 16 * i) = make_uint4(0, 0, 0, 0);
 #pragma unroll
     for (int i = 0; i < READS; ++i) {
       const Piece piece =
           find<In, Step::READS, float_reads<Step>, Value::read>(call, own, own.reads, i, first_unit, seat);
       from[i] = piece.at;
       read_step[i] = int32_t(own.reads[piece.tensor].step);
-      read_row[i] = shared_address(shared) + piece.row_offset;
+      read_row[i] = shared + piece.row_offset;
       until[i] = piece.exists ? piece.steps - has(Step::READ_SHIFTED, piece.tensor) : 0;
     }
 #pragma unroll
@@ -120,14 +120,13 @@ struct Traffic {
 #pragma unroll
     for (int i = 0; i < WRITES; ++i)
       if (uint32_t(t) + ahead[i] < uint32_t(Step::MASKED ? write_until[Step::MASKED ? i : 0] : steps)) {
-        *reinterpret_cast<uint4*>(to[i]) =
-            *reinterpret_cast<const uint4*>(shared + written_row[i] + (t & 1) * Out::BYTES);
+        *reinterpret_cast<uint4*>(to[i]) = shared_at<const uint4>(shared + written_row[i] + (t & 1) * Out::BYTES);
         to[i] += write_step[i];
       }
   }
 
  private:
-  RNNCC_DEVICE uint32_t barrier(uint32_t stage) const { return shared_address(shared) + BARRIERS + 8 * stage; }
+  RNNCC_DEVICE uint32_t barrier(uint32_t stage) const { return shared + BARRIERS + 8 * stage; }
 
   // The thread's i-th piece. The last warps take the first pieces, since they tend to have less to do.
   template <class R, int TENSORS, uint64_t FLOATS, Value VALUE>

@@ -68,7 +68,7 @@ struct WideShape {
 // the matrix stand in the order in which lanes send units.
 template <class S, int P>
 RNNCC_DEVICE void fill_wide(const FusedCall<typename S::Step>& call, const FusedTensors<typename S::Step>& own,
-                            const Seat& seat, char* matrix) {
+                            const Seat& seat, uint32_t matrix) {
   using Phase = typename S::template Phase<P>;
   constexpr int PIECES = Phase::BLOCKS * 2;  // of 8 terms
   for (int i = threadIdx.x; i < PIECES * Phase::COLUMNS; i += S::THREADS) {
@@ -83,8 +83,8 @@ RNNCC_DEVICE void fill_wide(const FusedCall<typename S::Step>& call, const Fused
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
       const int half = S::LANE_UNITS == 4 ? w % 2 : piece % 2, q = S::LANE_UNITS == 4 ? piece % 2 * 2 + w / 2 : w;
-      *reinterpret_cast<uint32_t*>(matrix + (block * 2 + half) * Phase::TERMS_STEP + column_block * 128 +
-                                   in_block * 16 + q * 4) = words[w];
+      shared_at<uint32_t>(matrix + (block * 2 + half) * Phase::TERMS_STEP + column_block * 128 + in_block * 16 +
+                          q * 4) = words[w];
     }
   }
 }
@@ -185,8 +185,8 @@ RNNCC_DEVICE void fused_wide(const FusedCall<typename S::Step>& call, const Fuse
   using Step = typename S::Step;
   using E = typename Step::Element;
   extern __shared__ __align__(128) char shared[];
-  float4* const other_sums = reinterpret_cast<float4*>(shared + S::MATRIX_BYTES) + threadIdx.x % 128;
-  float* const vectors = reinterpret_cast<float*>(shared + S::MATRIX_BYTES + S::SUM_BYTES);
+  const uint32_t matrices = shared_address(shared), other_sums = matrices + S::MATRIX_BYTES + threadIdx.x % 128 * 16,
+                 vectors = matrices + S::MATRIX_BYTES + S::SUM_BYTES;
   const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32, row = lane / 4, q = lane % 4;
   const int warpgroup = __shfl_sync(~0u, int(threadIdx.x / 128), 0);  // nvcc sees that all lanes have the same
   const Seat seat = seat_of<S::CTAS>(call);
@@ -194,12 +194,12 @@ RNNCC_DEVICE void fused_wide(const FusedCall<typename S::Step>& call, const Fuse
 
   for_numbers<S::PHASES>([&](auto phase) {
     constexpr int P = decltype(phase)::value;
-    fill_wide<S, P>(call, own, seat, shared + S::template Phase<P>::MATRIX_BEGIN);
+    fill_wide<S, P>(call, own, seat, matrices + S::template Phase<P>::MATRIX_BEGIN);
   });
 #pragma unroll
   for (int v = 0; v < Step::VECTORS; ++v)
     for (int i = threadIdx.x; i < S::UNITS; i += S::THREADS)
-      vectors[v * S::UNITS + i] =
+      shared_at<float>(vectors + (v * S::UNITS + i) * 4) =
           take<E>(own.vectors[v], 0, (seat.head * S::H + seat.rank * S::UNITS + i) * own.vectors[v].entry);
   show_to_products();
   __syncthreads();
@@ -208,7 +208,7 @@ RNNCC_DEVICE void fused_wide(const FusedCall<typename S::Step>& call, const Fuse
   Span<Step, S::H, S::LANE_UNITS> spans[2];
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
-    spans[j].vectors = vectors + first_unit - seat.rank * S::UNITS;
+    spans[j].vectors = vectors + (first_unit - seat.rank * S::UNITS) * 4;
     spans[j].vector_step = S::UNITS;
     spans[j].begin(call, own, seat, first_unit, warp * 16 + j * 8 + row);
   }
@@ -284,7 +284,7 @@ RNNCC_DEVICE void fused_wide(const FusedCall<typename S::Step>& call, const Fuse
       using Phase = typename S::template Phase<P>;
       float sums[Phase::COLUMNS / 2] = {};
       pauses[P].wait();
-      pauses[P].learn(operands.template multiply<P>(t, shared_address(shared), warpgroup, sums));
+      pauses[P].learn(operands.template multiply<P>(t, matrices, warpgroup, sums));
 
       // The warpgroups exchange sums, as [block of columns][warpgroup that reads them][lane].
       const auto sums_of = [&](int s, int b, int w) {
@@ -295,7 +295,7 @@ RNNCC_DEVICE void fused_wide(const FusedCall<typename S::Step>& call, const Fuse
       for (int s = 0; s < Phase::SUMS; ++s)
 #pragma unroll
         for (int b = 0; b < S::OWN_UNIT_BLOCKS; ++b)
-          other_sums[((s * S::OWN_UNIT_BLOCKS + b) * 2 + 1 - warpgroup) * 128] =
+          shared_at<float4>(other_sums + ((s * S::OWN_UNIT_BLOCKS + b) * 2 + 1 - warpgroup) * 2048) =
               warpgroup == 0 ? sums_of(s, b, 1) : sums_of(s, b, 0);
       __syncthreads();
       float sum[2][S::LANE_UNITS][Phase::SUMS];
@@ -304,7 +304,8 @@ RNNCC_DEVICE void fused_wide(const FusedCall<typename S::Step>& call, const Fuse
 #pragma unroll
         for (int b = 0; b < S::OWN_UNIT_BLOCKS; ++b) {
           const float4 own_part = warpgroup == 0 ? sums_of(s, b, 0) : sums_of(s, b, 1);
-          const float4 other = other_sums[((s * S::OWN_UNIT_BLOCKS + b) * 2 + warpgroup) * 128];
+          const float4 other =
+              shared_at<const float4>(other_sums + ((s * S::OWN_UNIT_BLOCKS + b) * 2 + warpgroup) * 2048);
           sum[0][2 * b][s] = own_part.x + other.x;
           sum[0][2 * b + 1][s] = own_part.y + other.y;
           sum[1][2 * b][s] = own_part.z + other.z;
