@@ -14,7 +14,7 @@ reason.
 --build compiles the packages and measures nothing: it needs no GPU. --packages measures those of a folder, so that the
 machine with the GPU compiles nothing. WORDS, separated by commas, choose axes (targets, crossover), parties (rnncc,
 forced, dense, csr) and cells (lstm, elman). --quick takes fewer densities and repeats. Every shape's rows are written
-as soon as they are measured, and a run that is started again goes on where it stopped.
+as soon as they are measured. A run that is started again goes on where it stopped, and tries again what failed.
 """
 
 from __future__ import annotations
@@ -82,13 +82,16 @@ def rows_of(
 
 
 def run(cases: Sequence[SparseCase], results: Results, packages: Path, repeats: int, minutes: float = MINUTES) -> None:
-    """Measure what the file does not have yet, by the packages of a folder. Raises OSError where it has none."""
+    """Measure what the file does not have yet, by the packages of a folder. Raises OSError where it has none. What
+    failed is measured again: other packages may have what these lacked."""
+    impossible = impossible_cases(packages)
+    results.rows = [row for row in results.rows if "error" not in row or read_case(SparseCase, row) in impossible]
     left = list(by_shape(missing(cases, results.rows)).items())
     # What is missing there is an error, not built.
     os.environ["RNNCC_COMPILE"] = "0"
     sys.path.insert(0, str(packages))
     begin = time.monotonic()
-    for row in rows_of(in_time(left, minutes), impossible_cases(packages), repeats):
+    for row in rows_of(in_time(left, minutes), impossible, repeats):
         results.add(row)
         case = read_case(SparseCase, row)
         said = row.get("error") or f"{row['call_ms']:.3f} ms"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from sparse_cases import Shape, SparseCase
 
 from rnncc.constrint import Infeasible
 from rnncc.driver import make_product
+from rnncc.ir.artifact import DeviceUnit
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.plan import KernelPlan, LoopPlan, NoForm, loop_name
 from rnncc.ir.problem import INDEX_DTYPES, Problem
@@ -58,27 +58,37 @@ def cell_name(case: SparseCase) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The kernels of a case's loop, by program, for the pass that runs them; `impossible`: why it has none."""
+    """The kernels of a case's loop, by program, for the pass that runs them; `impossible`: why it has none.
+    `alternating`: the files of alternating kernels, of programs that have no other."""
 
     kernels: tuple[tuple[str, FusedSchedule], ...]
+    alternating: tuple[str, ...] = ()
     impossible: str = ""
 
 
 def plan_case(case: SparseCase, plan: KernelPlan) -> Planned:
-    """The kernels that run a case, of which there are none where the alternating kernel does."""
+    """The kernels that run a case."""
     problem = Problem(case.hidden, 1, DTYPE, case.batch)
     (loop,) = plan.plain_loops()
-    found = []
+    found, alternating = [], []
     for program, fused in programs_of(plan, loop, case.run):
         if case.who != "forced":
             kernel = schedule(fused, problem, GPUS[GPU]).kernel_for(case.batch)
         else:
             kernel = forced(fused, problem)
             if kernel is None:
-                return Planned((), f"{program.rpartition('_')[2]}: {why_impossible(fused, problem)}")
+                return Planned((), impossible=f"{program.rpartition('_')[2]}: {why_impossible(fused, problem)}")
         if kernel is not None:
             found.append((program, kernel))
-    return Planned(tuple(found))
+        else:
+            alternating.append(alternating_file(program))
+    return Planned(tuple(found), tuple(alternating))
+
+
+def alternating_file(program: str) -> str:
+    """The file with the alternating kernels of a program. Inference has those of the forward."""
+    loop, _, kind = program.rpartition("_")
+    return f"{loop}_{'forward' if kind == 'inference' else kind}_{INDEX_DTYPES[DTYPE]}"
 
 
 def programs_of(plan: KernelPlan, loop: LoopPlan, run: str) -> Iterator[tuple[str, FusedLoop]]:
@@ -155,12 +165,12 @@ def build_one(name: str, cases: Sequence[SparseCase], folder: Path) -> dict[Spar
         made = compile_cells(request)
         made.fused = tuple(kernels[plan.cell] for plan in made.plans)
         files, bundle = render(made.package())
-        used = units_of(planned)
-        units = tuple(unit for unit in bundle.device_units if unit.architectures or unit.name in used)
+        units = units_of(bundle.device_units, alternating)
         return replace(make_product(request), files=files, bundle=replace(bundle, device_units=units))
 
     nvrtc, compiler = find_nvrtc(request.architectures, required=True), find_toolchain()
-    key = digest(first_key(request, nvrtc, compiler), repr(kernels))[:32]
+    alternating = sorted({name for found in planned.values() for name in found.alternating})
+    key = digest(first_key(request, nvrtc, compiler), repr(kernels), repr(alternating))[:32]
     folder.mkdir(parents=True, exist_ok=True)
     install(build(Job(key, name, Cache(default_root()), compiler, nvrtc, print), produce), folder)
     return {case: found.impossible for case, found in planned.items() if found.impossible}
@@ -178,11 +188,10 @@ def fused_of(planned: dict[SparseCase, Planned]) -> tuple[FusedKernels, ...]:
     )
 
 
-def units_of(planned: dict[SparseCase, Planned]) -> set[str]:
-    """The files of kernels for all sizes that the cases run: what all cells share, and the alternating kernels of cells
-    that have no other for a program."""
-    programs = Counter(PROGRAMS.values())
-    lacking = [
-        case for case, found in planned.items() if not found.impossible and len(found.kernels) < programs[case.run]
-    ]
-    return {"_core", *(f"{cell_name(case).lower()}_{INDEX_DTYPES[DTYPE]}" for case in lacking)}
+def units_of(units: Sequence[DeviceUnit], alternating: Sequence[str]) -> tuple[DeviceUnit, ...]:
+    """Those of a package's files of kernels that its cases run: all for a size, what all cells share, and these with
+    alternating kernels. Raises ValueError where the package lacks one."""
+    names = {"_core", *alternating}
+    if lacking := names - {unit.name for unit in units}:
+        raise ValueError(f"no kernels are called {', '.join(sorted(lacking))}")
+    return tuple(unit for unit in units if unit.architectures or unit.name in names)

@@ -211,23 +211,23 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
     item = (rate.grid_piece * facts.pieces + rate.operation * facts.operations) * ceil_div(unit_blocks * tiles, warps)
     asked_for = [each(phase, lambda own, _: own.taken) for phase in products]
     polls = summed(ceil_div(tiles * ceil_div(strips, 2), _MESSAGES) for strips in asked_for)
-    waiting = len(facts.phases) * rate.sparse + rate.poll * polls + rate.join * len(reducing)
+    entries = minimum(8 * tiles, group)
+    waiting = len(facts.phases) * (rate.sparse + rate.entry * entries) + rate.join * len(reducing)
+    asked_bytes = SQUARE * problem.element_bytes * summed(asked_for)  # per batch entry
     work = (
         len(facts.phases) * rate.turn
-        # Reads of L2 hide each other in part.
-        + ceil_div(
-            6 * SQUARE * problem.element_bytes * summed(asked_for) * minimum(8 * tiles, group) * readers, target.l2_gb_s
-        )
+        + rate.poll * polls
+        # Reads of L2 hide each other for the most part.
+        + ceil_div(2 * asked_bytes * entries * readers, target.l2_gb_s)
+        + ceil_div(rate.put * asked_bytes * 8 * tiles, 1024)
         + rate.part * facts.reductions * pieces
         # A quarter of the SM multiplies for a fourth of the warps.
-        + ceil_div(warps, 4) * rate.product * tiles * summed(warp_squares)
+        + ceil_div(warps, 4) * (rate.square + rate.product * tiles) * summed(warp_squares)
         # Squares in shared memory, and for each square its operands, which have half of its bytes.
         + ceil_div(rate.matrix * square_bytes * (summed(in_shared) + ceil_div(tiles * summed(warp_squares), 2)), 1024)
         + item
     )
-    # The first two kernels that were measured took 1.9 times what these parts add up to. Since then they multiply four
-    # squares at a time. Until those are measured, this is an estimate.
-    step = 3 * maximum(waiting + work, turns * work) // 2
+    step = maximum(waiting + work, turns * work)
     return Draft(
         family=BLOCKS,
         facts=facts,

@@ -36,6 +36,7 @@ class PhaseFacts:
     where it has no product; and how many numbers its reductions give.
 
     sparsity the density of its densest matrix, and a block that divides those of all, where all are sparse
+    uneven   whether they are transposed: as masks are drawn, rows have equally many elements, and columns have not
     parts    where some sum does not take some operand: a product for each run of operands that the same sums take
     relays   whether its sums do nothing but go into the next phase
     """
@@ -44,6 +45,7 @@ class PhaseFacts:
     operands: int
     reductions: int = 0
     sparsity: Sparsity | None = None
+    uneven: bool = False
     parts: tuple[PhaseFacts, ...] = ()
     relays: bool = False
 
@@ -250,12 +252,16 @@ def facts_of(loop: FusedLoop, dtype: str) -> Facts:
 
 
 def _phase_facts(phase: FusedPhase, relays: bool) -> PhaseFacts:
-    parts = [PhaseFacts(sum(taken), count, 0, phase.sparsity) for taken, count in Counter(phase.taken_by).items()]
+    uneven = phase.sparsity is not None and phase.transposed
+    parts = [
+        PhaseFacts(sum(taken), count, 0, phase.sparsity, uneven) for taken, count in Counter(phase.taken_by).items()
+    ]
     return PhaseFacts(
         len(phase.sums),
         len(phase.operands),
         len(phase.reduced),
         phase.sparsity,
+        uneven,
         tuple(parts) if phase.has_holes else (),
         relays,
     )

@@ -43,6 +43,7 @@ class Rates:
     poll           a batch of words, asked for until they have come
     grid_entry     a batch entry of a group
     half           a half-tile of sums for another warp
+    sector         rows of tensors and operands that are half of a sector of 32 bytes: the other half is another CTA's
     join           a phase that reduces: what is joined before it is sent, and what a warp receives before it is a part
 
     wide           the latencies of a phase: of operands on their way, and of sums for the other warpgroup
@@ -52,10 +53,14 @@ class Rates:
     wide_piece     16 bytes per batch entry that such work reads or writes
     wide_wait      a chunk less that is on its way (an estimate)
 
-    sparse         the latency of operands on their way in a phase, as far as a CTA has nothing else to do
+    sparse, entry  the latency of operands on their way in a phase, as far as a CTA has nothing else to do; and for each
+                   batch entry
     turn           barriers, and sums for other warps, of a phase
-    wave           barriers of a wave of operands after the first (an estimate)
+    wave           barriers and latencies of a wave of operands after the first
+    put            1024 bytes of operands that are put into their places
     word           a word of each thread takes 2 + 3 n times this, for n batch entries
+    square         a square of 16 by 16 elements on a quarter of an SM, beside its products: its place and its operands
+    unlisted       a step in which some CTA reads elements that have no room in lists
 
     barrier        the barrier of all CTAs of the alternating kernel
     visit, touch   there: the latencies of a tile and a part of the batch; those of each tensor that is read or written
@@ -83,11 +88,12 @@ class Rates:
     send: int = 62
     local: int = 39
     warp: int = 100
-    grid: int = 1_300
+    grid: int = 1_500
     grid_piece: int = 240
     poll: int = 2800
-    grid_entry: int = 560
+    grid_entry: int = 680
     half: int = 60
+    sector: int = 3_000
     join: int = 6_500
     wide: int = 9900
     wide_chunk: int = 1940
@@ -95,10 +101,14 @@ class Rates:
     wide_operation: int = 56
     wide_piece: int = 240
     wide_wait: int = 300
-    sparse: int = 2_000
-    turn: int = 7_000
-    wave: int = 1_500
-    word: int = 20
+    sparse: int = 1_200
+    entry: int = 800
+    turn: int = 3_500
+    wave: int = 8_500
+    put: int = 71
+    word: int = 24
+    square: int = 425
+    unlisted: int = 70_000
     barrier: int = 9_000
     visit: int = 16_000
     touch: int = 550

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from statistics import NormalDist
 
 from rnncc.constrint import Expression, Model, ceil_div, maximum, minimum
 from rnncc.constrint.expr import Operand
@@ -40,6 +41,7 @@ _MOST_PLACES = 1 << 16  # of operands in shared memory: a word names one in 16 b
 _POLL_REGISTERS, _PRODUCT_REGISTERS, _PHASE_REGISTERS, _TURN_REGISTERS, _OPERAND_REGISTERS = 54, 72, 6, 6, 5
 # Where operands come in waves, a second turn takes more of them. So many may go to memory and back at every step.
 _WAVE_TURN_REGISTERS = _MOST_SPILLED = 16
+_NORMAL = NormalDist()
 # A row has about as many elements as the density says. Lists have room for so many hundredths of that number.
 _ROOM = 103
 # Where shared memory is left, lists have room for up to so many hundredths more. A mask that magnitudes have chosen has
@@ -78,27 +80,38 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     if not element.is_float:
         model.require(most_terms <= _MOST_PLACES - 128, because="terms: a word names its operand in 16 bits")
 
+    # Columns of a drawn mask have not equally many elements, and rows not in every wave. Lists may be so short that
+    # some CTA has no room for all of its own, if longer ones do not fit.
+    varies = any(phase.uneven or phase.operands > 1 for phase in products)
+    short = model.choice("short", (0, 1)) if varies else None
+
     def quads_of(phase: PhaseFacts, key: int) -> int:
         """The longest list of a wave, in quads of words."""
-        most, unit_block_count = divmod(key, _UNIT_BLOCKS[-1] + 1)
+        is_short, place = divmod(key, keys)
+        most, unit_block_count = divmod(place, _UNIT_BLOCKS[-1] + 1)
         rows = 8 * unit_block_count * phase.sums
         if not 0 < rows <= _LISTS or most == 0:
             return 1  # there is no such layout, or the requirement of rows rules it out
         assert phase.sparsity is not None
         density, terms = phase.sparsity.density, problem.head_dim * min(phase.operands, most)
         waves = ceil(phase.operands, most)
-        # A row has as many lists as the longest of its waves needs.
-        longest = math.sqrt(2 * math.log(waves) * terms * density * (1 - density))
-        of_row = math.ceil(terms * density + longest)
+        # A row has as many lists as the longest of its waves needs: so many standard deviations beyond the mean.
+        longest = _NORMAL.inv_cdf((waves - 0.375) / (waves + 0.25))
+        of_row = math.ceil(terms * density + longest * math.sqrt(terms * density * (1 - density)))
         # A row has whole lists. Rows alike have equally many; others leave half of their last list empty on average.
-        lists = max(_LISTS // rows * rows, _LISTS - rows // 2)
+        lists = _LISTS - rows // 2
+        if is_short or not (phase.uneven or waves > 1):
+            lists = max(lists, _LISTS // rows * rows)
         words = max(ceil(of_row, _LISTS // rows), ceil(_ROOM * rows * of_row, 100 * lists))
         return max(1 if waves > 1 else 2, ceil(words, _QUAD))
 
-    # One table for two choices: no two pairs have the same key.
-    key, keys = (_UNIT_BLOCKS[-1] + 1) * wave_operands + unit_blocks, (_UNIT_BLOCKS[-1] + 1) * (most_operands + 1)
+    # One table for all choices: no two of them have the same key.
+    keys = (_UNIT_BLOCKS[-1] + 1) * (most_operands + 1)
+    key = (_UNIT_BLOCKS[-1] + 1) * wave_operands + unit_blocks
+    if short is not None:
+        key = keys * short + key
     waves = [ceil_div(phase.operands, wave_operands) for phase in products]
-    wave_quads = [by(key, range(keys), partial(quads_of, phase)) for phase in products]
+    wave_quads = [by(key, range(keys if short is None else 2 * keys), partial(quads_of, phase)) for phase in products]
     quads = [own_waves * own_quads for own_waves, own_quads in zip(waves, wave_quads, strict=True)]
     poll_terms = by(entries, _ENTRIES, lambda n: 32 * 8 // n)  # that a warp asks for with a piece per lane
     held = model.integer("held_quads", 0, _MOST_HELD)
@@ -176,19 +189,22 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     item = rate.grid_piece * facts.pieces + rate.operation * facts.operations
     at_once = _WARPS * _POLLED // (element.size // 2)  # so many times poll_terms, by all warps
     asked = summed(own_waves * ceil_div(own, at_once) for own_waves, own in zip(waves, polls, strict=True))
-    # A CTA has nothing else to do while it asks for the next wave, whose operands have come by then.
-    later_waves = summed(waves) - len(products)
     # While operands are on their way, a CTA has no work but that of the other turn.
-    waiting = len(facts.phases) * rate.sparse + rate.poll * (asked - later_waves) + rate.join * len(reducing)
-    work = (len(facts.phases) * rate.turn + (rate.poll + rate.wave) * later_waves) + (
-        # Reads of L2 hide each other in part.
-        ceil_div(
-            6 * element.size * facts.operands * problem.head_dim * minimum(entries, group) * readers, target.l2_gb_s
-        )
+    waiting = len(facts.phases) * (rate.sparse + rate.entry * minimum(entries, group)) + rate.join * len(reducing)
+    exchanged = element.size * facts.operands * problem.head_dim * minimum(entries, group)
+    work = (
+        len(facts.phases) * rate.turn
+        + rate.poll * asked
+        + rate.wave * (summed(waves) - len(products))
+        # Reads of L2 hide each other for the most part.
+        + ceil_div(2 * exchanged * readers, target.l2_gb_s)
+        + ceil_div(rate.put * element.size * entries * facts.operands * depth, 1024)
         + rate.part * facts.reductions * pieces
         # A word is multiplied by its operands of all entries.
         + by(entries, _ENTRIES, lambda n: rate.word * (2 + 3 * n) * element.size // 2) * _QUAD * summed(quads)
         + ceil_div(rate.matrix * quad_bytes * summed(shared_quads), 1024)
+        + (0 if element.is_float else rate.sector * by(unit_blocks, _UNIT_BLOCKS, lambda n: n == 1))
+        + (0 if short is None else rate.unlisted * short)
         + rate.spill * spilled
         + item
     )
