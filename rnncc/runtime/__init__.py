@@ -3,7 +3,7 @@
 A call of a layer goes through these modules:
 
     layer.py       `RecurrentLayer.forward`. A single step begins in cell.py. base.py is what the two share.
-    whole.py       makes a plain call on the CPU by one op, and ends there; frozen.py keeps packed weights for it. Other
+    whole.py       makes a plain call by one op, and ends there; frozen.py keeps packed weights for it on the CPU. Other
                    calls go the long way:
     inputs.py      checks what was given, and brings it into the form [T, B, width];
     packed.py      does so for sequences without padding.

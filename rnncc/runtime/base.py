@@ -177,10 +177,10 @@ class RecurrentModule(Freezable, StateDicts, Regularised):
     def _run_whole(self, x: Tensor, hx: Any) -> Sequence[Tensor] | None:
         """A call of one layer and direction, or of a single step, by one op; None where it must go the long way."""
         layout = self._whole
-        if layout is None or self.backend not in (None, "cpu") or self.state_dtype is not None:
+        if layout is None or self.state_dtype is not None:
             return None
         kernels, _ = package.kernels()
-        return None if kernels is None else run_whole(self, layout, kernels.whole[layout.segment], x, hx)
+        return None if kernels is None else run_whole(self, layout, kernels, x, hx)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]

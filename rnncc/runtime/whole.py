@@ -1,11 +1,11 @@
-"""Runs a whole layer, or a single step, in one op: the product of its input and its loop, in one direction, on the CPU.
+"""Runs a whole layer, or a single step, in one op: the product of its input and its loop, in one direction.
 
-A call of one step or a few is as fast as what surrounds its arithmetic. So such a call makes one call of the op, which
-checks its tensors (templates/include/rnncc/torch/whole_op.h), and where autograd records, one node. Whether a call can
-go this way is asked at every call: nothing is kept between calls but the layer's `Layout`, which is numbers alone, and
-the packed weights of a frozen layer (frozen.py). Every call that is not plain goes the long way through layer.py or
-cell.py, with the same results: in transforms, traces and modes, with tensors of other kinds, dtypes or devices, and
-with arguments that the op does not take.
+A call of one step or a few is as fast as what surrounds its arithmetic, on a GPU as fast as its host is. So such a call
+makes one call of the op, which checks its tensors (templates/include/rnncc/torch/whole_op.h; whole_gpu.h on a GPU), and
+where autograd records, one node. Whether a call can go this way is asked at every call: nothing is kept between calls
+but the layer's `Layout`, which is numbers alone, and the packed weights of a frozen layer (frozen.py). Every call that
+is not plain goes the long way through layer.py or cell.py, with the same results: in transforms, traces and modes, with
+tensors of other kinds, dtypes or devices, and with arguments that the op does not take.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch.nn import Parameter
 
 from .autograd import gradients_again
 from .call import LoopCall
+from .kernels import Kernels
 from .loop import run_eagerly
 from .parameters import blocks_of
 from .spec import CellSpec, SegmentSpec, Sizes
@@ -28,6 +29,7 @@ from .tensors import is_batched
 
 _SEVERAL = (tuple, list)
 WHOLE_DTYPES = (torch.float32, torch.float64)
+_GPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Layout:
@@ -106,14 +108,17 @@ def layout_of(
     return Layout(cell, sizes, shapes, suffix, time)
 
 
-def run_whole(module: Any, layout: Layout, ops: WholeOps, x: Tensor, hx: Any) -> Sequence[Tensor] | None:
+def run_whole(module: Any, layout: Layout, kernels: Kernels, x: Tensor, hx: Any) -> Sequence[Tensor] | None:
     """The output [T, B, width] of a layer (none of a single step) and the final states as hx has them; None where the
     call must go the long way. `x` is [T, B, I], or [B, I] for a single step."""
     c = torch._C
+    if torch.compiler.is_compiling():
+        return None
+    on_cpu = x.is_cpu
     if (
-        torch.compiler.is_compiling()
-        or not x.is_cpu
-        or x.dtype not in WHOLE_DTYPES
+        not (on_cpu or (x.is_cuda and kernels.run_on_gpu(x.get_device())))
+        or x.dtype not in (WHOLE_DTYPES if on_cpu else _GPU_DTYPES)
+        or module.backend not in (None, "cpu" if on_cpu else "cuda")
         or x.is_nested
         or c._is_any_autocast_enabled()
         or c._are_functorch_transforms_active()
@@ -138,6 +143,7 @@ def run_whole(module: Any, layout: Layout, ops: WholeOps, x: Tensor, hx: Any) ->
             if type(state) is not Tensor:
                 return None
         tensors += states
+    ops = kernels.whole[layout.segment]
     number = layout.number
     if number is None:
         number = layout.number = ops.number(torch.empty(0, device="cpu"), layout.values, layout.initials)
@@ -149,7 +155,7 @@ def run_whole(module: Any, layout: Layout, ops: WholeOps, x: Tensor, hx: Any) ->
             if tensor.requires_grad:
                 return ops.record((layout, constants), *tensors)  # type: ignore[no-any-return]
     frozen = module._frozen
-    packed = () if frozen is None else frozen.packed(tensors)
+    packed = frozen.packed(tensors) if frozen is not None and on_cpu else ()
     made: Sequence[Tensor] = ops.forward(tensors, packed, number, constants, False)
     return made or None
 
@@ -172,7 +178,7 @@ class WholeOps:
             # Calls are recorded here, so the dispatcher has nothing to do for autograd.
             for direction in ("forward", "backward"):
                 implement(f"{name}_{direction}", torch.library.fallthrough_kernel, "Autograd")
-            # What is dense on the CPU has a kernel of its own.
+            # What is dense has kernels of its own, on the CPU and, in packages with GPU kernels, on a GPU.
             implement(f"{name}_forward", _decline, "CompositeExplicitAutograd")
             # Compiled autograd traces the backward of a call that ran eagerly.
             torch.library.register_fake(f"{namespace}::{name}_backward", _fake_backward, lib=library)
@@ -201,14 +207,14 @@ def _recorded(forward_op: Any, backward_op: Any, cell: CellSpec, segment: Segmen
             made = forward_op(tensors, (), layout.number, constants, True)
             if not made:
                 return None
-            kept = made.pop()
+            returned = layout.time + layout.states
             if layout.time:
-                ctx.save_for_backward(*tensors, kept, made[0])
+                ctx.save_for_backward(*tensors, *made[returned:], made[0])
             else:
-                ctx.save_for_backward(*tensors, kept)
+                ctx.save_for_backward(*tensors, *made[returned:])
             ctx.set_materialize_grads(False)
             ctx.about = about
-            return tuple(made)
+            return tuple(made[:returned])
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
@@ -250,12 +256,14 @@ def _run_eagerly(
     x = x if layout.time else x.unsqueeze(0)
     product = segment.whole
     assert product is not None
-    stream = torch.nn.functional.linear(x, held[product.weight])
+    weight, sum_of_biases = held[product.weight], None
     for bias in product.biases:
         if bias.attribute in held:
             row, rows, column = bias.row(sizes), bias.rows(sizes), bias.column(sizes)
             part = held[bias.attribute][row : row + rows]
-            stream = stream + torch.nn.functional.pad(part, (column, stream.shape[-1] - column - rows))
+            part = torch.nn.functional.pad(part, (column, weight.shape[0] - column - rows))
+            sum_of_biases = part if sum_of_biases is None else sum_of_biases + part
+    stream = torch.nn.functional.linear(x, weight, sum_of_biases)
     states = [state.squeeze(0) if layout.time else state for state in rest[len(held) :]]
     if not states:
         starts = zip(segment.states, layout.initials, strict=True)

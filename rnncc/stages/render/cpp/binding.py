@@ -71,8 +71,8 @@ def binding_file(package: Package) -> tuple[File, ...]:
         package=package.name,
         version=VERSION,
         segments=segments,
-        # Whether ops take CUDA tensors, in C++, and those that take no others.
-        on_device=str(package.on_gpus).lower(),
+        # Whether ops take CUDA tensors, and those that take no others.
+        on_gpus=package.on_gpus,
         device_ops=[name for ops in gpu_ops(package) for name in ops.names],
     )
     return (File("src/binding.cpp", content),)

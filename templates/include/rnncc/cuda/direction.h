@@ -70,6 +70,13 @@ class Workspace {
     memory = empty({used_ > 0 ? used_ : 1}, aoti_torch_dtype_uint8(), device);
     for (const Part& part : parts_) part.place(static_cast<char*>(memory.data()) + part.at);
   }
+  // The same with zeros. The driver's own function takes the host less time than torch's.
+  void allocate_zeros(Device device) {
+    allocate(device);
+    check_cuda(
+        driver().cuMemsetD8Async(uint64_t(memory.data()), 0, size_t(memory.elements()), current_stream(device.index)),
+        "clearing a workspace");
+  }
   Tensor memory;
 
  private:
@@ -130,8 +137,7 @@ class DeviceRun {
       const rnncc_tensor& t = tensors_.at(tables_.finals[f].table, tables_.finals[f].index);
       own.finals[f] = {t.data, 0, t.entry};
     }
-    zeroed_.allocate(device_);
-    RNNCC_TORCH(aoti_torch_zero_(zeroed_.memory.get()));
+    zeroed_.allocate_zeros(device_);
     workspace_.allocate(device_);
   }
 

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <mutex>
+#include <tuple>
 
 #include "architecture.h"
 #include "driver.h"
@@ -141,12 +142,23 @@ inline CUfunction find_kernel(int32_t device, const std::string& file_name, cons
   return kernels[key] = get_kernel(module, kernel_name, on);
 }
 
+// How many CTAs of a kernel an SM runs at once. The driver is asked once; kernels are never unloaded.
+inline int ctas_of_an_sm(CUfunction kernel, const std::string& name, int threads, int shared_bytes) {
+  static std::mutex mutex;
+  static std::map<std::tuple<CUfunction, int, int>, int> known;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = known.try_emplace({kernel, threads, shared_bytes}, -1).first;
+  if (found->second < 0)
+    check_cuda(
+        driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(&found->second, kernel, threads, size_t(shared_bytes)),
+        "counting CTAs of " + name);
+  return found->second;
+}
+
 // Fails unless all CTAs of a kernel can run at once, since they wait for each other.
 inline void require_residency(int32_t device, CUfunction kernel, const std::string& name, int64_t ctas, int threads,
                               int shared_bytes) {
-  int each = 0;
-  check_cuda(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, size_t(shared_bytes)),
-             "counting CTAs of " + name);
+  const int each = ctas_of_an_sm(kernel, name, threads, shared_bytes);
   const int sms = gpu(device).sms;
   if (ctas > int64_t(each) * sms)
     fail(name + " needs " + std::to_string(ctas) + " CTAs of " + std::to_string(threads) + " threads and " +

@@ -47,6 +47,13 @@ inline void sum_into(const Tensor& out, const Tensor& tensor, const std::vector<
   call_aten("aten::sum", "IntList_out", {share(tensor), reinterpret_cast<StableValue>(optional), 0, 0, share(out)});
 }
 
+// a + b. torch's stable interface has a difference alone.
+inline Tensor add(const Tensor& a, const Tensor& b) {
+  TensorHandle sum;
+  RNNCC_TORCH(aoti_torch_aten_subtract_Tensor(a.get(), b.get(), -1.0, &sum));
+  return Tensor(sum);
+}
+
 // Makes a tensor [steps, batch] of `dtype`: 1 where the step is within the entry's length, else 0.
 inline Tensor active_steps(const Tensor& lengths, int64_t steps, int64_t batch, int32_t dtype, Device device) {
   Tensor numbers = empty({steps}, lengths.torch_type(), device);

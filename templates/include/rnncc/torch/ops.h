@@ -44,7 +44,7 @@ struct rnncc_op {
   const char* name;
   const char* schema;  // without the name
   BoxedKernel kernel;
-  bool on_device;  // the kernel takes CUDA tensors too
+  BoxedKernel device_kernel;  // for CUDA tensors; null where the op takes none
 };
 
 extern "C" {
@@ -53,6 +53,9 @@ void rnncc_backward_op(const rnncc_segment* segment, StableValue* stack);
 void rnncc_whole_forward_op(const rnncc_segment* segment, StableValue* stack);
 void rnncc_whole_backward_op(const rnncc_segment* segment, StableValue* stack);
 void rnncc_whole_layout_op(const rnncc_segment* segment, StableValue* stack);
+// Packages with GPU kernels have these two.
+void rnncc_whole_forward_on_gpu_op(const rnncc_segment* segment, StableValue* stack);
+void rnncc_whole_backward_on_gpu_op(const rnncc_segment* segment, StableValue* stack);
 void rnncc_pack_op(StableValue* stack, uint64_t arguments, uint64_t results);
 void rnncc_linear_forward_op(StableValue* stack, uint64_t arguments, uint64_t results);
 void rnncc_linear_backward_op(StableValue* stack, uint64_t arguments, uint64_t results);
@@ -84,6 +87,16 @@ void whole_forward_op(StableValue* stack, uint64_t, uint64_t) {
 template <const rnncc_segment& S>
 void whole_backward_op(StableValue* stack, uint64_t, uint64_t) {
   rnncc_whole_backward_op(&S, stack);
+}
+
+template <const rnncc_segment& S>
+void whole_forward_on_gpu_op(StableValue* stack, uint64_t, uint64_t) {
+  rnncc_whole_forward_on_gpu_op(&S, stack);
+}
+
+template <const rnncc_segment& S>
+void whole_backward_on_gpu_op(StableValue* stack, uint64_t, uint64_t) {
+  rnncc_whole_backward_on_gpu_op(&S, stack);
 }
 
 template <const rnncc_segment& S>

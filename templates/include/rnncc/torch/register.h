@@ -31,11 +31,12 @@ inline const char* register_ops(const rnncc_op* table, int64_t count, const char
     if (aoti_torch_library_def(definition, (std::string(op->name) + op->schema).c_str()))
       return refused(space, *op, "defining the op");
     for (const char* key : {"CPU", "CUDA"}) {
-      if (std::string(key) == "CUDA" && !op->on_device) continue;
+      const BoxedKernel kernel = std::string(key) == "CUDA" ? op->device_kernel : op->kernel;
+      if (!kernel) continue;
       LibraryHandle implementation;
       if (aoti_torch_library_init_impl(space, key, __FILE__, __LINE__, &implementation))
         return refused(space, *op, "opening the namespace of a device");
-      if (torch_library_impl(implementation, op->name, op->kernel, rnncc_torch_abi))
+      if (torch_library_impl(implementation, op->name, kernel, rnncc_torch_abi))
         return refused(space, *op, "adding the kernel");
     }
   }

@@ -1,6 +1,7 @@
 // The functions of torch's stable C interface that the binding calls. torch 2.10 has them in
-// torch/csrc/inductor/aoti_torch/c/shim.h and torch/csrc/stable/c/shim.h, and promises not to change them. They are
-// declared here so that a build needs no header of torch's, and one library serves torch 2.10 and later.
+// torch/csrc/inductor/aoti_torch (c/shim.h, generated/c_shim_aten.h) and torch/csrc/stable/c/shim.h, and promises not to
+// change them. They are declared here so that a build needs no header of torch's, and one library serves torch 2.10 and
+// later.
 #pragma once
 
 #include <cstddef>
@@ -39,6 +40,8 @@ int32_t aoti_torch_empty_strided(int64_t dim, const int64_t* sizes, const int64_
                                  int32_t device_type, int32_t device_index, TensorHandle* result);
 int32_t aoti_torch_copy_(TensorHandle self, TensorHandle source, int32_t non_blocking);
 int32_t aoti_torch_zero_(TensorHandle self);
+int32_t aoti_torch_aten_fill__Scalar(TensorHandle self, double value);
+int32_t aoti_torch_aten_subtract_Tensor(TensorHandle self, TensorHandle other, double alpha, TensorHandle* result);
 int32_t aoti_torch_device_type_cpu();
 int32_t aoti_torch_device_type_cuda();
 int32_t aoti_torch_dtype_float32();

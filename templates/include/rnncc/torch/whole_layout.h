@@ -39,6 +39,9 @@ class Layout {
     for (size_t i = 0; i < places.size(); i += 4)
       biases.push_back({places[i], places[i + 1], places[i + 2], places[i + 3]});
     loop_weights = list(1);
+    has_one_bias = biases.size() == 1 && biases[0].row == 0 && biases[0].column == 0 && biases[0].rows == columns() &&
+                   biases[0].rows == shapes[2 * biases[0].parameter];
+    for (int64_t i = 0; i < parameters(); ++i) added_once.push_back(is_added_once(i));
     stream_widths = widths(segment.stream_widths, segment.streams);
     state_widths = widths(segment.state_widths, segment.states);
     output_width = widths(segment.sequence_widths, segment.sequences)[output];
@@ -70,13 +73,23 @@ class Layout {
   std::vector<double> initial;
   int64_t heads, output, output_width, saved_width;
   bool has_time, keeps_streams;
+  bool has_one_bias;  // the biases are one parameter, all of it
   std::vector<int64_t> sizes, shapes, loop_weights, stream_widths, state_widths;
   // For each saved tensor its first column in what a training forward keeps, which begins with the streams where they
   // are kept; -1: it is the output.
   std::vector<int64_t> saved_at, saved_widths;
   std::vector<Bias> biases;
+  // For each parameter: whether each of its elements is added once to the streams, and the loop reads none of them.
+  std::vector<bool> added_once;
 
  private:
+  bool is_added_once(int64_t parameter) const {
+    std::vector<int> times(shapes[2 * parameter], 0);
+    for (const Bias& bias : biases)
+      for (int64_t i = 0; bias.parameter == parameter && i < bias.rows; ++i) ++times[bias.row + i];
+    return !is_read_by_loop(parameter) && std::all_of(times.begin(), times.end(), [](int n) { return n == 1; });
+  }
+
   std::vector<int64_t> widths(rnncc_size_function function, int32_t count) const {
     std::vector<int64_t> result(count);
     function(sizes.data(), heads, result.data());

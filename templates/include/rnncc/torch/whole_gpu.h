@@ -1,0 +1,269 @@
+// The ops of a whole layer, or of a single step, on a GPU: as on the CPU (whole_op.h), but torch's own operations make
+// the input's product and its gradients, and the loop's choice of kernels is that of the loop's op (cuda/run.h). Nothing
+// here waits for the GPU.
+#pragma once
+
+#include "aten.h"
+#include "whole_call.h"
+
+namespace rnncc {
+
+// A parameter's elements, or those of its gradient, from `first` on.
+inline Tensor elements(const Whole& given, const Tensor& vector, int64_t first, int64_t count) {
+  return over(static_cast<char*>(vector.data()) + first * given.item(), {count}, {1}, given.dtype, given.device);
+}
+
+// A matrix whose rows lie so far apart.
+inline Tensor rows_over(const Whole& given, const Tensor& memory, int64_t rows, int64_t columns, int64_t row) {
+  return over(memory.data(), {rows, columns}, {row, 1}, given.dtype, given.device);
+}
+
+// The biases of all streams side by side; none where there are none. Those that meet in a column are added in the
+// parameters' dtype first, as torch adds them.
+inline Tensor all_biases(const Whole& given) {
+  const Layout& layout = given.layout;
+  if (layout.biases.empty()) return Tensor();
+  if (layout.has_one_bias) {
+    const Tensor& bias = given.parameter(layout.biases[0].parameter);
+    bias.check_memory();
+    return alias(bias);
+  }
+  std::vector<int64_t> edges = {0, layout.columns()};
+  for (const Bias& part : layout.biases) edges.insert(edges.end(), {part.column, part.column + part.rows});
+  std::sort(edges.begin(), edges.end());
+  edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
+  std::vector<Tensor> pieces;
+  for (size_t i = 0; i + 1 < edges.size(); ++i) {
+    const int64_t begin = edges[i], count = edges[i + 1] - begin;
+    Tensor sum;
+    for (const Bias& part : layout.biases) {
+      if (begin < part.column || begin >= part.column + part.rows) continue;
+      Tensor own = elements(given, given.parameter(part.parameter), part.row + begin - part.column, count);
+      sum = sum ? add(sum, own) : std::move(own);
+    }
+    if (!sum) {
+      sum = given.make({count});
+      RNNCC_TORCH(aoti_torch_zero_(sum.get()));
+    }
+    pieces.push_back(std::move(sum));
+  }
+  if (pieces.size() == 1) return std::move(pieces[0]);
+  return call_aten("aten::cat", "", {give(std::move(pieces)), 0});
+}
+
+// Makes the streams side by side: x weightᵀ and the biases.
+inline Tensor product_of_input(const Whole& given) {
+  const Tensor &x = given.x(), &weight = given.parameter(0);
+  x.check_memory();
+  weight.check_memory();
+  const Tensor bias = all_biases(given);
+  // An optional argument points to its value, which torch deletes.
+  StableValue* const optional = bias ? new StableValue(share(bias)) : nullptr;
+  Tensor made = call_aten("aten::linear", "", {share(x), share(weight), reinterpret_cast<StableValue>(optional)});
+  return contiguous(std::move(made), given.layout.rank());
+}
+
+// Where the saved values of a training forward lie in the one tensor that it keeps beside the streams. Each begins where
+// an allocation of its own could begin, since the choice of a kernel asks how rows are aligned.
+struct Kept {
+  explicit Kept(const Whole& given) {
+    const rnncc_loop& loop = given.layout.segment.plain;
+    for (int32_t i = 0; i < loop.saved; ++i) {
+      types.push_back(loop.saved_rounded[i] ? given.type : RNNCC_FLOAT32);
+      const bool is_output = given.layout.saved_at[i] < 0 && types[i] == given.type;
+      places.push_back(is_output ? -1 : bytes);
+      const int64_t own = given.rows() * given.layout.saved_widths[i] * dtype_bytes(types[i]);
+      if (!is_output) bytes += (own + 255) / 256 * 256;
+    }
+  }
+
+  // Describes a saved value. `output` describes that of a layer.
+  rnncc_tensor at(const Whole& given, int32_t i, const Tensor& kept, const rnncc_tensor& output) const {
+    if (places[i] < 0) return output;
+    const int64_t width = given.layout.saved_widths[i];
+    return {static_cast<char*>(kept.data()) + places[i], given.batch * width, width, types[i]};
+  }
+
+  std::vector<rnncc_dtype> types;
+  std::vector<int64_t> places;  // in bytes; -1: it is the output
+  int64_t bytes = 0;
+};
+
+// Returns: the output of a layer (none of a single step), the final states, and in training what the backward reads: the
+// streams, where it reads them, and the tensor of Kept.
+inline void run_whole_forward_on_gpu(const rnncc_segment& segment, StableValue* stack) {
+  WholeForward call(segment, stack, true);
+  const Layout& layout = call.layout;
+  const Whole& given = call.given;
+  if (!call.packed.empty() || !call.fits()) {
+    stack[0] = give(std::vector<Tensor>());
+    return;
+  }
+  Tensor stream = product_of_input(given);
+  const Kept places(given);
+  Tensor kept = call.training ? empty({places.bytes}, aoti_torch_dtype_uint8(), given.device) : Tensor();
+  std::vector<Tensor> made, started;
+  std::vector<rnncc_tensor> table;
+  table.reserve(segment.streams + layout.loop_weights.size() + 2 * segment.states + segment.sequences +
+                segment.plain.saved);
+  given.describe_streams(table, stream.data());
+  const rnncc_tensor* weights = table.data() + table.size();
+  for (int64_t i : layout.loop_weights) table.push_back({given.parameter(i).data(), 0, 0, given.type});
+  const rnncc_tensor* states = table.data() + table.size();
+  given.describe_states(table, started);
+  rnncc_tensor* sequences = table.data() + table.size();
+  table.resize(table.size() + segment.sequences, given.nothing());
+  if (layout.has_time) {
+    made.push_back(given.make({given.steps, given.batch, layout.output_width}));
+    sequences[layout.output] = given.rows_at(made[0].data(), 0, layout.output_width);
+  }
+  rnncc_tensor* finals = table.data() + table.size();
+  for (int64_t width : layout.state_widths) {
+    made.push_back(given.make(given.state_shape(width)));
+    table.push_back({made.back().data(), 0, width, given.type});
+  }
+  rnncc_tensor* saved = table.data() + table.size();
+  for (int32_t i = 0; i < segment.plain.saved; ++i)
+    table.push_back(call.training ? places.at(given, i, kept, sequences[layout.output])
+                                  : rnncc_tensor{nullptr, 0, 0, RNNCC_FLOAT32});
+  const rnncc_forward_call run = {given.steps,
+                                  given.batch,
+                                  layout.heads,
+                                  layout.sizes.data(),
+                                  call.constants.data(),
+                                  false,
+                                  table.data(),
+                                  weights,
+                                  states,
+                                  sequences,
+                                  finals,
+                                  saved,
+                                  nullptr,
+                                  given.rows(),
+                                  nullptr};
+  segment.plain.device_forward(&run, 1, given.device.index);
+  if (call.training && layout.keeps_streams) made.push_back(std::move(stream));
+  if (call.training) made.push_back(std::move(kept));
+  stack[0] = give(std::move(made));
+}
+
+// Gives the gradients of biases, from those of the streams [rows, columns]. `gradients`: of the parameters, where they
+// are needed. What the loop reads has its share of the loop already; other vectors have none, or zeros (added_once).
+inline void bias_gradients(const Whole& given, const Tensor& d_stream, const std::vector<Tensor>& gradients) {
+  const Layout& layout = given.layout;
+  for (const Bias& part : layout.biases) {
+    const Tensor& gradient = gradients[part.parameter];
+    if (!gradient) continue;
+    if (layout.has_one_bias && layout.added_once[part.parameter]) {
+      sum_into(gradient, d_stream, {0});
+      continue;
+    }
+    const Tensor columns = over(static_cast<char*>(d_stream.data()) + part.column * given.item(),
+                                {given.rows(), part.rows}, {layout.columns(), 1}, given.dtype, given.device);
+    const Tensor target = elements(given, gradient, part.row, part.rows);
+    if (layout.added_once[part.parameter]) {
+      sum_into(target, columns, {0});
+      continue;
+    }
+    const Tensor sum = given.make({part.rows});
+    sum_into(sum, columns, {0});
+    RNNCC_TORCH(aoti_torch_copy_(target.get(), add(target, sum).get(), 0));
+  }
+}
+
+// Gives the gradients of the input's product.
+inline void gradients_of_product(const Whole& given, const Tensor& d_stream, const Tensor& d_x,
+                                 const std::vector<Tensor>& gradients) {
+  const Layout& layout = given.layout;
+  const int64_t rows = given.rows(), columns = layout.columns(), inputs = layout.inputs();
+  if (d_x)
+    multiply_into(rows_over(given, d_x, rows, inputs, inputs), d_stream,
+                  rows_over(given, given.parameter(0), columns, inputs, inputs));
+  if (gradients[0])
+    multiply_into(gradients[0], over(d_stream.data(), {columns, rows}, {1, columns}, given.dtype, given.device),
+                  rows_over(given, given.x(), rows, inputs, given.x_row));
+  bias_gradients(given, d_stream, gradients);
+}
+
+// Makes the gradient of a parameter: zeros where what is computed is added to it, and nothing else writes it first.
+inline Tensor make_parameter_gradient(const Whole& given, int64_t i) {
+  const Layout& layout = given.layout;
+  const int64_t rows = layout.shapes[2 * i], columns = layout.shapes[2 * i + 1];
+  if (columns >= 0) return given.make({rows, columns});
+  Tensor made = given.make({rows});
+  if (!layout.is_read_by_loop(i) && !layout.added_once[i]) RNNCC_TORCH(aoti_torch_zero_(made.get()));
+  return made;
+}
+
+// Returns the gradients of x, the parameters and the states that are needed.
+inline void run_whole_backward_on_gpu(const rnncc_segment& segment, StableValue* stack) {
+  WholeBackward call(segment, stack, true);
+  const Layout& layout = call.layout;
+  Whole& given = call.given;
+  const size_t first_kept = given.end(), all = first_kept + layout.keeps_streams + 1 + layout.has_time;
+  if (call.tensors.size() != all || !given.fits()) call.refuse();
+  const Kept places(given);
+  const Tensor &stream = call.tensors[first_kept], &kept = call.tensors[first_kept + layout.keeps_streams];
+  const bool same_bytes = kept.torch_type() == aoti_torch_dtype_uint8() && kept.elements() == places.bytes;
+  if (!same_bytes || (layout.keeps_streams && stream.elements() != given.rows() * layout.columns())) call.refuse();
+
+  std::vector<rnncc_tensor> table;
+  table.reserve(2 * (segment.streams + layout.loop_weights.size() + segment.states) + segment.plain.saved +
+                segment.sequences + segment.states);
+  given.describe_streams(table, layout.keeps_streams ? stream.data() : nullptr);
+  const rnncc_tensor* weights = table.data() + table.size();
+  for (int64_t i : layout.loop_weights) table.push_back({given.parameter(i).data(), 0, 0, given.type});
+  std::vector<Tensor> started;
+  const rnncc_tensor* states = table.data() + table.size();
+  given.describe_states(table, started);
+  const rnncc_tensor* saved = table.data() + table.size();
+  const rnncc_tensor output =
+      layout.has_time ? given.rows_at(call.tensors.back().data(), 0, layout.output_width) : given.nothing();
+  for (int32_t i = 0; i < segment.plain.saved; ++i) table.push_back(places.at(given, i, kept, output));
+  rnncc_tensor* d_sequences = table.data() + table.size();
+  table.resize(table.size() + segment.sequences, given.nothing());
+  rnncc_tensor* d_final = table.data() + table.size();
+  table.resize(table.size() + segment.states, given.nothing());
+  if (!given.describe_gradients(call.came, d_sequences, d_final)) call.refuse();
+
+  Tensor d_x = call.needs_input(0) ? given.make(sizes_of(given.x())) : Tensor();
+  Tensor d_stream = call.needs_streams() ? given.make({given.rows(), layout.columns()}) : Tensor();
+  rnncc_tensor* d_streams = table.data() + table.size();
+  given.describe_streams(table, d_stream ? d_stream.data() : nullptr);
+  std::vector<Tensor> gradients(given.parameters), d_given;
+  for (int64_t i = 0; i < given.parameters; ++i)
+    if (call.needs_parameter(i)) gradients[i] = make_parameter_gradient(given, i);
+  rnncc_tensor* d_weights = table.data() + table.size();
+  for (int64_t i : layout.loop_weights)
+    table.push_back({gradients[i] ? gradients[i].data() : nullptr, 0, 0, given.type});
+  rnncc_tensor* d_states = table.data() + table.size();
+  for (int32_t i = 0; i < segment.states; ++i) {
+    const int64_t width = layout.state_widths[i];
+    const bool needed = call.needs_state(i);
+    if (needed) d_given.push_back(given.make(given.state_shape(width)));
+    table.push_back({needed ? d_given.back().data() : nullptr, 0, width, given.type});
+  }
+  const rnncc_backward_call run = {given.steps,
+                                   given.batch,
+                                   layout.heads,
+                                   layout.sizes.data(),
+                                   call.constants.data(),
+                                   false,
+                                   table.data(),
+                                   weights,
+                                   states,
+                                   saved,
+                                   d_sequences,
+                                   d_final,
+                                   d_streams,
+                                   d_weights,
+                                   d_states,
+                                   nullptr,
+                                   given.rows(),
+                                   nullptr};
+  segment.plain.device_backward(&run, 1, given.device.index);
+  if (d_stream) gradients_of_product(given, d_stream, d_x, gradients);
+  stack[0] = give(together(std::move(d_x), std::move(gradients), std::move(d_given)));
+}
+
+}  // namespace rnncc

@@ -1,0 +1,76 @@
+"""The op of a whole layer as packages with GPU kernels have it (whole_gpu.h), with the CPU's loops in the place of a
+GPU's: what it does around the loop runs on the CPU's tensors then."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rnncc.language.read import read_request
+from rnncc.language.source import Source
+from rnncc.pipeline import compile_cells
+from rnncc.stages.build.toolchain import BINDING
+
+LOOP = """
+int32_t {loop}(const rnncc_{way}_call*);
+void {loop}_cuda(const rnncc_{way}_call* calls, int32_t count, int32_t) {{
+  for (int32_t i = 0; i < count; ++i)
+    if ({loop}(calls + i) != 0) throw std::runtime_error("the loop failed");
+}}
+"""
+LIBRARIES: list[torch.library.Library] = []
+
+
+def build(module: Any, source: Source, folder: Path) -> str:
+    """The library, for the loaded module of the source's cells. Returns the namespace of its ops."""
+    request = replace(read_request("lstm"), source=source, architectures=("sm_90a",), instructions="generic")
+    made = compile_cells(request)
+    texts = {file.path: file.text for file in (*made.files, *made.bundle.files)}
+    binding = texts["src/binding.cpp"]
+    # The CPU's kernels of both ops are those for a GPU.
+    texts["src/binding.cpp"] = re.sub(r"rnncc::whole_(forward|backward)_op<", r"rnncc::whole_\1_on_gpu_op<", binding)
+    # Unlike those of a GPU, they take no saved values of 16 bits.
+    texts["src/binding.cpp"] = re.sub(
+        r"_saved_rounded\[\] = .*;", lambda line: line[0].replace("true", "false"), texts["src/binding.cpp"]
+    )
+    loops = sorted(set(re.findall(r"void (\w+_(forward|backward))_cuda\(", binding)))
+    stand_ins = "".join(LOOP.format(loop=loop, way=way) for loop, way in loops)
+    texts["src/loops.cpp"] = f'#include <stdexcept>\n#include "rnncc/core/call.h"\nextern "C" {{{stand_ins}}}\n'
+    units = ["src/binding.cpp", "src/_core_binding.cpp", "src/_core_cuda.cpp", "src/loops.cpp"]
+    for path, text in texts.items():
+        if path in units or path.startswith("src/include/"):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text, encoding="utf-8")
+    (package,) = Path(module.__file__).parent.glob("lib*.so")
+    torch_lib, space = Path(torch.__file__).parent / "lib", "rnncc_whole_on_gpu"
+    subprocess.run(
+        ["g++", *BINDING, "-Werror", "-shared", "-Wl,-Bsymbolic", "-Isrc/include", f"-DRNNCC_SPACE={space}", *units,
+         str(package), f"-Wl,-rpath,{package.parent}", f"-L{torch_lib}", f"-Wl,-rpath,{torch_lib}", "-ltorch_cpu",
+         "-lc10", "-o", "lib.so"],
+        cwd=folder, check=True,
+    )  # fmt: skip
+    opened = ctypes.CDLL(str(folder / "lib.so")).rnncc_register
+    opened.restype = ctypes.c_char_p
+    assert opened() is None
+    return space
+
+
+def take(module: Any, space: str, cells: Sequence[Any]) -> None:
+    """From now on the module's layers call the ops of that namespace, which take the dtypes of a GPU. `cells`: the
+    specs of all."""
+    runtime = importlib.import_module(f"{module.__name__}._runtime.whole")
+    package = importlib.import_module(f"{module.__name__}._runtime.package")
+    runtime.__dict__["WHOLE_DTYPES"] = runtime._GPU_DTYPES
+    library = torch.library.Library(space, "FRAGMENT")  # type: ignore[no-untyped-call]
+    LIBRARIES.append(library)
+    for cell in cells:
+        (segment,) = cell.segments
+        package.kernels()[0].whole[segment.name] = runtime.WholeOps(library, space, cell, segment)
