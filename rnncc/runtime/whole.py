@@ -114,11 +114,11 @@ def run_whole(module: Any, layout: Layout, kernels: Kernels, x: Tensor, hx: Any)
     c = torch._C
     if torch.compiler.is_compiling():
         return None
-    on_cpu = x.is_cpu
+    on_cpu, backend = x.is_cpu, module.backend
     if (
-        not (on_cpu or (x.is_cuda and kernels.run_on_gpu(x.get_device())))
-        or x.dtype not in (WHOLE_DTYPES if on_cpu else _GPU_DTYPES)
-        or module.backend not in (None, "cpu" if on_cpu else "cuda")
+        x.dtype not in (WHOLE_DTYPES if on_cpu else _GPU_DTYPES)
+        or not (on_cpu or (x.is_cuda and kernels.run_on_gpu(x.get_device())))
+        or (backend is not None and backend != ("cpu" if on_cpu else "cuda"))
         or x.is_nested
         or c._is_any_autocast_enabled()
         or c._are_functorch_transforms_active()

@@ -25,8 +25,22 @@ EVERY_DTYPE = pytest.mark.parametrize("dtype", list(DTYPES.values()))
 # Steps (none: a single step), batch entries, units and heads: alternating kernels, and fused ones from two steps on.
 SIZES = pytest.mark.parametrize(
     ("steps", "batch", "hidden", "heads"),
-    [(None, 1, 256, 1), (None, 5, 96, 3), (1, 1, 64, 1), (1, 16, 40, 1), (7, 3, 64, 2), (70, 4, 64, 1), (70, 1, 20, 1)],
+    [
+        (None, 1, 256, 1),
+        (None, 5, 96, 3),
+        (1, 1, 64, 1),
+        (1, 16, 40, 1),
+        (7, 3, 144, 2),
+        (70, 4, 72, 1),
+        (70, 1, 20, 1),
+    ],
 )
+
+
+@pytest.fixture(autouse=True)
+def compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls compile the fused kernels of their sizes."""
+    monkeypatch.setenv("RNNCC_COMPILE", "1")
 
 
 def make(file: str, name: str, *arguments: Any, **options: Any) -> Any:
