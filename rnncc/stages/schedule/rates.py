@@ -88,10 +88,10 @@ class Rates:
     send: int = 62
     local: int = 39
     warp: int = 100
-    grid: int = 1_500
+    grid: int = 1_300
     grid_piece: int = 240
     poll: int = 2800
-    grid_entry: int = 680
+    grid_entry: int = 560
     half: int = 60
     sector: int = 3_000
     join: int = 6_500
