@@ -20,6 +20,7 @@ import report_language
 import report_layers
 import report_readme
 import report_scan
+import report_sparse
 from report_text import ROOT, sources
 
 from rnncc.editing.grammars import files
@@ -34,6 +35,7 @@ TABLES = {
     **report_language.TABLES,
     **report_dense.TABLES,
     **report_scan.TABLES,
+    **report_sparse.TABLES,
     **report_layers.TABLES,
     **report_cpu.TABLES,
 }

@@ -22,6 +22,7 @@ COMMANDS = {
     "gpu_cells": "gpu_cells.py",
     "gpu_flashrnn": "gpu_flashrnn.py",
     "gpu_model": "gpu_model.py",
+    "gpu_sparse": "gpu_sparse.py",
     "sparse_training": "sparse_training.py",
     "gpu_scan": "gpu_scan.py --only targets",
     "gpu_scan_peers": "gpu_scan.py",

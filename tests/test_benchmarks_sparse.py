@@ -17,6 +17,7 @@ import rnncc
 from rnncc.ir.request import Request
 from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
+from rnncc.stages.render import render
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
@@ -67,8 +68,10 @@ def test_words_choose_cases(sparse: Any, cases: Any) -> None:
     ("shape", "run", "for_zeros", "forced_reason"),
     [
         (("lstm", 1024, 4, 0.3), "fw", [False], ""),
-        # The dense kernel fits on chip here: kernels for zeros are not expected to be enough faster.
-        (("lstm", 2048, 4, 0.01), "fw", [False], ""),
+        # The dense kernel fits on chip here: kernels for zeros are not expected to be enough faster, but for the fewest
+        # elements.
+        (("lstm", 2048, 4, 0.05), "fw", [False], ""),
+        (("lstm", 2048, 4, 0.01), "fw", [True], ""),
         (("lstm", 2304, 4, 0.1), "fw", [True], ""),
         (("lstm", 4096, 4, 0.02), "fw+bw", [True, True], ""),
         # The alternating kernel is not among the fused ones.
@@ -92,6 +95,29 @@ def test_which_kernels_a_case_has(
     assert found.impossible.startswith(forced_reason) and bool(found.impossible) == bool(forced_reason)
     assert len(found.kernels) == (0 if forced_reason else 1 if run == "fw" else 2)
     assert all(kernel.family.for_zeros and kernel.launches(shape_.batch) for _, kernel in found.kernels)
+
+
+def test_a_package_has_the_alternating_kernels_that_run_its_cases(sparse: Any, cases: Any) -> None:
+    """Those of bfloat16 without lengths and resets, and none for cells that have others."""
+    packages = import_module("sparse_packages")
+    few, many = cases.Shape("lstm", 4096, 4, 0.01), cases.Shape("lstm", 4096, 4, 0.5)
+    wanted = [cases.case_of_shape("rnncc", shape, run) for shape in (few, many, many.dense) for run in ("fw", "fw+bw")]
+    texts = {packages.cell_name(case): case.shape.text(packages.cell_name(case)) for case in wanted}
+    request = Request(Source("some.rnn", "\n".join(texts.values())), "some", architectures=("sm_90a",))
+    made = compile_cells(request)
+    plans = {plan.cell: plan for plan in made.plans}
+    found = [packages.plan_case(case, plans[packages.cell_name(case)]) for case in wanted]
+    names = {
+        f"{packages.cell_name(case).lower()}_0_{program}_bf16"
+        for case in wanted[2:]
+        for program in ("forward", "backward")
+    }
+    assert {name for planned in found for name in planned.alternating} == names
+    assert [len(planned.alternating) for planned in found] == [0, 0, 1, 2, 1, 2]
+    units = render(made.package())[1].device_units
+    assert {unit.name for unit in packages.units_of(units, sorted(names))} == {"_core", *names}
+    with pytest.raises(ValueError, match="no kernels are called rnncc_bf16"):
+        packages.units_of(units, ["rnncc_bf16"])
 
 
 @pytest.mark.parametrize(
@@ -168,13 +194,19 @@ def test_a_run_goes_on_where_it_stopped(sparse: Any, tmp_path: Path, monkeypatch
     results = sparse.Results(tmp_path / "rows.json", {"gpu": "none"})
     for row in rows_of(sparse, wanted[:3]):
         results.add(row)
+    # What failed is measured again.
+    results.add(sparse.row_of(wanted[3], error="RuntimeError: this package has no kernels"))
     sparse.run(wanted, results, folder, 3)
-    assert set(asked) == set(wanted[3:])
+    assert set(asked) == set(wanted[3:]) and len(results.rows) == len(wanted)
+    assert not [row for row in results.rows if "error" in row]
     reason = "inference: no room"
     monkeypatch.setattr(sparse, "impossible_cases", lambda path: {wanted[0]: reason})
     results = sparse.Results(tmp_path / "others.json", {"gpu": "none"})
     sparse.run(wanted[:1], results, folder, 3)
     assert [row["error"] for row in results.rows] == [reason] and len(asked) == len(wanted) - 3
+    # What no kernel can run stays so.
+    sparse.run(wanted[:1], results, folder, 3)
+    assert len(results.rows) == 1 and len(asked) == len(wanted) - 3
 
 
 def test_the_table_compares(sparse: Any, cases: Any) -> None:

@@ -176,7 +176,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     step = (
         rate.poll * by_polls(lambda n, most: polls_of_products(n, most) + received_polls(n))
         # Reads of L2 hide each other in part.
-        + ceil_div(3 * element.size * sum(phase.terms for phase in parted) * group * readers, target.l2_gb_s)
+        + ceil_div(6 * element.size * sum(phase.terms for phase in parted) * group * readers, target.l2_gb_s)
         + rate.grid
         + phases * rate.grid_entry * group
         + rate.join * len(reducing)
