@@ -9,7 +9,7 @@ from report_text import NOTHING, Row, known, pair, ratio, ratios, table
 
 Size = tuple[int, int]
 NAMES = {"fw": "forward", "fw+bw": "forward + backward"}
-WORST = 10
+WORST = 25
 
 
 def _sizes() -> list[Size]:

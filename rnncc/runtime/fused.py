@@ -8,7 +8,7 @@ import importlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +222,8 @@ def describe(
             "forward Newton's iterations in place of the walk for few channels and many steps, where all tensors' rows "
             "begin at multiples of 16 bytes"
         )
-    if family_names(wanted, None) and not why_uneven(wanted):
+    variants = (wanted, replace(wanted, variant=Variant(training=False)))
+    if any(family_names(each, None) for each in variants) and not why_uneven(wanted):
         if batch is not None:
             lines.append(f"a batch of {batch}: {chosen(wanted, batch, device, denser=bool(sizes.get(DENSER)))}")
         lines.append("tensors whose rows do not all begin at multiples of 16 bytes: alternating")
@@ -271,11 +272,13 @@ def explain(wanted: Wanted, settled: str | None) -> str:
     )
     if not STATE.readable:
         reason = f"the package's own index of fused kernels cannot be read; {reason}"
-    if one:
-        return f"fused ({one}), made for one direction: {reason}"
-    if others:
-        return f"fused ({others}), made for another number of heads: {reason}"
-    return f"alternating, one launch per sequence at every size: {reason}"
+    said = f"alternating, one launch per sequence at every size: {reason}"
+    if one or others:
+        made_for = "one direction" if one else "another number of heads"
+        said = f"fused ({one or others}), made for {made_for}: {reason}"
+    without = family_names(replace(wanted, variant=Variant(training=False)), wanted.made_for[-1:])
+    # Calls without gradients compile no more than they take.
+    return f"fused ({without}), made for {wanted}; with gradients {said}" if without else said
 
 
 def has_kernel(wanted: Wanted) -> bool:

@@ -55,6 +55,17 @@ def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.Cap
     assert fused.explain(wanted(gpu=fused.Gpu((10, 0), 148, 232_448)), "no NVRTC").startswith("alternating")
 
 
+def test_kernels_of_calls_without_gradients_are_told(spied: Any) -> None:
+    """Such a call compiles no more than it takes."""
+    assert first_use.settle(wanted(variant=fused.Variant(training=False))) == RUNS
+    said = fused.explain(wanted(), None)
+    assert said.startswith(
+        "fused (without gradients gather), made for 1 head with head_dim 64, bfloat16; with gradients"
+    )
+    assert "the first call of several steps compiles a fused one" in said
+    assert first_use.settle(wanted()) == RUNS and fused.explain(wanted(), "").startswith("fused (forward gather, back")
+
+
 @pytest.fixture
 def without_code(spied: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cubins have no kernels: what is compiled is never run here."""
