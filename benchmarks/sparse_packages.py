@@ -189,7 +189,7 @@ def fused_of(planned: dict[SparseCase, Planned]) -> tuple[FusedKernels, ...]:
 
 
 def units_of(units: Sequence[DeviceUnit], alternating: Sequence[str]) -> tuple[DeviceUnit, ...]:
-    """Those of a package's files of kernels that its cases run: all for a size, what all cells share, and these with
+    """Which of a package's files of kernels its cases run: all for a size, what all cells share, and these with
     alternating kernels. Raises ValueError where the package lacks one."""
     names = {"_core", *alternating}
     if lacking := names - {unit.name for unit in units}:

@@ -135,10 +135,13 @@ class _ClipGradient(torch.autograd.Function):
         return d.clamp(-ctx.bound, ctx.bound) if ctx.bound else torch.zeros_like(d), None
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def exporting() -> bool:
     """Whether torch.export runs. The torch.compile of torch 2.11 takes `is_exporting` itself to be true always."""
     return torch.compiler.is_exporting()
+
+
+# What torch.compiler.assume_constant_result does, but that this imports dynamo, and sympy with it.
+exporting._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def in_forward_mode() -> bool:

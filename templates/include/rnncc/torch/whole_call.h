@@ -1,5 +1,5 @@
-// A call of the ops of a whole layer, or of a single step: what is given, checked once, and described for kernels. The same
-// on the CPU (whole_op.h) and on a GPU (whole_gpu.h).
+// A call of the ops of a whole layer, or of a single step: what is given, checked once, and described for kernels. The ops
+// on the CPU (whole_op.h) and on a GPU (whole_gpu.h) share this.
 #pragma once
 
 #include <iterator>
@@ -58,7 +58,7 @@ struct Whole {
   const Tensor& x() const { return tensors[first]; }
   const Tensor& parameter(int64_t i) const { return tensors[first + 1 + i]; }
   const Tensor& state(int64_t i) const { return tensors[first + 1 + parameters + i]; }
-  // The first tensor behind those that the caller of a layer gave.
+  // Where the tensors begin that the caller of a layer did not give.
   size_t end() const { return first + 1 + size_t(parameters) + (with_states ? size_t(layout.segment.states) : 0); }
   int64_t rows() const { return steps * batch; }
   int64_t item() const { return dtype_bytes(type); }
