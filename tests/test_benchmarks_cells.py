@@ -25,6 +25,8 @@ EXCHANGES = {
     4: "onlstm",
     6: "ltc mogrifierlstm",
 }
+# Shipped since the committed run, which had no GPU for them: the next run takes them in.
+UNMEASURED = frozenset[str]()
 
 
 @pytest.fixture
@@ -62,7 +64,7 @@ def test_the_committed_run_has_every_case(cells: Any) -> None:
     rows = json.loads(path.read_text(encoding="utf-8"))["results"]
     found = {(row["cell"], row["head_dim"], row["heads"], row["run"]): row for row in rows}
     assert len(found) == len(rows)
-    cases = cells.select([], "1/1", quick=False)
+    cases = [case for case in cells.select([], "1/1", quick=False) if case.cell not in UNMEASURED]
     assert set(found) == {(case.cell, case.head_dim, case.heads, run) for case in cases for run in cells.PASSES}
     for case in cases:
         about = cells.known(case.cell)
