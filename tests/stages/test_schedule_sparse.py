@@ -96,7 +96,7 @@ def test_operands_of_many_entries_come_in_waves() -> None:
         others = [each.step_us for each in found.kernels if each.family is not SPARSE]
         others += [each.step_us for each in found.rejected if each.step_us is not None]
         assert kernel is not None and dict(kernel.tiles)["wave_operands"] < 4
-        assert kernel.step_us < 0.7 * min(others)
+        assert kernel.step_us < 0.65 * min(others)  # measured at 16: 25.8 and 42.5 us
 
 
 def test_what_has_no_room_is_said() -> None:

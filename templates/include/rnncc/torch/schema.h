@@ -28,13 +28,13 @@ inline constexpr const char* backward_schema =
     "Tensor? reset, Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, int[] reverse, bool[] needs) "
     "-> (Tensor[] d_streams, Tensor[] d_weights, Tensor[] d_states)";
 
-// A whole layer in one direction, or a single step: the input's product and the loop (whole_op.h on the CPU, whole_gpu.h
-// on a GPU). `layout` is the number of the layer's Layout (whole_layout.h). `tensors` are x, the parameters and the states as callers have
-// them; no states mean the initial values. The forward returns nothing where a tensor does not fit the layout; else the
-// output of a layer, the final states, and in training what the backward reads. Neither op has autograd of its own:
-// rnncc/runtime/whole.py records calls. `packed`: nothing; or on the CPU a tensor for the weight that the input is multiplied by,
-// and one for each weight that the loop reads. Each is what `pack` made, and is read in place of the weight. A weight
-// that is not packed has a tensor without elements.
+// A whole layer in one direction, or a single step: the input's product and the loop. whole_op.h has it on the CPU, and
+// whole_gpu.h on a GPU. `layout` is the number of the layer's Layout (whole_layout.h). `tensors` are x, the parameters and
+// the states as callers have them; no states mean the initial values. The forward returns nothing where a tensor does not
+// fit the layout; else the output of a layer, the final states, and in training what the backward reads. Neither op has
+// autograd of its own: rnncc/runtime/whole.py records calls. `packed`: nothing; or on the CPU a tensor for the weight that
+// the input is multiplied by, and one for each weight that the loop reads. Each is what `pack` made, and is read in place
+// of the weight. A weight that is not packed has a tensor without elements.
 inline constexpr const char* whole_forward_schema =
     "(Tensor[] tensors, Tensor[] packed, int layout, float[] constants, bool training) -> Tensor[]";
 inline constexpr const char* whole_layout_schema = "(Tensor like, int[] values, float[] initial) -> int";
