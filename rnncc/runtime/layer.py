@@ -222,12 +222,11 @@ class RecurrentLayer(RecurrentModule):
         """The result of a call by one op (whole.py), or None where the call must go the long way."""
         if self.recompute or self.return_sequences_of or self.weight_dropout:
             return None
-        first = self.batch_first
-        made = self._run_whole(input.transpose(0, 1).contiguous() if first and input.dim() == 3 else input, hx)
+        made = self._run_whole(input, hx)
         if made is None:
             return None
         output, *finals = made
-        return output.transpose(0, 1) if first else output, finals[0] if len(finals) == 1 else tuple(finals)
+        return output.transpose(0, 1) if self.batch_first else output, finals[0] if len(finals) == 1 else tuple(finals)
 
     def _read(
         self, input: Tensor | PackedSequence, hx: StatesLike, marks: _Marks, extra: Mapping[str, Tensor]

@@ -30,6 +30,8 @@ from .tensors import is_batched
 _SEVERAL = (tuple, list)
 WHOLE_DTYPES = (torch.float32, torch.float64)
 _GPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# x, the parameters and the states: the backward is told by the bits of an int64 of which it makes gradients.
+_MOST_TENSORS = 62
 
 
 class Layout:
@@ -105,12 +107,14 @@ def layout_of(
         return None
     if any(weight.attribute not in shapes for weight in cell.segments[0].plain.weights):
         return None  # bias=False removed a bias that the loop reads
+    if 1 + len(shapes) + len(cell.states) > _MOST_TENSORS:
+        return None
     return Layout(cell, sizes, shapes, suffix, time)
 
 
 def run_whole(module: Any, layout: Layout, kernels: Kernels, x: Tensor, hx: Any) -> Sequence[Tensor] | None:
     """The output [T, B, width] of a layer (none of a single step) and the final states as hx has them; None where the
-    call must go the long way. `x` is [T, B, I], or [B, I] for a single step."""
+    call must go the long way. `x` is the layer's input as its caller gave it, or [B, I] for a single step."""
     c = torch._C
     if torch.compiler.is_compiling():
         return None
@@ -129,6 +133,8 @@ def run_whole(module: Any, layout: Layout, kernels: Kernels, x: Tensor, hx: Any)
         or module.recurrent_gradient_clip is not None
     ):
         return None
+    if layout.time and module.batch_first and x.dim() == 3:
+        x = x.transpose(0, 1).contiguous()
     tensors, held = [x], module._parameters
     for name in layout.names:
         parameter = held.get(name)

@@ -114,6 +114,82 @@ def test_both_ways_compute_the_same(
             assert (one - other).abs().max() <= bound * max(1.0, float(other.abs().max()))
 
 
+TIED = """
+cell Tied
+input x: H
+state h
+a = W_a@x
+h[t] = tanh(a + W_a@h[t-1] + b)
+"""
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_a_matrix_of_the_input_that_the_loop_reads_too(single: bool) -> None:
+    made = rnncc.compile(TIED)
+    layer = (made.TiedCell if single else made.Tied)(6, 6, dtype=torch.float64)
+    x = torch.randn(4, 3, 6, dtype=torch.float64)
+    h = torch.zeros(3, 6, dtype=torch.float64)
+    expected_of = dict(layer.named_parameters())
+    weight, bias = (next(p for p in expected_of.values() if p.dim() == dims) for dims in (2, 1))
+    for row in x[:1] if single else x:
+        h = torch.tanh((row + h) @ weight.t() + bias)
+    found = flat(layer(x[0]) if single else layer(x)[1])[-1]
+    assert torch.allclose(found.view_as(h), h, atol=1e-12)
+    expected = torch.autograd.grad(h.square().sum(), [weight, bias])
+    for one, other in zip(torch.autograd.grad(found.square().sum(), [weight, bias]), expected, strict=True):
+        assert torch.allclose(one, other, atol=1e-12)
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_hooks_on_saved_tensors_may_change_how_they_lie(single: bool) -> None:
+    layer = make("lstm", "LSTMCell" if single else "LSTM", 5, 8)
+    x = torch.randn(*(() if single else (7,)), 3, 5)
+
+    def loss() -> Tensor:
+        return squares(flat(layer(x)))
+
+    def given_back(change: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
+        with torch.autograd.graph.saved_tensors_hooks(lambda kept: kept.detach().clone(), change):
+            return torch.autograd.grad(loss(), list(layer.parameters()))
+
+    expected = torch.autograd.grad(loss(), list(layer.parameters()))
+    # Parameters stay as they are: the op's own values are those of three dimensions, and of one with many elements.
+    shapes = {tuple(parameter.shape) for parameter in layer.parameters()}
+
+    def spread(kept: Tensor) -> Tensor:
+        if tuple(kept.shape) in shapes or kept.shape == x.shape:
+            return kept
+        return kept.new_empty((*kept.shape, 2))[..., 0].copy_(kept)
+
+    for one, other in zip(given_back(spread), expected, strict=True):
+        assert torch.equal(one, other)
+
+    def rounded(kept: Tensor) -> Tensor:
+        return kept if tuple(kept.shape) in shapes or kept.shape == x.shape else kept.half()
+
+    with pytest.raises(RuntimeError, match="backward does not fit its forward"):
+        given_back(rounded)
+
+
+def test_more_tensors_than_bits_go_the_long_way() -> None:
+    """64 tensors with x."""
+    vectors = "".join(f"a{i + 1} = tanh(k{i}*a{i})\n" for i in range(60))
+    groups = "".join(f"weights k{i}: vector\n" for i in range(60))
+    layer: Any = rnncc.compile(
+        f"cell Many\nstate h\n{groups}a0 = W@x + R@h[t-1] + b\n{vectors}h[t] = tanh(a60)\n"
+    ).Many(3, 2, dtype=torch.float64)
+    assert layer._whole is None
+    (layer(torch.randn(2, 1, 3, dtype=torch.float64))[0].sum()).backward()
+    assert all(parameter.grad is not None for parameter in layer.parameters())
+
+
+def test_a_call_that_goes_the_long_way_copies_no_input() -> None:
+    layer = make("elman", "Elman", 5, 3, num_layers=2, batch_first=True)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen, torch.no_grad():
+        layer(torch.randn(4, 6, 5))
+    assert [event for event in seen.events() if event.name == "aten::contiguous" and event.cpu_parent is None] == []
+
+
 def test_a_plain_call_is_one_op() -> None:
     x = torch.randn(4, 2, 3)
     for file, name in CELLS:

@@ -206,6 +206,18 @@ struct WholeBackward {
     fail(std::string(layout.segment.name) + ": a layer's backward does not fit its forward");
   }
 
+  // A tensor that the forward kept, as the kernels read it. Hooks on saved tensors may give it back with other strides.
+  const Tensor& take_kept(size_t place, int32_t dtype, const std::vector<int64_t>& sizes) {
+    Tensor& kept = tensors[place];
+    if (kept.torch_type() != dtype || !(kept.device() == given.device) || sizes_of(kept) != sizes) refuse();
+    kept = contiguous(std::move(kept), int64_t(sizes.size()));
+    return kept;
+  }
+  // The output of a layer, which is the last of the tensors.
+  const Tensor& take_output() {
+    return take_kept(tensors.size() - 1, given.dtype, {given.steps, given.batch, layout.output_width});
+  }
+
   std::vector<Tensor> tensors;
   const uint64_t came, needs;
   const Layout& layout;

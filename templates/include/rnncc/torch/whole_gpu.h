@@ -148,7 +148,8 @@ inline void run_whole_forward_on_gpu(const rnncc_segment& segment, StableValue* 
 }
 
 // Gives the gradients of biases, from those of the streams [rows, columns]. `gradients`: of the parameters, where they
-// are needed. What the loop reads has its share of the loop already; other vectors have none, or zeros (added_once).
+// are needed. A vector that the loop reads has the loop's share already. Any other has nothing in it where it is added
+// once, and zeros where several parts are added to it.
 inline void bias_gradients(const Whole& given, const Tensor& d_stream, const std::vector<Tensor>& gradients) {
   const Layout& layout = given.layout;
   for (const Bias& part : layout.biases) {
@@ -203,22 +204,26 @@ inline void run_whole_backward_on_gpu(const rnncc_segment& segment, StableValue*
   const size_t first_kept = given.end(), all = first_kept + layout.keeps_streams + 1 + layout.has_time;
   if (call.tensors.size() != all || !given.fits()) call.refuse();
   const Kept places(given);
-  const Tensor &stream = call.tensors[first_kept], &kept = call.tensors[first_kept + layout.keeps_streams];
-  const bool same_bytes = kept.torch_type() == aoti_torch_dtype_uint8() && kept.elements() == places.bytes;
-  if (!same_bytes || (layout.keeps_streams && stream.elements() != given.rows() * layout.columns())) call.refuse();
+  void* stream = nullptr;
+  if (layout.keeps_streams) {
+    std::vector<int64_t> sizes = sizes_of(given.x());
+    sizes.back() = layout.columns();
+    stream = call.take_kept(first_kept, given.dtype, sizes).data();
+  }
+  const Tensor& kept = call.take_kept(first_kept + layout.keeps_streams, aoti_torch_dtype_uint8(), {places.bytes});
+  const rnncc_tensor output =
+      layout.has_time ? given.rows_at(call.take_output().data(), 0, layout.output_width) : given.nothing();
 
   std::vector<rnncc_tensor> table;
   table.reserve(2 * (segment.streams + layout.loop_weights.size() + segment.states) + segment.plain.saved +
                 segment.sequences + segment.states);
-  given.describe_streams(table, layout.keeps_streams ? stream.data() : nullptr);
+  given.describe_streams(table, stream);
   const rnncc_tensor* weights = table.data() + table.size();
   for (int64_t i : layout.loop_weights) table.push_back({given.parameter(i).data(), 0, 0, given.type});
   std::vector<Tensor> started;
   const rnncc_tensor* states = table.data() + table.size();
   given.describe_states(table, started);
   const rnncc_tensor* saved = table.data() + table.size();
-  const rnncc_tensor output =
-      layout.has_time ? given.rows_at(call.tensors.back().data(), 0, layout.output_width) : given.nothing();
   for (int32_t i = 0; i < segment.plain.saved; ++i) table.push_back(places.at(given, i, kept, output));
   rnncc_tensor* d_sequences = table.data() + table.size();
   table.resize(table.size() + segment.sequences, given.nothing());

@@ -175,8 +175,9 @@ inline void run_whole_backward(const rnncc_segment& segment, StableValue* stack)
   Whole& given = call.given;
   const size_t first_kept = given.end();
   if (call.tensors.size() != first_kept + 1 + layout.has_time || !given.fits()) call.refuse();
-  const Tensor& kept = call.tensors[first_kept];
-  if (kept.torch_type() != given.dtype || kept.elements() != given.rows() * layout.saved_width) call.refuse();
+  const Tensor& kept = call.take_kept(first_kept, given.dtype, {given.rows() * layout.saved_width});
+  const rnncc_tensor output =
+      layout.has_time ? given.rows_at(call.take_output().data(), 0, layout.output_width) : given.nothing();
 
   std::vector<rnncc_tensor> table;
   table.reserve(2 * (segment.streams + layout.loop_weights.size() + segment.states) + segment.plain.saved +
@@ -190,8 +191,7 @@ inline void run_whole_backward(const rnncc_segment& segment, StableValue* stack)
   const rnncc_tensor* saved = table.data() + table.size();
   for (int32_t i = 0; i < segment.plain.saved; ++i) {
     const int64_t place = layout.saved_at[i];
-    table.push_back(place >= 0 ? saved_at(given, kept.data(), place, layout.saved_widths[i])
-                               : given.rows_at(call.tensors.back().data(), 0, layout.output_width));
+    table.push_back(place >= 0 ? saved_at(given, kept.data(), place, layout.saved_widths[i]) : output);
   }
   rnncc_tensor* d_sequences = table.data() + table.size();
   table.resize(table.size() + segment.sequences, given.nothing());
