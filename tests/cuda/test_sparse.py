@@ -97,4 +97,5 @@ def test_the_next_call_reads_another_mask(family: str, packages: Packages) -> No
                 c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
                 h = torch.sigmoid(o) * torch.tanh(c)
                 assert (found[t] - h).norm() <= 0.02 * h.norm(), kind
-        assert (ran(family, layer, x) == [family]) == (kind != "0.3")
+        # On a GPU with less shared memory one direction may have no kernel for zeros.
+        assert (family in ran(family, layer, x)) == (kind != "0.3")
