@@ -104,21 +104,25 @@ def _short_calls() -> str:
 
 def _pruned() -> str:
     about = known("sparse_training")
-    head = ("seed", "dense: nats, ms a step", "pruned: nats, ms a step", "difference, nats")
+    head = ("steps × batch", "times through the text", "seed", "dense: nats, ms a step", "pruned: nats, ms a step",
+            "difference, nats")  # fmt: skip
     lines = []
     for row in about.rows:
         each = [f"{row[f'{who}_nats']:.4f}, {number(row[f'{who}_ms'])}" for who in ("dense", "sparse")]
-        lines.append((str(row["seed"]), *each, f"{row['sparse_nats'] - row['dense_nats']:+.4f}"))
+        times = row["steps"] * row["B"] * row["T"] / row["characters"]
+        taken = (f"{row['steps']} × {row['B']}", f"{times:.1f}", str(row["seed"]))
+        lines.append((*taken, *each, f"{row['sparse_nats'] - row['dense_nats']:+.4f}"))
     return table(head, lines)
 
 
 def _pruned_setup() -> str:
     about = known("sparse_training")
-    row = about.rows[0]
-    head = ("hidden size", "elements kept", "steps × batch × T", "kernels of the pruned layer")
-    taken = f"{row['steps']} × {row['B']} × {row['T']}"
-    kernels = "; ".join(row["kernels"]) or NOTHING
-    return table(head, [(str(row["H"]), f"{row['density']:.1%}", taken, kernels)])
+    head = ("hidden size", "elements kept", "batch", "T", "kernels of the pruned layer")
+    found = {row["B"]: row for row in about.rows}
+    return table(head, [
+        (str(row["H"]), f"{row['density']:.1%}", str(batch), str(row["T"]), "; ".join(row["kernels"]) or NOTHING)
+        for batch, row in found.items()
+    ])  # fmt: skip
 
 
 TABLES = {

@@ -118,6 +118,7 @@ def test_a_row_and_the_table(training: Any, text: Any) -> None:
     assert row["density"] == pytest.approx(410 / 4096) and row["dense_ms"] > 0 and row["sparse_ms"] > 0
     assert row["dense_nats"] != row["sparse_nats"] and row["seed"] == 3
     made = [row | {"seed": seed, "dense_nats": 1.5, "sparse_nats": 1.5 + seed / 100} for seed in (0, 1)]
-    lines = training.table(made)
-    assert lines[2].split()[:4] == ["1", "1.5000", "1.5100", "+0.0100"]
+    longer = made[0] | {"steps": 99, "sparse_nats": 9.0}
+    lines = training.table([longer, *made])
+    assert lines[3].split()[:7] == ["12", "x", str(row["B"]), "1", "1.5000", "1.5100", "+0.0100"]
     assert lines[-1] == "the pruned models lose +0.0050 nats a character in the mean of 2 seeds"

@@ -142,10 +142,8 @@ DENSE = {
 BESIDE_DENSE = [row for row in ROWS if (row.cell, row.kind, row.head_dim, row.batch) in DENSE]
 # The rows of BESIDE_DENSE that are chosen.
 CHOSEN = {
-    "lstm inference 2048 [4] 0.01",
     "lstm inference 1024 [16] 0.01",
     "lstm inference 2048 [16] 0.01",
-    "lstm inference 2048 [16] 0.05",
     "lstm backward 2048 [4] 0.01",
     "lstm backward 2048 [4] 0.02",
     "lstm backward 1024 [16] 0.01",

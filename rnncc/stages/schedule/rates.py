@@ -43,7 +43,7 @@ class Rates:
     poll           a batch of words, asked for until they have come
     grid_entry     a batch entry of a group
     half           a half-tile of sums for another warp
-    sector         rows of tensors and operands that are half of a sector of 32 bytes: the other half is another CTA's
+    sector         rows of tensors and operands that are half of a sector of 32 bytes: two CTAs read and write it
     join           a phase that reduces: what is joined before it is sent, and what a warp receives before it is a part
 
     wide           the latencies of a phase: of operands on their way, and of sums for the other warpgroup

@@ -80,8 +80,8 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     if not element.is_float:
         model.require(most_terms <= _MOST_PLACES - 128, because="terms: a word names its operand in 16 bits")
 
-    # Columns of a drawn mask have not equally many elements, and rows not in every wave. Lists may be so short that
-    # some CTA has no room for all of its own, if longer ones do not fit.
+    # The columns of a drawn mask have different numbers of elements, and so have its rows in each wave. Lists may be so
+    # short that some CTA has no room for all of its own, if longer ones do not fit.
     varies = any(phase.uneven or phase.operands > 1 for phase in products)
     short = model.choice("short", (0, 1)) if varies else None
 
