@@ -225,14 +225,153 @@ struct WholeBackward {
   Whole given;
 };
 
-// What a backward returns: those of these gradients that there are.
-inline std::vector<Tensor> together(Tensor d_x, std::vector<Tensor> of_parameters, std::vector<Tensor> of_states) {
+// What a forward tells its loop, and the tensors that it returns: the output of a layer, and the final states.
+class ForwardTables {
+ public:
+  // `stream`: the streams side by side. `weight(w)` describes a weight that the loop reads, and `saved(i, output)` a saved
+  // value; `output` describes that of a layer.
+  template <class OfWeight, class OfSaved>
+  ForwardTables(const WholeForward& call, void* stream, const OfWeight& weight, const OfSaved& saved) : call_(call) {
+    const Layout& layout = call.layout;
+    const Whole& given = call.given;
+    const rnncc_segment& segment = layout.segment;
+    const int64_t weight_count = int64_t(layout.loop_weights.size());
+    table_.reserve(
+        size_t(segment.streams + weight_count + 2 * segment.states + segment.sequences + segment.plain.saved));
+    given.describe_streams(table_, stream);
+    weights_ = table_.data() + table_.size();
+    for (int64_t w = 0; w < weight_count; ++w) table_.push_back(weight(w));
+    states_ = table_.data() + table_.size();
+    given.describe_states(table_, started_);
+    sequences_ = table_.data() + table_.size();
+    table_.resize(table_.size() + segment.sequences, given.nothing());
+    if (layout.has_time) {
+      made.push_back(given.make({given.steps, given.batch, layout.output_width}));
+      sequences_[layout.output] = given.rows_at(made[0].data(), 0, layout.output_width);
+    }
+    finals_ = table_.data() + table_.size();
+    for (int64_t width : layout.state_widths) {
+      made.push_back(given.make(given.state_shape(width)));
+      table_.push_back({made.back().data(), 0, width, given.type});
+    }
+    saved_ = table_.data() + table_.size();
+    for (int32_t i = 0; i < segment.plain.saved; ++i) table_.push_back(saved(i, sequences_[layout.output]));
+  }
+
+  rnncc_forward_call loop() const {
+    const Whole& given = call_.given;
+    return {given.steps,
+            given.batch,
+            call_.layout.heads,
+            call_.layout.sizes.data(),
+            call_.constants.data(),
+            false,
+            table_.data(),
+            weights_,
+            states_,
+            sequences_,
+            finals_,
+            saved_,
+            nullptr,
+            given.rows(),
+            nullptr};
+  }
+
   std::vector<Tensor> made;
-  if (d_x) made.push_back(std::move(d_x));
-  for (Tensor& gradient : of_parameters)
-    if (gradient) made.push_back(std::move(gradient));
-  std::move(of_states.begin(), of_states.end(), std::back_inserter(made));
-  return made;
-}
+
+ private:
+  const WholeForward& call_;
+  std::vector<rnncc_tensor> table_;
+  std::vector<Tensor> started_;
+  const rnncc_tensor *weights_, *states_;
+  rnncc_tensor *sequences_, *finals_, *saved_;
+};
+
+// What a backward tells its loop, and the gradients that it makes.
+class BackwardTables {
+ public:
+  // `stream`: the streams side by side, null where the loop does not read them. `saved(i)` describes a saved value, and
+  // `make(i)` makes the gradient of a parameter.
+  template <class OfSaved, class Make>
+  BackwardTables(WholeBackward& call, void* stream, const OfSaved& saved, const Make& make) : call_(call) {
+    const Layout& layout = call.layout;
+    Whole& given = call.given;
+    const rnncc_segment& segment = layout.segment;
+    table_.reserve(2 * (segment.streams + layout.loop_weights.size() + segment.states) + segment.plain.saved +
+                   segment.sequences + segment.states);
+    given.describe_streams(table_, stream);
+    weights_ = table_.data() + table_.size();
+    for (int64_t i : layout.loop_weights) table_.push_back({given.parameter(i).data(), 0, 0, given.type});
+    states_ = table_.data() + table_.size();
+    given.describe_states(table_, started_);
+    saved_ = table_.data() + table_.size();
+    for (int32_t i = 0; i < segment.plain.saved; ++i) table_.push_back(saved(i));
+    d_sequences_ = table_.data() + table_.size();
+    table_.resize(table_.size() + segment.sequences, given.nothing());
+    d_final_ = table_.data() + table_.size();
+    table_.resize(table_.size() + segment.states, given.nothing());
+    if (!given.describe_gradients(call.came, d_sequences_, d_final_)) call.refuse();
+
+    if (call.needs_input(0)) d_x = given.make(sizes_of(given.x()));
+    if (call.needs_streams()) d_stream = given.make({given.rows(), layout.columns()});
+    d_streams_ = table_.data() + table_.size();
+    given.describe_streams(table_, d_stream ? d_stream.data() : nullptr);
+    d_parameters.resize(size_t(given.parameters));
+    for (int64_t i = 0; i < given.parameters; ++i)
+      if (call.needs_parameter(i)) d_parameters[i] = make(i);
+    d_weights_ = table_.data() + table_.size();
+    for (int64_t i : layout.loop_weights)
+      table_.push_back({d_parameters[i] ? d_parameters[i].data() : nullptr, 0, 0, given.type});
+    d_states_ = table_.data() + table_.size();
+    for (int32_t i = 0; i < segment.states; ++i) {
+      const int64_t width = layout.state_widths[i];
+      const bool needed = call.needs_state(i);
+      if (needed) d_given_.push_back(given.make(given.state_shape(width)));
+      table_.push_back({needed ? d_given_.back().data() : nullptr, 0, width, given.type});
+    }
+  }
+
+  rnncc_backward_call loop() const {
+    const Whole& given = call_.given;
+    return {given.steps,
+            given.batch,
+            call_.layout.heads,
+            call_.layout.sizes.data(),
+            call_.constants.data(),
+            false,
+            table_.data(),
+            weights_,
+            states_,
+            saved_,
+            d_sequences_,
+            d_final_,
+            d_streams_,
+            d_weights_,
+            d_states_,
+            nullptr,
+            given.rows(),
+            nullptr};
+  }
+
+  // What the backward returns: the gradients that there are, of x, the parameters and the states.
+  std::vector<Tensor> take_gradients() {
+    std::vector<Tensor> made;
+    if (d_x) made.push_back(std::move(d_x));
+    for (Tensor& gradient : d_parameters)
+      if (gradient) made.push_back(std::move(gradient));
+    std::move(d_given_.begin(), d_given_.end(), std::back_inserter(made));
+    return made;
+  }
+
+  Tensor d_x, d_stream;
+  std::vector<Tensor> d_parameters;
+
+ private:
+  const WholeBackward& call_;
+  std::vector<rnncc_tensor> table_;
+  std::vector<Tensor> started_, d_given_;
+  const rnncc_tensor *weights_, *states_, *saved_;
+  rnncc_tensor *d_sequences_, *d_final_, *d_streams_, *d_weights_, *d_states_;
+};
 
 }  // namespace rnncc

@@ -102,49 +102,17 @@ inline void run_whole_forward_on_gpu(const rnncc_segment& segment, StableValue* 
   Tensor stream = product_of_input(given);
   const Kept places(given);
   Tensor kept = call.training ? empty({places.bytes}, aoti_torch_dtype_uint8(), given.device) : Tensor();
-  std::vector<Tensor> made, started;
-  std::vector<rnncc_tensor> table;
-  table.reserve(segment.streams + layout.loop_weights.size() + 2 * segment.states + segment.sequences +
-                segment.plain.saved);
-  given.describe_streams(table, stream.data());
-  const rnncc_tensor* weights = table.data() + table.size();
-  for (int64_t i : layout.loop_weights) table.push_back({given.parameter(i).data(), 0, 0, given.type});
-  const rnncc_tensor* states = table.data() + table.size();
-  given.describe_states(table, started);
-  rnncc_tensor* sequences = table.data() + table.size();
-  table.resize(table.size() + segment.sequences, given.nothing());
-  if (layout.has_time) {
-    made.push_back(given.make({given.steps, given.batch, layout.output_width}));
-    sequences[layout.output] = given.rows_at(made[0].data(), 0, layout.output_width);
-  }
-  rnncc_tensor* finals = table.data() + table.size();
-  for (int64_t width : layout.state_widths) {
-    made.push_back(given.make(given.state_shape(width)));
-    table.push_back({made.back().data(), 0, width, given.type});
-  }
-  rnncc_tensor* saved = table.data() + table.size();
-  for (int32_t i = 0; i < segment.plain.saved; ++i)
-    table.push_back(call.training ? places.at(given, i, kept, sequences[layout.output])
-                                  : rnncc_tensor{nullptr, 0, 0, RNNCC_FLOAT32});
-  const rnncc_forward_call run = {given.steps,
-                                  given.batch,
-                                  layout.heads,
-                                  layout.sizes.data(),
-                                  call.constants.data(),
-                                  false,
-                                  table.data(),
-                                  weights,
-                                  states,
-                                  sequences,
-                                  finals,
-                                  saved,
-                                  nullptr,
-                                  given.rows(),
-                                  nullptr};
+  ForwardTables tables(
+      call, stream.data(),
+      [&](int64_t w) { return rnncc_tensor{given.parameter(layout.loop_weights[w]).data(), 0, 0, given.type}; },
+      [&](int32_t i, const rnncc_tensor& output) {
+        return call.training ? places.at(given, i, kept, output) : rnncc_tensor{nullptr, 0, 0, RNNCC_FLOAT32};
+      });
+  const rnncc_forward_call run = tables.loop();
   segment.plain.device_forward(&run, 1, given.device.index);
-  if (call.training && layout.keeps_streams) made.push_back(std::move(stream));
-  if (call.training) made.push_back(std::move(kept));
-  stack[0] = give(std::move(made));
+  if (call.training && layout.keeps_streams) tables.made.push_back(std::move(stream));
+  if (call.training) tables.made.push_back(std::move(kept));
+  stack[0] = give(std::move(tables.made));
 }
 
 // Gives the gradients of biases, from those of the streams [rows, columns]. `gradients`: of the parameters, where they
@@ -213,62 +181,13 @@ inline void run_whole_backward_on_gpu(const rnncc_segment& segment, StableValue*
   const Tensor& kept = call.take_kept(first_kept + layout.keeps_streams, aoti_torch_dtype_uint8(), {places.bytes});
   const rnncc_tensor output =
       layout.has_time ? given.rows_at(call.take_output().data(), 0, layout.output_width) : given.nothing();
-
-  std::vector<rnncc_tensor> table;
-  table.reserve(2 * (segment.streams + layout.loop_weights.size() + segment.states) + segment.plain.saved +
-                segment.sequences + segment.states);
-  given.describe_streams(table, stream);
-  const rnncc_tensor* weights = table.data() + table.size();
-  for (int64_t i : layout.loop_weights) table.push_back({given.parameter(i).data(), 0, 0, given.type});
-  std::vector<Tensor> started;
-  const rnncc_tensor* states = table.data() + table.size();
-  given.describe_states(table, started);
-  const rnncc_tensor* saved = table.data() + table.size();
-  for (int32_t i = 0; i < segment.plain.saved; ++i) table.push_back(places.at(given, i, kept, output));
-  rnncc_tensor* d_sequences = table.data() + table.size();
-  table.resize(table.size() + segment.sequences, given.nothing());
-  rnncc_tensor* d_final = table.data() + table.size();
-  table.resize(table.size() + segment.states, given.nothing());
-  if (!given.describe_gradients(call.came, d_sequences, d_final)) call.refuse();
-
-  Tensor d_x = call.needs_input(0) ? given.make(sizes_of(given.x())) : Tensor();
-  Tensor d_stream = call.needs_streams() ? given.make({given.rows(), layout.columns()}) : Tensor();
-  rnncc_tensor* d_streams = table.data() + table.size();
-  given.describe_streams(table, d_stream ? d_stream.data() : nullptr);
-  std::vector<Tensor> gradients(given.parameters), d_given;
-  for (int64_t i = 0; i < given.parameters; ++i)
-    if (call.needs_parameter(i)) gradients[i] = make_parameter_gradient(given, i);
-  rnncc_tensor* d_weights = table.data() + table.size();
-  for (int64_t i : layout.loop_weights)
-    table.push_back({gradients[i] ? gradients[i].data() : nullptr, 0, 0, given.type});
-  rnncc_tensor* d_states = table.data() + table.size();
-  for (int32_t i = 0; i < segment.states; ++i) {
-    const int64_t width = layout.state_widths[i];
-    const bool needed = call.needs_state(i);
-    if (needed) d_given.push_back(given.make(given.state_shape(width)));
-    table.push_back({needed ? d_given.back().data() : nullptr, 0, width, given.type});
-  }
-  const rnncc_backward_call run = {given.steps,
-                                   given.batch,
-                                   layout.heads,
-                                   layout.sizes.data(),
-                                   call.constants.data(),
-                                   false,
-                                   table.data(),
-                                   weights,
-                                   states,
-                                   saved,
-                                   d_sequences,
-                                   d_final,
-                                   d_streams,
-                                   d_weights,
-                                   d_states,
-                                   nullptr,
-                                   given.rows(),
-                                   nullptr};
+  BackwardTables tables(
+      call, stream, [&](int32_t i) { return places.at(given, i, kept, output); },
+      [&](int64_t i) { return make_parameter_gradient(given, i); });
+  const rnncc_backward_call run = tables.loop();
   segment.plain.device_backward(&run, 1, given.device.index);
-  if (d_stream) gradients_of_product(given, d_stream, d_x, gradients);
-  stack[0] = give(together(std::move(d_x), std::move(gradients), std::move(d_given)));
+  if (tables.d_stream) gradients_of_product(given, tables.d_stream, tables.d_x, tables.d_parameters);
+  stack[0] = give(tables.take_gradients());
 }
 
 }  // namespace rnncc

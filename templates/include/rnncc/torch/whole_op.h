@@ -85,57 +85,23 @@ inline void run_whole_forward(const rnncc_segment& segment, StableValue* stack) 
   void* const stream = own ? own.data() : kept.data();
   multiply_input(given, is_frozen ? packed[0].data() : nullptr, stream);
 
-  std::vector<Tensor> made, started;
-  std::vector<rnncc_tensor> table;
-  table.reserve(segment.streams + layout.loop_weights.size() + 2 * segment.states + segment.sequences +
-                segment.plain.saved);
-  given.describe_streams(table, stream);
-  const rnncc_tensor* weights = table.data() + table.size();
-  for (size_t w = 0; w < layout.loop_weights.size(); ++w) {
-    // `entry` says that a weight is packed (cpu/run.h). A weight that cannot be is represented by no elements.
-    const bool is_packed = is_frozen && packed[1 + w].elements() > 0;
-    const Tensor& weight = is_packed ? packed[1 + w] : given.parameter(layout.loop_weights[w]);
-    table.push_back({weight.data(), 0, is_packed, given.type});
-  }
-  const rnncc_tensor* states = table.data() + table.size();
-  given.describe_states(table, started);
-  rnncc_tensor* sequences = table.data() + table.size();
-  table.resize(table.size() + segment.sequences, given.nothing());
-  if (layout.has_time) {
-    const int64_t width = layout.output_width;
-    made.push_back(given.make({given.steps, given.batch, width}));
-    sequences[layout.output] = given.rows_at(made[0].data(), 0, width);
-  }
-  rnncc_tensor* finals = table.data() + table.size();
-  for (int64_t width : layout.state_widths) {
-    made.push_back(given.make(given.state_shape(width)));
-    table.push_back({made.back().data(), 0, width, given.type});
-  }
-  rnncc_tensor* saved = table.data() + table.size();
-  for (int32_t i = 0; i < segment.plain.saved; ++i) {
-    const int64_t place = layout.saved_at[i];
-    table.push_back(!call.training ? given.nothing()
-                    : place >= 0   ? saved_at(given, kept.data(), place, layout.saved_widths[i])
-                                   : sequences[layout.output]);
-  }
-  const rnncc_forward_call run = {given.steps,
-                                  given.batch,
-                                  layout.heads,
-                                  layout.sizes.data(),
-                                  call.constants.data(),
-                                  false,
-                                  table.data(),
-                                  weights,
-                                  states,
-                                  sequences,
-                                  finals,
-                                  saved,
-                                  nullptr,
-                                  given.rows(),
-                                  nullptr};
+  ForwardTables tables(
+      call, stream,
+      [&](int64_t w) {
+        // `entry` says that a weight is packed (cpu/run.h). A weight that cannot be is represented by no elements.
+        const bool is_packed = is_frozen && packed[1 + w].elements() > 0;
+        const Tensor& weight = is_packed ? packed[1 + w] : given.parameter(layout.loop_weights[w]);
+        return rnncc_tensor{weight.data(), 0, is_packed, given.type};
+      },
+      [&](int32_t i, const rnncc_tensor& output) {
+        if (!call.training) return given.nothing();
+        const int64_t place = layout.saved_at[i];
+        return place >= 0 ? saved_at(given, kept.data(), place, layout.saved_widths[i]) : output;
+      });
+  const rnncc_forward_call run = tables.loop();
   finish(segment.name, segment.plain.forward(&run));
-  if (call.training) made.push_back(std::move(kept));
-  stack[0] = give(std::move(made));
+  if (call.training) tables.made.push_back(std::move(kept));
+  stack[0] = give(std::move(tables.made));
 }
 
 // Gives the gradients of the input's product, from those of its streams. `gradients`: of the parameters, where they are
@@ -178,70 +144,21 @@ inline void run_whole_backward(const rnncc_segment& segment, StableValue* stack)
   const Tensor& kept = call.take_kept(first_kept, given.dtype, {given.rows() * layout.saved_width});
   const rnncc_tensor output =
       layout.has_time ? given.rows_at(call.take_output().data(), 0, layout.output_width) : given.nothing();
-
-  std::vector<rnncc_tensor> table;
-  table.reserve(2 * (segment.streams + layout.loop_weights.size() + segment.states) + segment.plain.saved +
-                segment.sequences + segment.states);
-  given.describe_streams(table, layout.keeps_streams ? kept.data() : nullptr);
-  const rnncc_tensor* weights = table.data() + table.size();
-  for (int64_t i : layout.loop_weights) table.push_back({given.parameter(i).data(), 0, 0, given.type});
-  std::vector<Tensor> started;
-  const rnncc_tensor* states = table.data() + table.size();
-  given.describe_states(table, started);
-  const rnncc_tensor* saved = table.data() + table.size();
-  for (int32_t i = 0; i < segment.plain.saved; ++i) {
-    const int64_t place = layout.saved_at[i];
-    table.push_back(place >= 0 ? saved_at(given, kept.data(), place, layout.saved_widths[i]) : output);
-  }
-  rnncc_tensor* d_sequences = table.data() + table.size();
-  table.resize(table.size() + segment.sequences, given.nothing());
-  rnncc_tensor* d_final = table.data() + table.size();
-  table.resize(table.size() + segment.states, given.nothing());
-  if (!given.describe_gradients(call.came, d_sequences, d_final)) call.refuse();
-
-  Tensor d_x = call.needs_input(0) ? given.make(sizes_of(given.x())) : Tensor();
-  std::vector<Tensor> gradients(given.parameters), d_given;
-  for (int64_t i = 0; i < given.parameters; ++i) {
-    if (!call.needs_parameter(i)) continue;
-    const int64_t rows = layout.shapes[2 * i], columns = layout.shapes[2 * i + 1];
-    const bool is_summed = i > 0 && !layout.is_read_by_loop(i) && !layout.has_one_bias;
-    gradients[i] = columns >= 0 ? given.make({rows, columns}) : is_summed ? zeros(given, rows) : given.make({rows});
-  }
-  Tensor d_stream = call.needs_streams() ? given.make({given.rows() * layout.columns()}) : Tensor();
-  void* const d_stream_data = d_stream ? d_stream.data() : nullptr;
-  rnncc_tensor* d_streams = table.data() + table.size();
-  given.describe_streams(table, d_stream_data);
-  rnncc_tensor* d_weights = table.data() + table.size();
-  for (int64_t i : layout.loop_weights)
-    table.push_back({gradients[i] ? gradients[i].data() : nullptr, 0, 0, given.type});
-  rnncc_tensor* d_states = table.data() + table.size();
-  for (int32_t i = 0; i < segment.states; ++i) {
-    const int64_t width = layout.state_widths[i];
-    const bool needed = call.needs_state(i);
-    if (needed) d_given.push_back(given.make(given.state_shape(width)));
-    table.push_back({needed ? d_given.back().data() : nullptr, 0, width, given.type});
-  }
-  const rnncc_backward_call run = {given.steps,
-                                   given.batch,
-                                   layout.heads,
-                                   layout.sizes.data(),
-                                   call.constants.data(),
-                                   false,
-                                   table.data(),
-                                   weights,
-                                   states,
-                                   saved,
-                                   d_sequences,
-                                   d_final,
-                                   d_streams,
-                                   d_weights,
-                                   d_states,
-                                   nullptr,
-                                   given.rows(),
-                                   nullptr};
+  BackwardTables tables(
+      call, layout.keeps_streams ? kept.data() : nullptr,
+      [&](int32_t i) {
+        const int64_t place = layout.saved_at[i];
+        return place >= 0 ? saved_at(given, kept.data(), place, layout.saved_widths[i]) : output;
+      },
+      [&](int64_t i) {
+        const int64_t rows = layout.shapes[2 * i], columns = layout.shapes[2 * i + 1];
+        const bool is_summed = i > 0 && !layout.is_read_by_loop(i) && !layout.has_one_bias;
+        return columns >= 0 ? given.make({rows, columns}) : is_summed ? zeros(given, rows) : given.make({rows});
+      });
+  const rnncc_backward_call run = tables.loop();
   finish(segment.name, segment.plain.backward(&run));
-  if (d_stream) product_gradients(given, d_stream_data, d_x, gradients);
-  stack[0] = give(together(std::move(d_x), std::move(gradients), std::move(d_given)));
+  if (tables.d_stream) product_gradients(given, tables.d_stream.data(), tables.d_x, tables.d_parameters);
+  stack[0] = give(tables.take_gradients());
 }
 
 // The op `pack`: returns a weight [rows, columns] as products read it (core/linear_call.h). Given are the weight, and of
