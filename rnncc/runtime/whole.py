@@ -89,7 +89,7 @@ class Layout:
 
 
 def _members(cell: CellSpec, attribute: str, sizes: Sizes) -> int:
-    """Of how many members a loop's weight is packed; 0 where it is not."""
+    """How many members a packed weight of the loop has; 0 where it is not packed."""
     (parameter,) = (each for each in cell.parameters if each.attribute == attribute)
     widths = {member.width(sizes) for member in parameter.members}
     is_whole = parameter.columns is not None and blocks_of(parameter, sizes) == 1 and len(widths) == 1

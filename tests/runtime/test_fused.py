@@ -157,6 +157,9 @@ def test_a_loop_without_a_fused_form_says_so(spied: Any, tmp_path: Path) -> None
     fused.attach(tmp_path, spied, {"fused": {"lstm_0": "a step takes the mean of a row"}, "scans": {}, "newton": []})
     said = "its loop has no fused form: a step takes the mean of a row"
     assert first_use.settle(wanted()) == Answer(Outcome.NONE, said)
+    # No other width would help, so no width is named.
+    for head_dim in (64, 20):
+        assert fused.explain(wanted(head_dim=head_dim), None).endswith(said)
 
 
 def test_a_loop_without_products_has_its_kernels(spied: Any, tmp_path: Path) -> None:

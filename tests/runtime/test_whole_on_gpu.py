@@ -167,7 +167,7 @@ def test_strides_of_dimensions_of_one(module: Any) -> None:
 
 
 def test_a_package_without_gpu_kernels_declines() -> None:
-    """Of tensors elsewhere than on the CPU, its op returns nothing."""
+    """Its op returns nothing for tensors elsewhere than on the CPU."""
     layer = rnncc.load("lstm").LSTM(3, 4)
     package = importlib.import_module(f"{rnncc.load('lstm').__name__}._runtime.package")
     whole = package.kernels()[0].whole["lstm_0"]

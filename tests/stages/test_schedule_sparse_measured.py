@@ -38,8 +38,8 @@ TILES = ("unit_tile", "batch_tile", "turns", "wave_operands", "register_words")
 class Measured(NamedTuple):
     """Microseconds per step of a launch, in bfloat16 over 1024 steps. `tiles`: the sizes of TILES.
 
-    Of a call with backward only all is measured. `backward` is that without the forward of inference, without what the
-    forward is expected to take longer in training, and without what is expected to come after the loop."""
+    A call with backward is measured as a whole. `backward` is its time less that of the forward of inference, less what
+    the forward is expected to take longer in training, and less what is expected to come after the loop."""
 
     cell: str
     kind: str
