@@ -71,7 +71,7 @@ def test_words_choose_cases(sparse: Any, cases: Any) -> None:
         # The dense kernel fits on chip here: kernels for zeros are not expected to be enough faster, but for the fewest
         # elements.
         (("lstm", 2048, 4, 0.05), "fw", [False], ""),
-        (("lstm", 2048, 4, 0.01), "fw", [True], ""),
+        (("lstm", 2048, 16, 0.01), "fw", [True], ""),
         (("lstm", 2304, 4, 0.1), "fw", [True], ""),
         (("lstm", 4096, 4, 0.02), "fw+bw", [True, True], ""),
         # The alternating kernel is not among the fused ones.
