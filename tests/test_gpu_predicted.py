@@ -29,7 +29,7 @@ MOST_APART = 1.3
 # longer trained than with 16 or 64 is not known.
 REST, MOST_OF_REST = 0.01, 1.4
 # Of all rows, the root of the mean square of the logarithms.
-TYPICAL = 0.12
+TYPICAL = 0.09
 
 
 @pytest.fixture

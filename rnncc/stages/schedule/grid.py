@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rnncc.constrint import Expression, Model, ceil_div, minimum
+from rnncc.constrint import Expression, Model, ceil_div, maximum, minimum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import GRID
 from rnncc.ir.problem import Problem
@@ -36,6 +36,10 @@ _MORE_UNIT_BLOCKS = (1, 2, 3, 4, 5, 6, 7, 8)  # where relayed sums are dealt out
 _TILES = (1, 2, 4)
 _POLLED = 8  # pieces of 16 bytes that a lane asks for at a time
 _MORE_POLLED = (8, 16)  # the same where relayed sums are dealt out
+# A warp alone keeps the tensor cores of its quarter busy with so many sums of 16 rows and 8 batch entries: a quarter
+# begins a product every 6.3 cycles, and a sum takes its next one some 30 cycles later. The LSTM's steps say that eight
+# are enough, and four are not. Groups of more tiles were not measured. They are taken not to do so.
+_MANY_SUMS, _TILES_MEASURED = 8, 2
 _POLLED_REGISTERS = 4  # for each piece beyond _POLLED
 # Registers per thread beside its part of the matrix: for what it always has and the words it polls; per tile of the
 # batch; per sums of 16 rows; per operand of an item, and more where an index is divided by 3. Half of an item's
@@ -114,11 +118,15 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         model.require(ctas >= runs, because="runs: each CTA has relayed sums that take the same operands")
 
     fragments = [*map(fragments_of, kinds.values())]
-    most_fragments = by(
-        unit_blocks,
-        choices,
-        lambda u: max(sum(element.fragments(part.halves(u)) for part in phase.parts) for phase in parted),
-    )
+
+    def sums_of(unit_block_count: int) -> int:
+        """The most sums of 16 rows that a warp has of a phase, or of 8 rows in float32."""
+        return max(sum(element.fragments(part.halves(unit_block_count)) for part in phase.parts) for phase in parted)
+
+    def has_many_sums(unit_block_count: int, tile_count: int) -> bool:
+        return tile_count <= _TILES_MEASURED and sums_of(unit_block_count) * tile_count >= _MANY_SUMS
+
+    most_fragments = by(unit_blocks, choices, sums_of)
     most_chunks = max(phase_chunks, default=0)
     most_operands = max(phase.made for phase in parted)
     items = unit_blocks * tiles
@@ -171,21 +179,36 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     require_shared(model, shared_bytes, target)
 
     group = minimum(TILE_BATCH * tiles, by(unit_blocks, choices, lambda u: share(problem.batch, seats(u))))
-    readers = problem.heads * ctas * ceil_div(problem.batch, group)
+    # It is as if the two SMs of a TPC shared their way to L2: where both have CTAs of a head, they ask for the same
+    # lines, which come once, but later. It was measured in 16 bits alone, and with one phase.
+    alone = target.sms if element.is_float else target.sms // 2
+    readers = problem.heads * minimum(ctas, alone) * ceil_div(problem.batch, group)
     item = rate.grid_piece * facts.pieces + rate.operation * facts.operations
-    step = (
-        rate.poll * by_polls(lambda n, most: polls_of_products(n, most) + received_polls(n))
+    polls = by_polls(polls_of_products)
+    waits = (
+        rate.poll * polls
         # Reads of L2 hide each other in part.
         + ceil_div(6 * element.size * sum(phase.terms for phase in parted) * group * readers, target.l2_gb_s)
-        + rate.grid
         + phases * rate.grid_entry * group
+    )
+    own_product = element.product(rate) * summed(f * n for f, n in zip(fragments, chunks, strict=True)) * tiles
+    # Two warps share a quarter of an SM. A step takes what one of them waits and multiplies, or the wait for the first
+    # operands of each phase, and the products of both. Where a warp has many sums, it keeps the tensor cores busy while
+    # the other one waits. Where it has few, its products depend on each other: they take as long as those of both.
+    sharers = ceil(K_WARPS, 4)
+    multiplied: Operand = waits + sharers * own_product
+    if not element.is_float and any(polls_of_products(n, _POLLED) > len(phase_chunks) for n in _TILES):
+        factor = by(8 * unit_blocks + tiles, both[8:], lambda key: 1 if has_many_sums(key // 8, key % 8) else sharers)
+        first = ceil_div(len(phase_chunks) * waits, polls)
+        multiplied = maximum(waits + factor * own_product, first + sharers * own_product)
+    step = (
+        multiplied
+        + rate.poll * by(tiles, _TILES, received_polls)
+        + rate.grid
+        + rate.shared_way * maximum(ctas - alone, 0)
         + rate.join * len(reducing)
         + rate.part * facts.reductions * pieces
         + rate.half * by(unit_blocks, choices, lambda u: sum(phase.halves(u) for phase in parted)) * tiles
-        + element.product(rate)
-        * ceil(K_WARPS, 4)
-        * summed(f * n for f, n in zip(fragments, chunks, strict=True))
-        * tiles
         + ceil_div(rate.matrix * matrix_bytes, 1024)
         + (0 if element.is_float else rate.sector * by(unit_blocks, choices, lambda u: u == 1))
         + rate.spill * spilled

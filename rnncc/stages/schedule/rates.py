@@ -42,6 +42,7 @@ class Rates:
     grid_piece     the same as gather_piece
     poll           a batch of words, asked for until they have come
     grid_entry     a batch entry of a group
+    shared_way     a TPC whose two SMs have CTAs of the same head: operands reach the second SM later
     half           a half-tile of sums for another warp
     sector         rows of tensors and operands that are half of a sector of 32 bytes: two CTAs read and write it
     join           a phase that reduces: what is joined before it is sent, and what a warp receives before it is a part
@@ -92,6 +93,7 @@ class Rates:
     grid_piece: int = 240
     poll: int = 2800
     grid_entry: int = 560
+    shared_way: int = 50
     half: int = 60
     sector: int = 3_000
     join: int = 6_500
