@@ -213,8 +213,15 @@ def measure(seed: int, text: Text, options: argparse.Namespace) -> dict[str, Any
     return row | {"seconds": seconds() - begin}
 
 
+def is_alike(row: dict[str, Any], options: argparse.Namespace) -> bool:
+    """Whether a row is of a run with these options."""
+    asked = {"H": options.hidden, "B": options.batch, "T": options.length}
+    asked |= {name: getattr(options, name) for name in ("steps", "lr", "dense", "pruned")}
+    return all(row[name] == value for name, value in asked.items()) and abs(row["density"] - options.density) < 1e-3
+
+
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """The lines of a table: a seed each, and the mean of those with the last one's steps and batch."""
+    """The lines of a table: a seed each, and the mean of the seeds that were trained as the last row's."""
     lines = ["steps x batch  seed  dense nats  sparse nats  difference  dense ms  sparse ms  kept"]
     for row in rows:
         difference = row["sparse_nats"] - row["dense_nats"]
@@ -238,13 +245,13 @@ def main(words: Sequence[str] | None = None) -> int:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         text = Text(device)
         print(f"text: {len(text.train):,} characters to train on, {len(text.validation):,} to validate with")
-        done = {row["seed"] for row in results.rows}
+        done = {row["seed"] for row in results.rows if is_alike(row, options)}
         for seed in in_time([seed for seed in seeds if seed not in done], options.minutes):
             results.add(measure(seed, text, options))
             print(table(results.rows)[-2], flush=True)
 
     def about() -> dict[str, Any]:
-        return environment(options.commit) | {name: getattr(options, name) for name in DEFAULTS if name != "seeds"}
+        return environment(options.commit)
 
     try:
         seeds = part(range(options.seeds), options.shard)

@@ -256,7 +256,8 @@ def explain(wanted: Wanted, settled: str | None) -> str:
     """Which kernel runs, and why. `settled` is the answer's reason, None where no call asked yet."""
     if own := STATE.about["scans"].get(wanted.segment):
         return f"{own}, one launch per sequence at every size: a step has no product and no reduction"
-    if why_uneven(wanted):  # also where there are kernels for the widest value, with other widths beside it
+    # A width that is no multiple of 8 rules fused kernels out, also where there are some for the widest value.
+    if why_uneven(wanted):
         return f"alternating, one launch per sequence at every size: {why_never_fused(wanted)}"
     one, others = family_names(wanted, wanted.made_for[:1]), family_names(wanted, None)
     # After the compilation, kernels for one direction alone mean that both directions do not fit in a launch.

@@ -30,7 +30,7 @@ from .tensors import is_batched
 _SEVERAL = (tuple, list)
 WHOLE_DTYPES = (torch.float32, torch.float64)
 _GPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-# x, the parameters and the states: the backward is told by the bits of an int64 of which it makes gradients.
+# x, the parameters and the states: the bits of an int64 tell the backward which of these need gradients.
 _MOST_TENSORS = 62
 
 
@@ -133,8 +133,6 @@ def run_whole(module: Any, layout: Layout, kernels: Kernels, x: Tensor, hx: Any)
         or module.recurrent_gradient_clip is not None
     ):
         return None
-    if layout.time and module.batch_first and x.dim() == 3:
-        x = x.transpose(0, 1).contiguous()
     tensors, held = [x], module._parameters
     for name in layout.names:
         parameter = held.get(name)
@@ -155,6 +153,8 @@ def run_whole(module: Any, layout: Layout, kernels: Kernels, x: Tensor, hx: Any)
         number = layout.number = ops.number(torch.empty(0, device="cpu"), layout.values, layout.initials)
     if number < 0:
         return None
+    if layout.time and module.batch_first and x.dim() == 3:
+        tensors[0] = x.transpose(0, 1).contiguous()
     constants = [float(module.constants[name]) for name in layout.constants] if layout.constants else ()
     if torch.is_grad_enabled():
         for tensor in tensors:

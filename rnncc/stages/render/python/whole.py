@@ -64,7 +64,7 @@ def whole_product(cell: Cell) -> WholeProduct | None:
     # The streams side by side are the whole weight, row by row.
     if [place.member.name for place in rows] != [member.name for member in weight.members]:
         return None
-    # The product writes the weight's gradient, and so would the loop.
+    # The product writes the weight's gradient, and so would the loop: one would overwrite the other.
     if any(read.name == weight.name for read in segment.weights):
         return None
     return WholeProduct(weight.attribute, tuple(biases))

@@ -180,6 +180,8 @@ struct WholeForward {
   Whole given;
 };
 
+constexpr uintptr_t KEPT_ALIGNMENT = 16;  // bytes: kernels read what was kept in pieces of so many
+
 // The arguments of a backward: the gradients that came (bits of `came`: of the output, where there is one, and the final
 // states), x, the parameters, the states, what the forward kept, and the output of a layer. The bits of `needs` ask for
 // gradients of x, the parameters and the states.
@@ -206,11 +208,25 @@ struct WholeBackward {
     fail(std::string(layout.segment.name) + ": a layer's backward does not fit its forward");
   }
 
-  // A tensor that the forward kept, as the kernels read it. Hooks on saved tensors may give it back with other strides.
-  const Tensor& take_kept(size_t place, int32_t dtype, const std::vector<int64_t>& sizes) {
-    Tensor& kept = tensors[place];
+  // Whether x, the parameters and the states are those of the layout. Hooks on saved tensors may have given them back with
+  // other strides.
+  bool fits() {
+    if (given.fits()) return true;
+    for (size_t i = given.first; i < std::min(given.end(), tensors.size()); ++i)
+      tensors[i] = contiguous(std::move(tensors[i]), tensors[i].dim());
+    return given.fits();
+  }
+  // A tensor that the forward kept, as the kernels read it. Hooks may have given it back with other strides, or within
+  // other memory.
+  const Tensor& take_kept(size_t index, int32_t dtype, const std::vector<int64_t>& sizes) {
+    Tensor& kept = tensors[index];
     if (kept.torch_type() != dtype || !(kept.device() == given.device) || sizes_of(kept) != sizes) refuse();
     kept = contiguous(std::move(kept), int64_t(sizes.size()));
+    if (reinterpret_cast<uintptr_t>(kept.data()) % KEPT_ALIGNMENT != 0) {
+      Tensor aligned = empty(sizes, dtype, given.device);
+      RNNCC_TORCH(aoti_torch_copy_(aligned.get(), kept.get(), 0));
+      kept = std::move(aligned);
+    }
     return kept;
   }
   // The output of a layer, which is the last of the tensors.
@@ -228,8 +244,8 @@ struct WholeBackward {
 // What a forward tells its loop, and the tensors that it returns: the output of a layer, and the final states.
 class ForwardTables {
  public:
-  // `stream`: the streams side by side. `weight(w)` describes a weight that the loop reads, and `saved(i, output)` a saved
-  // value; `output` describes that of a layer.
+  // `stream`: the streams side by side. `weight(w)` describes the loop's weight number w, and `saved(i, output)` a saved
+  // value; `output` describes the layer's output.
   template <class OfWeight, class OfSaved>
   ForwardTables(const WholeForward& call, void* stream, const OfWeight& weight, const OfSaved& saved) : call_(call) {
     const Layout& layout = call.layout;
@@ -242,7 +258,7 @@ class ForwardTables {
     weights_ = table_.data() + table_.size();
     for (int64_t w = 0; w < weight_count; ++w) table_.push_back(weight(w));
     states_ = table_.data() + table_.size();
-    given.describe_states(table_, started_);
+    given.describe_states(table_, initial_);
     sequences_ = table_.data() + table_.size();
     table_.resize(table_.size() + segment.sequences, given.nothing());
     if (layout.has_time) {
@@ -282,7 +298,7 @@ class ForwardTables {
  private:
   const WholeForward& call_;
   std::vector<rnncc_tensor> table_;
-  std::vector<Tensor> started_;
+  std::vector<Tensor> initial_;
   const rnncc_tensor *weights_, *states_;
   rnncc_tensor *sequences_, *finals_, *saved_;
 };
@@ -291,7 +307,7 @@ class ForwardTables {
 class BackwardTables {
  public:
   // `stream`: the streams side by side, null where the loop does not read them. `saved(i)` describes a saved value, and
-  // `make(i)` makes the gradient of a parameter.
+  // `make(i)` makes the gradient of parameter i.
   template <class OfSaved, class Make>
   BackwardTables(WholeBackward& call, void* stream, const OfSaved& saved, const Make& make) : call_(call) {
     const Layout& layout = call.layout;
@@ -303,7 +319,7 @@ class BackwardTables {
     weights_ = table_.data() + table_.size();
     for (int64_t i : layout.loop_weights) table_.push_back({given.parameter(i).data(), 0, 0, given.type});
     states_ = table_.data() + table_.size();
-    given.describe_states(table_, started_);
+    given.describe_states(table_, initial_);
     saved_ = table_.data() + table_.size();
     for (int32_t i = 0; i < segment.plain.saved; ++i) table_.push_back(saved(i));
     d_sequences_ = table_.data() + table_.size();
@@ -326,8 +342,8 @@ class BackwardTables {
     for (int32_t i = 0; i < segment.states; ++i) {
       const int64_t width = layout.state_widths[i];
       const bool needed = call.needs_state(i);
-      if (needed) d_given_.push_back(given.make(given.state_shape(width)));
-      table_.push_back({needed ? d_given_.back().data() : nullptr, 0, width, given.type});
+      if (needed) d_initial_.push_back(given.make(given.state_shape(width)));
+      table_.push_back({needed ? d_initial_.back().data() : nullptr, 0, width, given.type});
     }
   }
 
@@ -359,7 +375,7 @@ class BackwardTables {
     if (d_x) made.push_back(std::move(d_x));
     for (Tensor& gradient : d_parameters)
       if (gradient) made.push_back(std::move(gradient));
-    std::move(d_given_.begin(), d_given_.end(), std::back_inserter(made));
+    std::move(d_initial_.begin(), d_initial_.end(), std::back_inserter(made));
     return made;
   }
 
@@ -369,7 +385,7 @@ class BackwardTables {
  private:
   const WholeBackward& call_;
   std::vector<rnncc_tensor> table_;
-  std::vector<Tensor> started_, d_given_;
+  std::vector<Tensor> initial_, d_initial_;
   const rnncc_tensor *weights_, *states_, *saved_;
   rnncc_tensor *d_sequences_, *d_final_, *d_streams_, *d_weights_, *d_states_;
 };

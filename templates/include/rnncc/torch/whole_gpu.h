@@ -77,7 +77,7 @@ struct Kept {
     }
   }
 
-  // Describes a saved value. `output` describes that of a layer.
+  // Describes a saved value. `output` describes the layer's output.
   rnncc_tensor at(const Whole& given, int32_t i, const Tensor& kept, const rnncc_tensor& output) const {
     if (places[i] < 0) return output;
     const int64_t width = given.layout.saved_widths[i];
@@ -116,8 +116,8 @@ inline void run_whole_forward_on_gpu(const rnncc_segment& segment, StableValue* 
 }
 
 // Gives the gradients of biases, from those of the streams [rows, columns]. `gradients`: of the parameters, where they
-// are needed. A vector that the loop reads has the loop's share already. Any other has nothing in it where it is added
-// once, and zeros where several parts are added to it.
+// are needed. A vector that the loop reads has the loop's share already. Any other is not initialised where each element
+// is written once, and has zeros where several parts are added to it.
 inline void bias_gradients(const Whole& given, const Tensor& d_stream, const std::vector<Tensor>& gradients) {
   const Layout& layout = given.layout;
   for (const Bias& part : layout.biases) {
@@ -170,7 +170,7 @@ inline void run_whole_backward_on_gpu(const rnncc_segment& segment, StableValue*
   const Layout& layout = call.layout;
   Whole& given = call.given;
   const size_t first_kept = given.end(), all = first_kept + layout.keeps_streams + 1 + layout.has_time;
-  if (call.tensors.size() != all || !given.fits()) call.refuse();
+  if (call.tensors.size() != all || !call.fits()) call.refuse();
   const Kept places(given);
   void* stream = nullptr;
   if (layout.keeps_streams) {

@@ -140,7 +140,7 @@ inline void run_whole_backward(const rnncc_segment& segment, StableValue* stack)
   const Layout& layout = call.layout;
   Whole& given = call.given;
   const size_t first_kept = given.end();
-  if (call.tensors.size() != first_kept + 1 + layout.has_time || !given.fits()) call.refuse();
+  if (call.tensors.size() != first_kept + 1 + layout.has_time || !call.fits()) call.refuse();
   const Tensor& kept = call.take_kept(first_kept, given.dtype, {given.rows() * layout.saved_width});
   const rnncc_tensor output =
       layout.has_time ? given.rows_at(call.take_output().data(), 0, layout.output_width) : given.nothing();

@@ -143,12 +143,12 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
                 acc);
     // Whether all sums of a tile are sent in one branch. Where each send has a condition of its own, the compiler joins
     // only some of them, and at the beginning of a branch a warp waits until the sends before it have read their
-    // registers. Where CTAs send 16 KB per step (512 units) the backward took 10 % less in one branch; where they send
-    // 12 KB or less it took 2 to 3 % more.
-    constexpr bool AT_ONCE = S::CTAS > 1 && S::WARPS * S::Matrix::ROWS >= 32;
+    // registers. Where CTAs send 16 KB per tile and step (512 units), the backward took 10 % less in one branch; where they
+    // send 12 KB or less, it took 2 to 3 % more.
+    constexpr bool ONE_BRANCH = S::CTAS > 1 && S::WARPS * S::Matrix::ROWS >= 32;
 #pragma unroll
     for (int n = 0; n < S::ENTRY_TILES; ++n) {
-      if (AT_ONCE && n * 8 + 2 * q >= seat.entries) continue;
+      if (ONE_BRANCH && n * 8 + 2 * q >= seat.entries) continue;
 #pragma unroll
       for (int m = 0; m < S::Matrix::ROWS; ++m)
 #pragma unroll
@@ -163,7 +163,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
           const float x = acc[n][m][2 * i], y = acc[n][m][2 * i + 1];
           if constexpr (S::CTAS == 1)
             shared_at<float2>(to) = make_float2(x, y);
-          else if (AT_ONCE || n * 8 + 2 * q < seat.entries)
+          else if (ONE_BRANCH || n * 8 + 2 * q < seat.entries)
             send8(peer_address(to, owner), peer_address(barriers + 8 * buffer, owner), x, y);
         }
     }
