@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -33,9 +34,12 @@ TYPICAL = 0.09
 
 
 @pytest.fixture
-def predicted(monkeypatch: pytest.MonkeyPatch) -> Any:
+def predicted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.syspath_prepend(str(FOLDER))
-    return import_module("gpu_predicted")
+    made = import_module("gpu_predicted")
+    made.predicted_us.cache_clear()  # neither what other tests have predicted, nor what these do
+    yield made
+    made.predicted_us.cache_clear()
 
 
 def test_rows_are_as_predicted(predicted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
