@@ -250,12 +250,9 @@ def main(words: Sequence[str] | None = None) -> int:
             results.add(measure(seed, text, options))
             print(table(results.rows)[-2], flush=True)
 
-    def about() -> dict[str, Any]:
-        return environment(options.commit)
-
     try:
         seeds = part(range(options.seeds), options.shard)
-        rows, _ = read_or_measure(options, measure_seeds, about)
+        rows, _ = read_or_measure(options, measure_seeds, lambda: environment(options.commit))
     except (OSError, ValueError) as error:
         print(f"sparse_training: {error}", file=sys.stderr)
         return 1

@@ -11,6 +11,7 @@ import torch
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
 from rnncc.language.source import Source
+from rnncc.machine.targets import planned
 from rnncc.pipeline import compile_cells
 from rnncc.verify import Case, verify
 from tests.cuda.harness import DTYPES, Packages, kernels_of
@@ -97,5 +98,8 @@ def test_the_next_call_reads_another_mask(family: str, packages: Packages) -> No
                 c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
                 h = torch.sigmoid(o) * torch.tanh(c)
                 assert (found[t] - h).norm() <= 0.02 * h.norm(), kind
-        # On a GPU with less shared memory one direction may have no kernel for zeros.
-        assert (family in ran(family, layer, x)) == (kind != "0.3")
+        families, target = ran(family, layer, x), planned("auto")
+        assert (family in families) == (kind != "0.3")
+        # On a GPU with less shared memory than Hopper's, one direction may have no kernel for zeros.
+        if target is not None and target.has_warpgroups:
+            assert (families == [family]) == (kind != "0.3")
