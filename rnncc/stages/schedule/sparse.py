@@ -158,7 +158,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     term_bytes = element.size * entries
     terms = poll_terms * ceil_div(most_terms, poll_terms)
     operand_bytes = 16 * ceil_div((terms + 1) * term_bytes, 16)
-    partial_bytes = 4 * entries * (_LISTS + most_rows)
+    partial_bytes = 4 * entries * (16 * ceil_div(_LISTS + most_rows, 16) + 4)
     info_bytes = (
         4 * 8 * unit_blocks * summed(phase.sums * (1 + own) for phase, own in zip(products, waves, strict=True))
     )

@@ -28,7 +28,7 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE
 
   // In shared memory a term of all batch entries of the group lies side by side. Each phase has LISTS lists.
   static constexpr int TERM_BYTES = LANE_ENTRIES * int(sizeof(E)), LISTS = THREADS,
-                       QUAD_BYTES = LISTS * Quad<E>::PARTS * 16;
+                       QUAD_BYTES = LISTS * Quad<E, LANE_ENTRIES>::PARTS * 16;
   // The terms that a warp asks for with one message per lane, of all entries. A lane has AT_ONCE messages on their way.
   static constexpr int POLL_TERMS = 32 * (8 / LANE_ENTRIES), AT_ONCE = 4 / Message<E>::PARTS;
 
@@ -80,7 +80,9 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE
   };
 
   // Each list leaves a partial sum, and so does each row for its elements that have no room in lists.
-  static constexpr int PARTIALS = LISTS + Phase<LAST>::MOST_ROWS, PARTIAL_BYTES = PARTIALS * LANE_ENTRIES * 4;
+  // Threads of a warp write four lists side by side, of several pairs of entries at once, to different banks.
+  static constexpr int PARTIALS = ceil_div(LISTS + Phase<LAST>::MOST_ROWS, 16) * 16 + 4,
+                       PARTIAL_BYTES = PARTIALS * LANE_ENTRIES * 4;
   static constexpr int INFO_BYTES = Phase<LAST>::INFO_END;
   static constexpr uint32_t ZERO_PLACE = Phase<LAST>::MOST_POLLS * POLL_TERMS;  // behind all operands
   // Before the loop there are no operands, and their room serves to count elements and to stage what threads hold.
@@ -109,7 +111,7 @@ class SparseProducts : public SparseLists<S> {
     using Phase = typename S::template Phase<P>;
     bool in_vain = receive<P, 0>(from, places, t, move);
     __syncthreads();
-    float sums[S::LANE_ENTRIES] = {};
+    WordSums<E, S::LANE_ENTRIES> sums;
     multiply_wave<P, 0>(sums);
     for_numbers<Phase::WAVES - 1>([&](auto number) {
       constexpr int WAVE = decltype(number)::value + 1;
@@ -126,8 +128,7 @@ class SparseProducts : public SparseLists<S> {
     constexpr int AT_ONCE = Phase::SUMS < 4 ? 8 / Phase::SUMS : 2;  // parts of a sum that are read at a time
     const int unit = u * 8 + lane_ / 4, q = lane_ % 4;
     if (q * 2 >= S::LANE_ENTRIES) return;
-    const char* const from = partials_ + q * S::PARTIALS * 8;
-    const auto part = [&](int number) { return *reinterpret_cast<const float2*>(from + number * 8); };
+    const auto part = [&](int number) { return *partial(number, q); };
     uint32_t lists[Phase::SUMS];
     int most = 0;
 #pragma unroll
@@ -159,9 +160,11 @@ class SparseProducts : public SparseLists<S> {
   using Lists::has_more_, Lists::held_, Lists::lane_, Lists::partials_, Lists::operands_, Lists::shared_quads_,
       Lists::warp_, Lists::words_;
 
+  using typename Lists::Quad;
+
   // The same quad, but the compiler does not know that. Otherwise it would compute addresses and values once, before
   // the loop, and keep them in registers.
-  RNNCC_DEVICE static Quad<E> again(Quad<E> quad) {
+  RNNCC_DEVICE static Quad again(Quad quad) {
 #pragma unroll
     for (uint4& part : quad.part)
       part = make_uint4(made_again(int(part.x)), made_again(int(part.y)), made_again(int(part.z)),
@@ -175,54 +178,23 @@ class SparseProducts : public SparseLists<S> {
 
   // Multiplies the elements of a wave by its operands. The last wave leaves the sums.
   template <int P, int WAVE>
-  RNNCC_DEVICE void multiply_wave(float (&sums)[S::LANE_ENTRIES]) {
+  RNNCC_DEVICE void multiply_wave(WordSums<E, S::LANE_ENTRIES>& sums) {
     using Phase = typename S::template Phase<P>;
+    const uint32_t operands = shared_address(operands_);
     constexpr int HELD = Phase::held(WAVE), HELD_BEGIN = Phase::HELD_BEGIN + Phase::held_before(WAVE);
 #pragma unroll
-    for (int i = 0; i < HELD; ++i) add(again(held_[HELD_BEGIN + i]), sums);
+    for (int i = 0; i < HELD; ++i) sums.add(again(held_[HELD_BEGIN + i]), operands);
     const char* const words = words_ + Phase::words_begin(WAVE) + threadIdx.x * 16;
 #pragma unroll 4
-    for (int i = 0; i < shared_quads_[P] + (Phase::held(0) - HELD); ++i) add(Lists::load(words, i), sums);
-    if (WAVE == Phase::WAVES - 1) leave(threadIdx.x, sums);
+    for (int i = 0; i < shared_quads_[P] + (Phase::held(0) - HELD); ++i) sums.add(Lists::load(words, i), operands);
+    if (WAVE == Phase::WAVES - 1)
+      sums.for_pairs([&](int list, int pair, float x, float y) { *partial(list, pair) = make_float2(x, y); });
     if (has_more_[P]) multiply_unlisted<P, WAVE>();
   }
 
-  // Adds elements times their operands, for each entry.
-  RNNCC_DEVICE void add(const Quad<E>& quad, float (&sums)[S::LANE_ENTRIES]) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) add(quad.value(i), quad.place(i), sums);
-  }
-  RNNCC_DEVICE void add(float value, uint32_t place, float (&sums)[S::LANE_ENTRIES]) const {
-    const char* const at = operands_ + place * S::TERM_BYTES;
-    if constexpr (sizeof(E) == 4) {
-#pragma unroll
-      for (int e = 0; e < S::LANE_ENTRIES; e += 4) {
-        const float4 v = *reinterpret_cast<const float4*>(at + e * 4);
-        sums[e] = fmaf(value, v.x, sums[e]);
-        sums[e + 1] = fmaf(value, v.y, sums[e + 1]);
-        sums[e + 2] = fmaf(value, v.z, sums[e + 2]);
-        sums[e + 3] = fmaf(value, v.w, sums[e + 3]);
-      }
-    } else {
-      const Operands all = *reinterpret_cast<const Operands*>(at);
-#pragma unroll
-      for (int e = 0; e < S::LANE_ENTRIES; ++e)
-        sums[e] = fmaf(value, to_float(E{uint16_t(all.words[e / 2] >> e % 2 * 16)}), sums[e]);
-    }
-  }
-  // A term of all entries, in 16 bits.
-  struct alignas(2 * S::LANE_ENTRIES) Operands {
-    uint32_t words[S::LANE_ENTRIES / 2];
-  };
-
-  // Leaves a partial sum for the warps that finish units, or adds it to the one that is there.
-  template <bool ADDS = false>
-  RNNCC_DEVICE void leave(int number, const float (&sums)[S::LANE_ENTRIES]) const {
-#pragma unroll
-    for (int e = 0; e < S::LANE_ENTRIES; e += 2) {
-      float2* const to = reinterpret_cast<float2*>(partials_ + (e / 2 * S::PARTIALS + number) * 8);
-      *to = ADDS ? make_float2(to->x + sums[e], to->y + sums[e + 1]) : make_float2(sums[e], sums[e + 1]);
-    }
+  // A partial sum of a pair of entries, for the warps that finish units.
+  RNNCC_DEVICE float2* partial(int number, int pair) const {
+    return reinterpret_cast<float2*>(partials_ + (pair * S::PARTIALS + number) * 8);
   }
 
   // Brings the operands of a wave of phase P into shared memory.
@@ -282,7 +254,7 @@ class SparseProducts : public SparseLists<S> {
 #pragma unroll
       for (int i = 0; i < 8; ++i)
         *reinterpret_cast<uint32_t*>(to + S::place_of(own + i) * S::TERM_BYTES + entry * 4) =
-            Quad<E>::component(message.part[i / 4], i % 4);
+            Quad::component(message.part[i / 4], i % 4);
     } else {
       // Lanes have exchanged terms and entries: a lane gets one term of two entries.
       constexpr int PAIRS = S::LANE_ENTRIES / 2;
@@ -290,7 +262,7 @@ class SparseProducts : public SparseLists<S> {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         *reinterpret_cast<uint32_t*>(to + S::place_of(own + 2 * i) * S::TERM_BYTES + q % PAIRS * 4) =
-            transpose8x8(Quad<E>::component(message.part[0], i));
+            transpose8x8(Quad::component(message.part[0], i));
     }
   }
 
@@ -300,16 +272,23 @@ class SparseProducts : public SparseLists<S> {
     using Phase = typename S::template Phase<P>;
     for (int row = warp_; row < Phase::ROWS; row += S::K_WARPS) {
       const int from = this->template first_unlisted<P>(WAVE, row);
-      float sums[S::LANE_ENTRIES] = {};
+      float sums[S::LANE_ENTRIES / 4][4] = {};
       for (int octet = from / 8 + lane_; octet < Phase::end_term(WAVE) / 8; octet += 32)
         this->template for_elements<P>(row, octet, octet + 1, [&](int term, E x) {
-          if (term >= from) add(to_float(x), S::place_of(term - Phase::first_term(WAVE)), sums);
+          const uint32_t place = S::place_of(term - Phase::first_term(WAVE));
+          if (term >= from)
+            add_term<E, S::LANE_ENTRIES>(to_float(x), shared_address(operands_) + place * S::TERM_BYTES, sums);
         });
 #pragma unroll
-      for (float& sum : sums)
+      for (int i = 0; i < S::LANE_ENTRIES / 2; ++i) {
+        float two[] = {sums[i / 2][i % 2 * 2], sums[i / 2][i % 2 * 2 + 1]};
 #pragma unroll
-        for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(~0u, sum, mask);
-      if (lane_ == 0) leave<(WAVE > 0)>(S::LISTS + row, sums);
+        for (float& sum : two)
+#pragma unroll
+          for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(~0u, sum, mask);
+        float2* const to = partial(S::LISTS + row, i);
+        if (lane_ == 0) *to = WAVE > 0 ? make_float2(to->x + two[0], to->y + two[1]) : make_float2(two[0], two[1]);
+      }
     }
   }
 };

@@ -1,33 +1,9 @@
 // What a CTA of a sparse kernel keeps of its matrices, and how it makes that before the first step.
 #pragma once
 
-#include "step.cuh"
+#include "sparse_words.cuh"
 
 namespace rnncc {
-
-// Four words, as a thread loads them. A *word* is an element that is not zero and the place of its operand: in the
-// upper and the lower half of 32 bits, or in 32 bits each where elements are float.
-template <class E>
-struct Quad {
-  static constexpr int PARTS = sizeof(E) / 2;  // of 16 bytes
-  uint4 part[PARTS];
-
-  RNNCC_DEVICE static uint32_t component(const uint4& v, int i) {
-    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-  }
-  RNNCC_DEVICE float value(int i) const {
-    if constexpr (sizeof(E) == 4)
-      return __uint_as_float(component(part[i / 2], i % 2 * 2));
-    else
-      return to_float(E{uint16_t(component(part[0], i) >> 16)});
-  }
-  RNNCC_DEVICE uint32_t place(int i) const {
-    if constexpr (sizeof(E) == 4)
-      return component(part[i / 2], i % 2 * 2 + 1);
-    else
-      return component(part[0], i) & 0xffff;
-  }
-};
 
 // The elements of a CTA's rows that are not zero. A *list* is what one thread multiplies: words of one row of a matrix.
 // Each row has as many lists as it needs for the lists of a phase to be about as long. Where operands come in waves, a
@@ -76,11 +52,12 @@ class SparseLists {
     return reinterpret_cast<uint32_t*>(info_ + Phase::INFO_BEGIN)[(1 + wave) * Phase::ROWS + row];
   }
 
-  // Quad i of a list whose first quad begins at `list`.
-  RNNCC_DEVICE static Quad<E> load(const char* list, int i) {
-    Quad<E> quad;
+  using Quad = rnncc::Quad<E, S::LANE_ENTRIES>;
+  // Quad i of a thread whose first quad begins at `list`.
+  RNNCC_DEVICE static Quad load(const char* list, int i) {
+    Quad quad;
 #pragma unroll
-    for (int p = 0; p < Quad<E>::PARTS; ++p)
+    for (int p = 0; p < Quad::PARTS; ++p)
       quad.part[p] = *reinterpret_cast<const uint4*>(list + i * S::QUAD_BYTES + p * S::LISTS * 16);
     return quad;
   }
@@ -118,7 +95,7 @@ class SparseLists {
       const float4& v = i < 4 ? terms.low : terms.high;
       return i % 4 == 0 ? v.x : i % 4 == 1 ? v.y : i % 4 == 2 ? v.z : v.w;
     } else {
-      return E{uint16_t(Quad<E>::component(terms, i / 2) >> (i % 2 * 16))};
+      return E{uint16_t(Quad::component(terms, i / 2) >> (i % 2 * 16))};
     }
   }
   RNNCC_DEVICE static bool is_zero(float x) { return x == 0.0f; }
@@ -127,22 +104,8 @@ class SparseLists {
     return (x.bits & 0x7fff) == 0;
   }
 
-  // Word `slot` of a list, in shared memory whose first quads begin at `words`.
-  RNNCC_DEVICE static uint32_t* word(char* words, int list, int slot) {
-    constexpr int PER_PART = 4 / Quad<E>::PARTS;
-    const int part = slot / 4 * Quad<E>::PARTS + slot % 4 / PER_PART;
-    return reinterpret_cast<uint32_t*>(words + (part * S::LISTS + list) * 16) + slot % PER_PART * Quad<E>::PARTS;
-  }
-  RNNCC_DEVICE static void set_word(uint32_t* to, E x, uint32_t place) {
-    if constexpr (sizeof(E) == 4) {
-      to[0] = __float_as_uint(x);
-      to[1] = place;
-    } else {
-      to[0] = uint32_t(x.bits) << 16 | place;
-    }
-  }
-  RNNCC_DEVICE static uint32_t place_of_word(const uint32_t* at) {
-    return sizeof(E) == 4 ? at[sizeof(E) / 4] : at[0] & 0xffff;
+  RNNCC_DEVICE static Word<E> word(char* words, int list, int slot) {
+    return word_of<E, S::LANE_ENTRIES, S::LISTS>(words, list, slot);
   }
 
   // Makes the lists of phase P. Several threads go through each row, each through a segment of its terms.
@@ -215,13 +178,13 @@ class SparseLists {
     // different lists.
     const auto put = [&](auto wave, char* words, int from, int room) {
       constexpr int WAVE = decltype(wave)::value;
-      for (int slot = 0; slot < 4 * room; ++slot) set_word(word(words, threadIdx.x, slot), E{}, padding_);
+      for (int slot = 0; slot < 4 * room; ++slot) word(words, threadIdx.x, slot).set(E{}, padding_);
       __syncthreads();
       uint32_t number = before[WAVE];
       for_elements<P>(row, begin_of(WAVE), end_of(WAVE), [&](int term, E x) {
         const uint32_t list = (own >> 16) + number % own_lists, slot = number / own_lists;
         if (4 * from <= int(slot) && int(slot) < 4 * (from + room))
-          set_word(word(words, list, slot - 4 * from), x, S::place_of(term - Phase::first_term(WAVE)));
+          word(words, list, slot - 4 * from).set(x, S::place_of(term - Phase::first_term(WAVE)));
         if (number == 4 * quads * own_lists) first_unlisted<P>(WAVE, row) = term;
         ++number;
       });
@@ -258,7 +221,7 @@ class SparseLists {
     const int first_bank = lane_ / AT_ONCE * BANKS;  // of the lanes that load at once
     BankCounts left = {};                            // the words that have no slot yet
     int own = 0;                                     // words of the list; behind them there is padding
-    for (; own < room && place_of_word(at(own)) != padding_; ++own) left.add(place_of_word(at(own)) % BANKS);
+    for (; own < room && *at(own).place != padding_; ++own) left.add(*at(own).place % BANKS);
     for (int slot = 0; !__all_sync(~0u, slot >= own); ++slot) {
       uint32_t taken = 0, bank = 0;
       bool waits = slot < own;
@@ -279,13 +242,8 @@ class SparseLists {
       }
       if (slot >= own) continue;
       int from = slot;
-      while (place_of_word(at(from)) % BANKS != bank) ++from;
-#pragma unroll
-      for (int i = 0; i < Quad<E>::PARTS; ++i) {
-        const uint32_t moved = at(slot)[i];
-        at(slot)[i] = at(from)[i];
-        at(from)[i] = moved;
-      }
+      while (*at(from).place % BANKS != bank) ++from;
+      if (from != slot) at(slot).swap(at(from));
     }
   }
   // How many words of a list there are in each bank, at most 255. digits[i] has bit i of all counts: a bit per bank.
@@ -333,7 +291,7 @@ class SparseLists {
   // room in lists.
   int shared_quads_[S::PHASES] = {};
   bool has_more_[S::PHASES] = {};
-  Quad<E> held_[at_least_one(S::template Phase<S::LAST>::HELD_END)];
+  Quad held_[at_least_one(S::template Phase<S::LAST>::HELD_END)];
 };
 
 }  // namespace rnncc
