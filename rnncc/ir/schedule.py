@@ -21,6 +21,7 @@ class FusedSchedule:
 
     family          the kernel's family
     ctas            the CTAs that hold one copy of a head's matrix: those of a cluster, or some of a grid
+    cluster         the CTAs of a cluster, with which the kernel is launched
     shape           the arguments of the family's template that follow the step and head_dim, in the template's order
     tiles           the same numbers, and those that follow from them, by name
     threads         threads per CTA
@@ -44,6 +45,7 @@ class FusedSchedule:
 
     family: Family
     ctas: int
+    cluster: int = 1
     shape: tuple[int, ...] = ()
     tiles: tuple[tuple[str, int], ...] = ()
     threads: int

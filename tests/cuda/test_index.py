@@ -88,7 +88,7 @@ def test_kernels_are_added_to_those_that_there_are(tmp_path: Path, index: Index)
     assert index.find("lstm_0_forward", "bf16", 128) == []
 
 
-GOOD = "lstm_0_forward bf16 64 1 grid grid 8 256 1024 8 1 0 0 1 0 540 600 sm_90a lstm_0_forward_bf16_64_grid\n"
+GOOD = "lstm_0_forward bf16 64 1 grid grid 8 1 256 1024 8 1 0 0 1 0 540 600 sm_90a lstm_0_forward_bf16_64_grid\n"
 
 
 @pytest.mark.parametrize(

@@ -298,6 +298,7 @@ inline void launch(const Launch& wanted, void (*kernel)(const void*), const void
         std::swap(device.deliveries[random() % device.deliveries.size()], device.deliveries.back());
         device.deliveries.back().arrive();
         device.deliveries.pop_back();
+        moved = true;  // a thread that was asked before may wait for just this
       }
       if (fiber->ready && !fiber->ready(fiber->waits_for)) continue;
       fiber->ready = nullptr;
@@ -347,6 +348,12 @@ inline uint32_t __match_any_sync(unsigned, uint32_t value) {
   uint32_t same = 0;
   for (int lane = 0; lane < 32; ++lane) same |= uint32_t(emulated::of_lane<uint32_t>(lane) == value) << lane;
   return same;
+}
+inline int __reduce_max_sync(unsigned, int value) {
+  emulated::exchange(value, 0);
+  int most = value;
+  for (int lane = 0; lane < 32; ++lane) most = std::max(most, emulated::of_lane<int>(lane));
+  return most;
 }
 inline uint32_t __reduce_or_sync(unsigned, uint32_t value) {
   emulated::exchange(value, 0);

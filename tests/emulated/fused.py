@@ -72,8 +72,7 @@ class _Call:
         parameter = self._parameter(group)
         assert len(parameter) <= self.kernel.parameter_bytes
         memory = ctypes.create_string_buffer(parameter, self.kernel.parameter_bytes)
-        cluster = schedule.ctas if schedule.family.scope is Scope.CLUSTER else 1
-        self.kernel.run(ctas, cluster, case.seed, memory)
+        self.kernel.run(ctas, schedule.cluster, case.seed, memory)
         assert all((guard == _GUARD).all() for guard in self.guards), "a kernel wrote beside a tensor"
         for (table, index), copy in self.copies.items():
             given = self.given[table][index]

@@ -120,14 +120,14 @@ def test_a_sparse_kernel(
 
 
 @pytest.mark.parametrize(
-    ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "entries", "turns", "operands"),
+    ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "entries", "turns", "waves"),
     [
-        ("lstm", "bf16", 64, 1, 13, {}, 8, 2, 1),
+        ("lstm", "bf16", 64, 1, 13, {}, 8, 2, 4),
         ("lstm", "f16", 72, 2, 7, {}, 4, 2, 2),
-        ("lstm", "f32", 96, 1, 5, {}, 8, 1, 1),
+        ("lstm", "f32", 96, 1, 5, {}, 8, 1, 4),
         ("gates", "bf16", 72, 1, 7, {}, 8, 1, 2),
-        ("gates", "bf16", 136, 1, 3, {}, 4, 1, 1),
-        ("narrow", "f32", 72, 1, 6, {"P": 40}, 4, 2, 1),
+        ("gates", "bf16", 136, 1, 3, {}, 4, 1, 3),
+        ("narrow", "f32", 72, 1, 6, {"P": 40}, 4, 2, 2),
     ],
     ids=str,
 )
@@ -141,22 +141,56 @@ def test_operands_that_come_in_waves(
     sizes: dict[str, int],
     entries: int,
     turns: int,
-    operands: int,
+    waves: int,
     masked: bool,
     density: float,
     tmp_path: Path,
 ) -> None:
-    """One operand or two are in shared memory at a time. Denser matrices have elements that have no room in lists."""
+    """Shared memory has a part of the operands at a time. Denser matrices have elements that have no room in lists."""
     tiles = {"batch_tile": entries, "turns": turns}
     folders = [tmp_path / "all", tmp_path / "waves"]
     for folder in folders:
         folder.mkdir()
     path, made = made_of(cell, dtype, masked, head_dim, folders[0], SPARSE, **tiles)
-    # A loop of one operand has no waves of two.
-    _, waves = made_of(cell, dtype, masked, head_dim, folders[1], SPARSE, **tiles, wave_operands=operands)
-    assert any(kernel.schedule.shape[4] < len(kernel.loop.phases[0].operands) for kernel in waves.values())
-    made = {**made, **waves}
+    # A loop of one operand has one wave.
+    _, with_waves = made_of(cell, dtype, masked, head_dim, folders[1], SPARSE, **tiles, waves=waves, split=1)
+    assert with_waves and all(dict(kernel.schedule.tiles)["waves"] == waves for kernel in with_waves.values())
+    made = {**made, **with_waves}
     problem = Problem(4, batch, {"I": 3, "H": head_dim * heads} | sizes, heads, DTYPES[dtype], reverse=masked)
+    errors = sparse_case(path, problem, masked, made, density).measured()
+    assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
+
+
+@pytest.mark.parametrize(
+    ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "tiles"),
+    [
+        ("lstm", "bf16", 64, 1, 13, {}, {"batch_tile": 8, "turns": 2, "split": 2}),
+        ("lstm", "bf16", 128, 1, 5, {}, {"batch_tile": 4, "turns": 1, "split": 4, "unit_tile": 8}),
+        ("lstm", "f32", 96, 1, 5, {}, {"batch_tile": 8, "turns": 1, "split": 2}),
+        ("elman", "f16", 96, 2, 9, {}, {"batch_tile": 8, "turns": 1, "split": 4, "unit_tile": 8}),
+        ("normed", "bf16", 64, 1, 7, {}, {"batch_tile": 4, "turns": 2, "split": 2}),
+        ("gates", "f16", 160, 1, 11, {}, {"batch_tile": 8, "turns": 2, "split": 4, "unit_tile": 8}),
+        ("narrow", "f32", 96, 1, 6, {"P": 40}, {"batch_tile": 4, "turns": 2, "split": 2}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("masked", "density"), [(True, 0.1), (False, 0.1), (False, 0.6)], ids=["masked", "", "denser"])
+def test_terms_that_a_cluster_splits(
+    cell: str,
+    dtype: str,
+    head_dim: int,
+    heads: int,
+    batch: int,
+    sizes: dict[str, int],
+    tiles: dict[str, int],
+    masked: bool,
+    density: float,
+    tmp_path: Path,
+) -> None:
+    """Each CTA of a cluster has a slice of the terms. Some slices are padded, and some operands are cut."""
+    path, made = made_of(cell, dtype, masked, head_dim, tmp_path, **tiles)
+    assert {kernel.schedule.cluster for kernel in made.values()} == {tiles["split"]}
+    problem = Problem(5, batch, {"I": 3, "H": head_dim * heads} | sizes, heads, DTYPES[dtype], reverse=masked)
     errors = sparse_case(path, problem, masked, made, density).measured()
     assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
 

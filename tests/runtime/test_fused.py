@@ -221,7 +221,7 @@ def test_kernels_of_another_rnncc_are_not_mixed(spied: Any, tmp_path: Path) -> N
     assert "another rnncc" in answer.reason and "[RNN609]; build the package again" in answer.reason
 
 
-GOOD = "lstm_0_forward bf16 64 1 grid grid 8 256 0 8 1 0 0 1 0 540 600 sm_90a lstm_0_forward_bf16_64_grid\n"
+GOOD = "lstm_0_forward bf16 64 1 grid grid 8 1 256 0 8 1 0 0 1 0 540 600 sm_90a lstm_0_forward_bf16_64_grid\n"
 
 
 def test_kernels_of_other_gpus_do_not_count(spied: Any, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class Draft:
     total       the time of a step of the whole batch: the passes that it takes, times `step`
     busy        the part of `step` in which a CTA has its SM to itself; other CTAs of the SM wait
     needed      registers per thread, as counted; nvcc takes about `overcount` fewer
-    shape, tiles, ctas, threads, shared_bytes, registers, group_batch, launch_batch, multiple, slots, relayed
+    shape, tiles, ctas, threads, shared_bytes, registers, group_batch, launch_batch, multiple, slots, relayed, cluster
                 the fields of the same names of a FusedSchedule
     """
 
@@ -64,6 +64,7 @@ class Draft:
     multiple: int = 1
     slots: int | None = None
     relayed: tuple[Operand, ...] = ()
+    cluster: Operand = 1
 
     def expected_us(
         self, solution: Solution, problem: Problem, target: Target, shared_bytes: int | None = None
@@ -119,10 +120,11 @@ class Draft:
         on one SM would each take up to twice as long."""
         value = solution.value
         ctas = value(self.ctas)
-        is_grid = self.family.scope is Scope.GRID
+        cluster = value(self.cluster) if self.family.scope is Scope.GRID else ctas
         return FusedSchedule(
             family=self.family,
             ctas=ctas,
+            cluster=cluster,
             shape=tuple(map(value, self.shape)),
             tiles=tuple((name, value(size)) for name, size in self.tiles.items()),
             threads=value(self.threads),
@@ -134,7 +136,7 @@ class Draft:
             relayed=tuple(map(value, self.relayed)),
             launch_batch=None if self.launch_batch is None else value(self.launch_batch),
             heads=problem.heads,
-            places=target.sms // ctas if is_grid else dict(target.clusters)[ctas],
+            places=dict(target.clusters)[cluster] * cluster // ctas,
             pass_us=round(value(self.step) / TENTHS_OF_NS, 3),
             step_us=round(self.expected_us(solution, problem, target), 3),
             solution=solution.values_by_index,

@@ -4,6 +4,7 @@ sparse.cuh)."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from statistics import NormalDist
 
@@ -20,7 +21,6 @@ from rnncc.stages.schedule.draft import (
     registers_of,
     require_shared,
     round_up,
-    share,
     summed,
 )
 from rnncc.stages.schedule.facts import Facts, PhaseFacts
@@ -31,6 +31,7 @@ _LISTS = 32 * _WARPS  # what one thread multiplies is a list
 _UNIT_BLOCKS = (1, 2, 3, 4, 5, 6, 7, 8)
 _ENTRIES = (4, 8)  # of a group, in each turn
 _TURNS = (1, 2)
+_MOST_SPLIT = 4  # CTAs per cluster
 _QUAD = 4  # words
 _STAGED = (1, 2, 4, 6, 8, 10, 12)
 _MOST_HELD = 12  # quads per thread in registers
@@ -49,6 +50,11 @@ _ROOM = 103
 _SPARE = 30
 
 
+def _banked(sums: Expression) -> Expression:
+    """For so many sums of a pair of entries there is room (SparseShape::banked)."""
+    return 16 * ceil_div(sums, 16) + 4
+
+
 def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     """Make the model for one loop, problem and GPU."""
     rate, element = rates(target), elements(problem)
@@ -57,60 +63,84 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     entries = model.choice("entries", _ENTRIES)  # batch entries per turn
     turns = model.choice("turns", _TURNS)
     products = facts.products
-    # How many operands of a phase are in shared memory at a time: all of them, or those of a wave.
+    # The CTAs of a cluster split the terms of all operands among them. A CTA's slice of the most operands comes into
+    # shared memory in so many waves.
+    clusters = {ctas: ctas * count for ctas, count in target.clusters if ctas <= _MOST_SPLIT}
     most_operands = max((phase.operands for phase in products), default=1)
-    wave_operands = model.choice("wave_operands", sorted({ceil(most_operands, n + 1) for n in range(most_operands)}))
+    divisions = [(ctas, waves) for ctas in clusters for waves in range(1, most_operands + 1)]
+    division = model.choice("division", range(len(divisions)))
+    depth = round_up(problem.head_dim, 32)
+
+    def slice_of(operands: int, ctas: int) -> int:
+        """The terms of so many operands in a CTA's slice."""
+        return 32 * ceil(operands * depth // 32, ctas)
+
+    def wave_of(ctas: int, waves: int) -> int:
+        """The terms of a wave."""
+        return 32 * ceil(slice_of(most_operands, ctas) // 32, waves)
+
+    def waves_of(operands: int, ctas: int, waves: int) -> int:
+        return ceil(slice_of(operands, ctas), wave_of(ctas, waves))
+
+    def divided(function: Callable[[int, int], int]) -> Expression:
+        """What follows from the CTAs of a cluster and the number of waves."""
+        return by(division, range(len(divisions)), lambda key: function(*divisions[key]))
+
+    split, most_waves = divided(lambda ctas, _: ctas), divided(lambda _, waves: waves)
 
     def ctas_of(unit_block_count: int) -> int:
         return ceil(problem.head_dim, 8 * unit_block_count)
 
-    def seats(unit_block_count: int) -> int:
-        return target.sms // (problem.heads * ctas_of(unit_block_count))
-
     ctas = by(unit_blocks, _UNIT_BLOCKS, ctas_of)
-    model.require(
-        problem.heads * ctas <= target.sms, because="residency: the CTAs of all heads run at once, one per SM"
-    )
-    launch_batch = turns * entries * by(unit_blocks, _UNIT_BLOCKS, seats)
+    model.require(ctas % split == 0, because="clusters: all have as many CTAs")
+    at_once = divided(lambda ctas, _: clusters[ctas])
+    model.require(problem.heads * ctas <= at_once, because="residency: the CTAs of all heads run at once, one per SM")
+    seats = at_once // (problem.heads * ctas)
+    launch_batch = turns * entries * seats
     model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
-    most_rows = 8 * unit_blocks * facts.sums
-    model.require(most_rows <= _LISTS, because="rows: each row of a CTA has a thread")
-    depth = round_up(problem.head_dim, 32)
-    most_terms = depth * wave_operands
+    own_rows = 8 * unit_blocks * facts.sums
+    most_rows = own_rows * split
+    model.require(most_rows <= _LISTS, because="rows: each row that a CTA has elements of has a thread")
+    most_terms = divided(wave_of)
     if not element.is_float:
         model.require(most_terms <= _MOST_PLACES - 128, because="terms: a word names its operand in 16 bits")
 
     # The columns of a drawn mask have different numbers of elements, and so have its rows in each wave. Lists may be so
     # short that some CTA has no room for all of its own, if longer ones do not fit.
-    varies = any(phase.uneven or phase.operands > 1 for phase in products)
+    varies = any(phase.uneven or phase.operands > 1 for phase in products) or len(clusters) > 1
     short = model.choice("short", (0, 1)) if varies else None
 
     def quads_of(phase: PhaseFacts, key: int) -> int:
         """The longest list of a wave, in quads of words."""
         is_short, place = divmod(key, keys)
-        most, unit_block_count = divmod(place, _UNIT_BLOCKS[-1] + 1)
-        rows = 8 * unit_block_count * phase.sums
-        if not 0 < rows <= _LISTS or most == 0:
+        own_division, unit_block_count = divmod(place, _UNIT_BLOCKS[-1] + 1)
+        ctas, most = divisions[own_division]
+        rows = 8 * unit_block_count * phase.sums * ctas
+        if not 0 < rows <= _LISTS:
             return 1  # there is no such layout, or the requirement of rows rules it out
         assert phase.sparsity is not None
-        density, terms = phase.sparsity.density, problem.head_dim * min(phase.operands, most)
-        waves = ceil(phase.operands, most)
+        waves, in_slice = waves_of(phase.operands, ctas, most), slice_of(phase.operands, ctas)
+        density, terms = phase.sparsity.density, ceil(problem.head_dim * min(in_slice, wave_of(ctas, most)), depth)
         # A row has as many lists as the longest of its waves needs: so many standard deviations beyond the mean.
         longest = _NORMAL.inv_cdf((waves - 0.375) / (waves + 0.25))
         of_row = math.ceil(terms * density + longest * math.sqrt(terms * density * (1 - density)))
         # A row has whole lists. Rows alike have equally many; others leave half of their last list empty on average.
         lists = _LISTS - rows // 2
-        if is_short or not (phase.uneven or waves > 1):
+        if is_short or not (phase.uneven or waves * ctas > 1):
             lists = max(lists, _LISTS // rows * rows)
         words = max(ceil(of_row, _LISTS // rows), ceil(_ROOM * rows * of_row, 100 * lists))
+        # The longest row decides where each has as many lists.
+        alike = _NORMAL.inv_cdf((rows - 0.375) / (rows + 0.25))
+        longest_row = of_row + math.ceil(alike * math.sqrt(terms * density * (1 - density)))
+        words = min(words, ceil(longest_row, _LISTS // rows))
         return max(1 if waves > 1 else 2, ceil(words, _QUAD))
 
     # One table for all choices: no two of them have the same key.
-    keys = (_UNIT_BLOCKS[-1] + 1) * (most_operands + 1)
-    key = (_UNIT_BLOCKS[-1] + 1) * wave_operands + unit_blocks
+    keys = (_UNIT_BLOCKS[-1] + 1) * len(divisions)
+    key = (_UNIT_BLOCKS[-1] + 1) * division + unit_blocks
     if short is not None:
         key = keys * short + key
-    waves = [ceil_div(phase.operands, wave_operands) for phase in products]
+    waves = [divided(partial(waves_of, phase.operands)) for phase in products]
     wave_quads = [by(key, range(keys if short is None else 2 * keys), partial(quads_of, phase)) for phase in products]
     quads = [own_waves * own_quads for own_waves, own_quads in zip(waves, wave_quads, strict=True)]
     poll_terms = by(entries, _ENTRIES, lambda n: 32 * 8 // n)  # that a warp asks for with a piece per lane
@@ -137,9 +167,10 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     reducing = [phase for phase in facts.phases if phase.reductions]
     pieces = ceil(problem.head_dim, 32)  # of each reduction: what four blocks of units give, in a piece of 16 bytes
     received_bytes = max((128 * ceil(phase.reductions * pieces, 4) for phase in reducing), default=0)
-    polls = [ceil_div(depth * minimum(phase.operands, wave_operands), poll_terms) for phase in products]  # in a wave
+    slices = [divided(lambda ctas, _, count=phase.operands: slice_of(count, ctas)) for phase in products]  # type: ignore[misc]
+    polls = [ceil_div(minimum(own, most_terms), poll_terms) for own in slices]  # in a wave
     own_polls = maximum(*(ceil_div(own, _WARPS) for own in polls), 1)  # of a warp
-    has_waves = by(wave_operands, range(1, most_operands + 1), lambda n: n < most_operands)
+    has_waves = minimum(most_waves - 1, 1)
     spilled: Operand = model.integer("spilled_registers", 0, _MOST_SPILLED) if most_operands > 1 else 0
     model.require(spilled <= _MOST_SPILLED * has_waves, because="spills: only kernels with waves spill registers")
     needed = (
@@ -158,9 +189,13 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     term_bytes = element.size * entries
     terms = poll_terms * ceil_div(most_terms, poll_terms)
     operand_bytes = 16 * ceil_div((terms + 1) * term_bytes, 16)
-    partial_bytes = 4 * entries * (16 * ceil_div(_LISTS + most_rows, 16) + 4)
+    partial_bytes = 4 * entries * _banked(_LISTS + most_rows)
     info_bytes = (
-        4 * 8 * unit_blocks * summed(phase.sums * (1 + own) for phase, own in zip(products, waves, strict=True))
+        4 * 8 * unit_blocks * split * summed(phase.sums * (1 + own) for phase, own in zip(products, waves, strict=True))
+    )
+    # What the CTAs of a cluster give each other, in two buffers, and two barriers for it.
+    given_bytes = minimum(split - 1, 1) * 16 * len(facts.phases) + 2 * 4 * (split - 1) * entries * summed(
+        _banked(8 * unit_blocks * phase.sums) for phase in products
     )
     quad_bytes = _LISTS * 8 * element.size
     traffic_bytes = by(
@@ -171,6 +206,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     shared_bytes = (
         partial_bytes
         + received_bytes
+        + given_bytes
         + info_bytes
         + maximum(operand_bytes, 2 * 4 * _LISTS, quad_bytes * staged)
         + quad_bytes * summed(shared_quads)
@@ -184,25 +220,33 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         left_bytes = left_bytes - quad_bytes * more
         shape[places[number]] = in_shared + more
 
-    group = minimum(turns * entries, by(unit_blocks, _UNIT_BLOCKS, lambda u: share(problem.batch, seats(u))))
+    group = minimum(turns * entries, ceil_div(problem.batch, maximum(seats, 1)))
     readers = problem.heads * ctas * ceil_div(problem.batch, group)
     item = rate.grid_piece * facts.pieces + rate.operation * facts.operations
-    at_once = _WARPS * _POLLED // (element.size // 2)  # so many times poll_terms, by all warps
-    asked = summed(own_waves * ceil_div(own, at_once) for own_waves, own in zip(waves, polls, strict=True))
+
+    def multiplied(entries: int) -> int:
+        """The time of a word of each thread."""
+        by_tensor_cores = entries == 8 and not element.is_float
+        return rate.gathered if by_tensor_cores else rate.word * (2 + 3 * entries) * element.size // 2
+
+    polled = _WARPS * _POLLED // (element.size // 2)  # so many times poll_terms, by all warps
+    asked = summed(own_waves * ceil_div(own, polled) for own_waves, own in zip(waves, polls, strict=True))
     # While operands are on their way, a CTA has no work but that of the other turn.
     waiting = len(facts.phases) * (rate.sparse + rate.entry * minimum(entries, group)) + rate.join * len(reducing)
-    exchanged = element.size * facts.operands * problem.head_dim * minimum(entries, group)
+    slice_terms = summed(slices)
+    exchanged = element.size * slice_terms * minimum(entries, group)
     work = (
         len(facts.phases) * rate.turn
         + rate.poll * asked
         + rate.wave * (summed(waves) - len(products))
         # Reads of L2 hide each other for the most part.
         + ceil_div(2 * exchanged * readers, target.l2_gb_s)
-        + ceil_div(rate.put * element.size * entries * facts.operands * depth, 1024)
+        + ceil_div(rate.put * element.size * entries * slice_terms, 1024)
         + rate.part * facts.reductions * pieces
         # A word is multiplied by its operands of all entries.
-        + by(entries, _ENTRIES, lambda n: rate.word * (2 + 3 * n) * element.size // 2) * _QUAD * summed(quads)
+        + by(entries, _ENTRIES, multiplied) * _QUAD * summed(quads)
         + ceil_div(rate.matrix * quad_bytes * summed(shared_quads), 1024)
+        + rate.give * len(products) * minimum(split - 1, 1)
         + (0 if element.is_float else rate.sector * by(unit_blocks, _UNIT_BLOCKS, lambda n: n == 1))
         + (0 if short is None else rate.unlisted * short)
         + rate.spill * spilled
@@ -219,18 +263,20 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         busy=step,
         needed=needed,
         overcount=0,
-        shape=(unit_blocks, _WARPS, turns, entries, wave_operands, staged, *shape),
+        shape=(unit_blocks, _WARPS, turns, entries, split, most_terms, staged, *shape),
         tiles={
             "ctas": ctas,
             "unit_tile": 8 * unit_blocks,
             "batch_tile": entries,
             "turns": turns,
-            "wave_operands": wave_operands,
+            "split": split,
+            "waves": most_waves,
             "words_per_thread": _QUAD * summed(quads),
             "register_words": _QUAD * held,
             "spilled_registers": spilled,
         },
         ctas=ctas,
+        cluster=split,
         threads=32 * _WARPS,
         shared_bytes=target.shared_bytes - left_bytes,
         registers=registers_of(_WARPS),

@@ -31,12 +31,13 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 }
 
 // A line of a folder's `fused.txt`:
-//   program dtype head_dim heads family scope ctas threads shared_bytes group_batch multiple slots narrow smallest_batch
-//   for_zeros pass_ns launch_ns architecture name
+//   program dtype head_dim heads family scope ctas cluster threads shared_bytes group_batch multiple slots narrow
+//   smallest_batch for_zeros pass_ns launch_ns architecture name
 //
 // heads           the number of heads that the kernel is laid out for
 // family          the family's name, for messages
 // ctas            the CTAs that hold one copy of a head's matrix: those of a cluster, or some of a grid
+// cluster         the CTAs of a cluster, with which the kernel is launched: all of them, or a part of those of a grid
 // threads         threads per CTA
 // shared_bytes    shared memory per CTA
 // group_batch     the largest batch of a group; 0: the whole batch is one group
@@ -55,7 +56,7 @@ struct FusedKernel {
   std::string folder, program, dtype, family, architecture, name;
   FusedScope scope = FusedScope::cluster;
   int64_t head_dim = 0, heads = 0;
-  int ctas = 0, threads = 0, shared_bytes = 0, group_batch = 0, multiple = 1, slots = 0, narrow = 0, smallest_batch = 1,
+  int ctas = 0, cluster = 1, threads = 0, shared_bytes = 0, group_batch = 0, multiple = 1, slots = 0, narrow = 0, smallest_batch = 1,
       for_zeros = 0;
   int64_t pass_ns = 0, launch_ns = 0;
 };
@@ -99,10 +100,10 @@ class FusedIndex {
     long long head_dim, heads, pass_ns, launch_ns;
     int end = 0;
     const int found = std::sscanf(
-        line, "%255s %15s %lld %lld %15s %15s %d %d %d %d %d %d %d %d %d %lld %lld %15s %255s%n", program, dtype,
-        &head_dim, &heads, family, scope, &k.ctas, &k.threads, &k.shared_bytes, &k.group_batch, &k.multiple, &k.slots,
+        line, "%255s %15s %lld %lld %15s %15s %d %d %d %d %d %d %d %d %d %d %lld %lld %15s %255s%n", program, dtype,
+        &head_dim, &heads, family, scope, &k.ctas, &k.cluster, &k.threads, &k.shared_bytes, &k.group_batch, &k.multiple, &k.slots,
         &k.narrow, &k.smallest_batch, &k.for_zeros, &pass_ns, &launch_ns, architecture, name, &end);
-    if (found != 19 || line[end] != '\n' || !find_scope(scope, k.scope)) return false;
+    if (found != 20 || line[end] != '\n' || !find_scope(scope, k.scope)) return false;
     k.program = program;
     k.dtype = dtype;
     k.family = family;
@@ -112,7 +113,7 @@ class FusedIndex {
     k.heads = heads;
     k.pass_ns = pass_ns;
     k.launch_ns = launch_ns;
-    return head_dim > 0 && heads > 0 && k.ctas > 0 && k.threads > 0 && k.shared_bytes >= 0 && k.group_batch >= 0 &&
+    return head_dim > 0 && heads > 0 && k.cluster > 0 && k.ctas > 0 && k.ctas % k.cluster == 0 && k.threads > 0 && k.shared_bytes >= 0 && k.group_batch >= 0 &&
            k.multiple > 0 && k.slots >= 0 && k.narrow >= 0 && k.smallest_batch > 0 &&
            (k.for_zeros == 0 || k.for_zeros == 1) && pass_ns > 0 && launch_ns >= 0 &&
            Architecture(k.architecture).number > 0;

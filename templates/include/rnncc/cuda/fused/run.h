@@ -26,29 +26,23 @@ struct FusedLoaded {
 };
 
 inline CUlaunchConfig fused_config(const FusedKernel& kernel, unsigned ctas, unsigned directions, CUstream stream,
-                                   CUlaunchAttribute& attribute) {
-  attribute = {};
-  attribute.value[0] = attribute.value[1] = attribute.value[2] = 1;
-  unsigned attributes = 0;
-  switch (kernel.scope) {
-    case FusedScope::cluster:
-      if (!Architecture(kernel.architecture).has_clusters()) break;  // a cluster of one CTA: nothing to say
-      attributes = 1;
-      attribute.id = CU_LAUNCH_CLUSTER;
-      attribute.value[0] = unsigned(kernel.ctas);
-      break;
-    case FusedScope::grid:
-      attributes = 1;
-      attribute.id = CU_LAUNCH_COOPERATIVE;
-      break;
-    case FusedScope::step: break;
-  }
+                                   CUlaunchAttribute (&attributes)[2]) {
+  unsigned count = 0;
+  const auto add = [&](int id, unsigned value) {
+    attributes[count] = {};
+    attributes[count].id = id;
+    attributes[count].value[0] = value;
+    attributes[count].value[1] = attributes[count].value[2] = 1;
+    ++count;
+  };
+  if (kernel.scope == FusedScope::grid) add(CU_LAUNCH_COOPERATIVE, 1);
+  if (kernel.cluster > 1) add(CU_LAUNCH_CLUSTER, unsigned(kernel.cluster));
   return {{ctas, directions, 1},
           {unsigned(kernel.threads), 1, 1},
           unsigned(kernel.shared_bytes),
           stream,
-          &attribute,
-          attributes};
+          attributes,
+          count};
 }
 
 // A kernel is laid out for one GPU of an architecture. Another one may have fewer SMs, less shared memory or smaller
@@ -61,30 +55,21 @@ inline FusedLoaded load_fused(const FusedKernel& kernel, int32_t device) {
   const std::string path = code_file(kernel.folder + "/" + kernel.name, kernel.architecture);
   if (access(path.c_str(), R_OK) != 0) return {};
   const CUfunction function = get_kernel(load_module(path), kernel.name, on);
+  if (kernel.scope == FusedScope::step) return {function, 1};
   int count = 0;
-  const auto count_ctas = [&] {
+  if (kernel.cluster == 1) {
     check_cuda(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(&count, function, kernel.threads,
                                                                     size_t(kernel.shared_bytes)),
                "counting CTAs of " + kernel.name);
-  };
-  switch (kernel.scope) {
-    case FusedScope::cluster: {
-      if (!architecture.has_clusters()) {
-        count_ctas();
-        return {function, count > 0 && kernel.ctas == 1 ? on.sms : 0};
-      }
-      CUlaunchAttribute attribute;
-      const CUlaunchConfig launch = fused_config(kernel, unsigned(kernel.ctas), 1, nullptr, attribute);
-      // An error says that this GPU has no clusters of that size.
-      if (driver().cuFuncSetAttribute(function, CU_FUNC_LARGE_CLUSTER, 1) != 0 ||
-          driver().cuOccupancyMaxActiveClusters(&count, function, &launch) != 0)
-        count = 0;
-      return {function, std::min(count, on.sms / kernel.ctas)};
-    }
-    case FusedScope::grid: count_ctas(); return {function, count > 0 ? on.sms / kernel.ctas : 0};
-    case FusedScope::step: return {function, 1};
+    return {function, count > 0 ? on.sms / kernel.ctas : 0};
   }
-  return {};
+  CUlaunchAttribute attributes[2];
+  const CUlaunchConfig launch = fused_config(kernel, unsigned(kernel.ctas), 1, nullptr, attributes);
+  // An error says that this GPU has no clusters of that size.
+  if (driver().cuFuncSetAttribute(function, CU_FUNC_LARGE_CLUSTER, 1) != 0 ||
+      driver().cuOccupancyMaxActiveClusters(&count, function, &launch) != 0)
+    count = 0;
+  return {function, std::min(count, on.sms / kernel.cluster) * kernel.cluster / kernel.ctas};
 }
 
 inline const FusedLoaded& loaded_fused(const FusedKernel& kernel, int32_t device) {
@@ -251,8 +236,8 @@ class FusedRun : LoopParameter {
   }
 
   void launch(CUstream stream, unsigned ctas, unsigned directions, const void** parameters) const {
-    CUlaunchAttribute attribute;
-    const CUlaunchConfig how = fused_config(kernel_, ctas, directions, stream, attribute);
+    CUlaunchAttribute attributes[2];
+    const CUlaunchConfig how = fused_config(kernel_, ctas, directions, stream, attributes);
     check_cuda(driver().cuLaunchKernelEx(&how, choice_.function, const_cast<void**>(parameters), nullptr),
                "launching " + kernel_.name);
   }

@@ -2,6 +2,10 @@
 // that are not zero, each with the place of its operand. All operands of a phase come into shared memory, and each
 // thread gathers those of its elements. The idea is that of Zhu, Pool, Andersch, Rennich and Keckler
 // (arXiv:1804.10223).
+//
+// All operands of a head go to each of its CTAs, and for a large batch or head_dim that takes longer than the products.
+// So the CTAs of a cluster may *split* the terms among them: each takes its slice of the operands, has the elements of
+// the rows of all of them that meet it, and sends the other CTAs what these add to the sums of their rows.
 #pragma once
 
 #include "grid_loop.cuh"
@@ -9,22 +13,25 @@
 
 namespace rnncc {
 
-// The operands of a phase come in *waves* of at most WAVE_OPERANDS. Each wave takes the room in shared memory of the one
-// before, and threads go on adding to the same sums.
+// SPLIT is the number of CTAs per cluster.
+//
+// The operands of a phase come in *waves* of at most WAVE_TERMS terms. Each wave takes the room in shared memory of the
+// one before, and threads go on adding to the same sums.
 //
 // QUADS has two numbers for each phase: how many quads (sparse_lists.cuh) a thread holds in registers, and for how many
 // more it has room in shared memory, in all waves together. What threads hold comes into registers through shared
 // memory, STAGED quads at a time.
-template <class Step_, int H_, int UNIT_BLOCKS_, int WARPS_, int TURNS_, int LANE_ENTRIES_, int WAVE_OPERANDS_,
+template <class Step_, int H_, int UNIT_BLOCKS_, int WARPS_, int TURNS_, int LANE_ENTRIES_, int SPLIT_, int WAVE_TERMS_,
           int STAGED_, int... QUADS_>
 struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE_ENTRIES_> {
   using Layout = GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE_ENTRIES_>;
   using Step = Step_;
   using Layout::DEPTH, Layout::LANE_ENTRIES, Layout::LAST, Layout::PHASES, Layout::THREADS, Layout::UNITS;
   using typename Layout::E;
-  static constexpr int WAVE_OPERANDS = WAVE_OPERANDS_, STAGED = STAGED_;
+  static constexpr int SPLIT = SPLIT_, STAGED = STAGED_;
   static constexpr int QUADS[] = {QUADS_...};
   static_assert(sizeof...(QUADS_) == 2 * PHASES && (LANE_ENTRIES == 4 || LANE_ENTRIES == 8));
+  static_assert(Layout::CTAS % SPLIT == 0 && WAVE_TERMS_ % 32 == 0);
 
   // In shared memory a term of all batch entries of the group lies side by side. Each phase has LISTS lists.
   static constexpr int TERM_BYTES = LANE_ENTRIES * int(sizeof(E)), LISTS = THREADS,
@@ -40,22 +47,29 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE
   }
   // Places lie in the same banks where their numbers are equal modulo this.
   static constexpr int TERMS_PER_LINE = 128 / TERM_BYTES;
+  // Sums of a pair of entries lie side by side: for a bit more of them than there are. Threads 4 r + q read or write sum r
+  // of pair q at once, in different banks.
+  __host__ __device__ static constexpr int banked(int sums) { return ceil_div(sums, 16) * 16 + 4; }
 
   template <int P, class = void>
   struct Phase : Layout::template OfPhase<P> {
     using Of = typename Layout::template OfPhase<P>;
     using Of::OPERANDS, Of::SUMS;
-    static constexpr int ROWS = SUMS * UNITS, SEGMENTS = SUMS > 0 ? THREADS / at_least_one(ROWS) : 0;
+    // OWN_ROWS are those of the CTA's own units. It has elements of the rows of all CTAs of its cluster.
+    static constexpr int OWN_ROWS = SUMS * UNITS, ROWS = OWN_ROWS * SPLIT,
+                         SEGMENTS = SUMS > 0 ? THREADS / at_least_one(ROWS) : 0;
     static_assert(ROWS <= LISTS, "a row has a thread");
     static_assert(QUADS[2 * P] < 64 && QUADS[2 * P + 1] < 64, "words of a bank are counted in eight bits");
     static constexpr int HELD = QUADS[2 * P], SHARED = QUADS[2 * P + 1];
-    static constexpr int WAVES = at_least_one(ceil_div(OPERANDS, WAVE_OPERANDS)), ROOM = (HELD + SHARED) / WAVES;
+    // The terms of all operands, and those of the CTA's slice. Terms are counted from the slice's first.
+    static constexpr int ALL_TERMS = OPERANDS * DEPTH, TERMS = ceil_div(ALL_TERMS / 32, SPLIT) * 32;
+    static constexpr int WAVES = at_least_one(ceil_div(TERMS, WAVE_TERMS_)), ROOM = (HELD + SHARED) / WAVES;
     static_assert(ROOM * WAVES == HELD + SHARED, "all waves have room for equally many quads");
-    static constexpr int TERMS = OPERANDS * DEPTH, WAVE_TERMS = WAVES > 1 ? WAVE_OPERANDS * DEPTH : TERMS,
-                         POLLS = ceil_div(WAVE_TERMS, POLL_TERMS);
+    static constexpr int WAVE_TERMS = WAVES > 1 ? WAVE_TERMS_ : TERMS, POLLS = ceil_div(WAVE_TERMS, POLL_TERMS);
     // Whether some terms that are polled for belong to no operand. Their places are never written.
+    static constexpr bool UNEVEN = SPLIT * TERMS > ALL_TERMS;
     static constexpr bool PADDED =
-        DEPTH > H_ || POLLS* POLL_TERMS > WAVE_TERMS || POLLS % WARPS_ != 0 || WAVES* WAVE_TERMS > TERMS;
+        DEPTH > H_ || UNEVEN || POLLS* POLL_TERMS > WAVE_TERMS || POLLS % WARPS_ != 0 || WAVES* WAVE_TERMS > TERMS;
     // The terms of a wave: from its first, to the one behind its last.
     __host__ __device__ static constexpr int first_term(int wave) { return wave * WAVE_TERMS; }
     __host__ __device__ static constexpr int end_term(int wave) {
@@ -73,17 +87,23 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE
     __host__ __device__ static constexpr int words_begin(int wave) {
       return WORDS_BEGIN + (wave * ROOM - held_before(wave)) * QUAD_BYTES;
     }
+    // What another CTA of the cluster adds to the sums of the CTA's rows: of each pair of entries GIVEN numbers side by
+    // side. Two times follow each other in two buffers.
+    static constexpr int GIVEN = banked(OWN_ROWS), GIVEN_BYTES = GIVEN * LANE_ENTRIES * 4,
+                         GIVEN_BEGIN = Phase<P - 1>::GIVEN_END,
+                         GIVEN_END = GIVEN_BEGIN + (SUMS > 0 ? 2 * (SPLIT - 1) * GIVEN_BYTES : 0);
   };
   template <class V>
   struct Phase<-1, V> {
-    static constexpr int MOST_POLLS = 0, MOST_ROWS = 0, HELD_END = 0, WORDS_END = 0, INFO_END = 0;
+    static constexpr int MOST_POLLS = 0, MOST_ROWS = 0, HELD_END = 0, WORDS_END = 0, INFO_END = 0, GIVEN_END = 0;
   };
 
   // Each list leaves a partial sum, and so does each row for its elements that have no room in lists.
-  // Threads of a warp write four lists side by side, of several pairs of entries at once, to different banks.
-  static constexpr int PARTIALS = ceil_div(LISTS + Phase<LAST>::MOST_ROWS, 16) * 16 + 4,
-                       PARTIAL_BYTES = PARTIALS * LANE_ENTRIES * 4;
+  static constexpr int PARTIALS = banked(LISTS + Phase<LAST>::MOST_ROWS), PARTIAL_BYTES = PARTIALS * LANE_ENTRIES * 4;
   static constexpr int INFO_BYTES = Phase<LAST>::INFO_END;
+  // Two barriers per phase, and what other CTAs of the cluster give.
+  static constexpr int BARRIER_BYTES = SPLIT > 1 ? 16 * PHASES : 0,
+                       GIVEN_BYTES = BARRIER_BYTES + Phase<LAST>::GIVEN_END;
   static constexpr uint32_t ZERO_PLACE = Phase<LAST>::MOST_POLLS * POLL_TERMS;  // behind all operands
   // Before the loop there are no operands, and their room serves to count elements and to stage what threads hold.
   static constexpr int WITH_ZERO_PLACE = ceil_div((Phase<LAST>::MOST_POLLS * POLL_TERMS + 1) * TERM_BYTES, 16) * 16,
@@ -91,8 +111,8 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE
                        BEFORE_LOOP = STAGED * QUAD_BYTES > COUNT_BYTES ? STAGED * QUAD_BYTES : COUNT_BYTES,
                        OPERANDS_BYTES = WITH_ZERO_PLACE > BEFORE_LOOP ? WITH_ZERO_PLACE : BEFORE_LOOP;
   static constexpr int WORD_BYTES = Phase<LAST>::WORDS_END;
-  static constexpr int SHARED_BYTES =
-      PARTIAL_BYTES + Layout::RECEIVED_BYTES + INFO_BYTES + OPERANDS_BYTES + WORD_BYTES + Layout::Memory::BYTES;
+  static constexpr int SHARED_BYTES = PARTIAL_BYTES + Layout::RECEIVED_BYTES + GIVEN_BYTES + INFO_BYTES +
+                                      OPERANDS_BYTES + WORD_BYTES + Layout::Memory::BYTES;
   static_assert(sizeof(E) == 4 || Phase<LAST>::MOST_POLLS * POLL_TERMS < 65536, "a word names a place in 16 bits");
 };
 
@@ -119,46 +139,36 @@ class SparseProducts : public SparseLists<S> {
       __syncthreads();
       multiply_wave<P, WAVE>(sums);
     });
+    if constexpr (S::SPLIT > 1) give<P>();
     return in_vain;
   }
 
   template <int P, int GIVES>
   RNNCC_DEVICE void sum(int u, int, float (&sum)[2][GIVES]) const {
     using Phase = typename S::template Phase<P>;
-    constexpr int AT_ONCE = Phase::SUMS < 4 ? 8 / Phase::SUMS : 2;  // parts of a sum that are read at a time
     const int unit = u * 8 + lane_ / 4, q = lane_ % 4;
     if (q * 2 >= S::LANE_ENTRIES) return;
-    const auto part = [&](int number) { return *partial(number, q); };
-    uint32_t lists[Phase::SUMS];
-    int most = 0;
+    const auto row = [&](int i) { return i * S::UNITS + unit; };
+    float2 sums[Phase::SUMS] = {};
+    sum_lists<P>([&](int i) { return rank_ * Phase::OWN_ROWS + row(i); }, q, sums);
+    if constexpr (S::SPLIT > 1) {
+      barrier_wait(barrier<P>(times_[P] - 1), (times_[P] - 1) / 2 % 2);
 #pragma unroll
-    for (int i = 0; i < Phase::SUMS; ++i) {
-      lists[i] = this->template info<P>(i * S::UNITS + unit);
-      most = ::max(most, int(lists[i] & 0xffff));
+      for (int peer = 0; peer + 1 < S::SPLIT; ++peer)
+#pragma unroll
+        for (int i = 0; i < Phase::SUMS; ++i)
+          sums[i] = sum_of(sums[i], shared_at<const float2>(given<P>(times_[P] - 1, peer, q, row(i))));
     }
-#pragma unroll 1
-    for (int l = 0; l < most; l += AT_ONCE)
-#pragma unroll
-      for (int k = 0; k < AT_ONCE; ++k)
-#pragma unroll
-        for (int i = 0; i < Phase::SUMS; ++i) {
-          const bool exists = l + k < int(lists[i] & 0xffff);
-          const float2 p = exists ? part((lists[i] >> 16) + l + k) : make_float2(0.0f, 0.0f);
-          sum[0][i] += p.x;
-          sum[1][i] += p.y;
-        }
-    if (!has_more_[P]) return;
 #pragma unroll
     for (int i = 0; i < Phase::SUMS; ++i) {
-      const float2 p = part(S::LISTS + i * S::UNITS + unit);
-      sum[0][i] += p.x;
-      sum[1][i] += p.y;
+      sum[0][i] = sums[i].x;
+      sum[1][i] = sums[i].y;
     }
   }
 
  private:
-  using Lists::has_more_, Lists::held_, Lists::lane_, Lists::partials_, Lists::operands_, Lists::shared_quads_,
-      Lists::warp_, Lists::words_;
+  using Lists::given_begin_, Lists::has_more_, Lists::times_, Lists::held_, Lists::lane_, Lists::partials_,
+      Lists::operands_, Lists::rank_, Lists::longest_, Lists::warp_, Lists::words_;
 
   using typename Lists::Quad;
 
@@ -186,10 +196,74 @@ class SparseProducts : public SparseLists<S> {
     for (int i = 0; i < HELD; ++i) sums.add(again(held_[HELD_BEGIN + i]), operands);
     const char* const words = words_ + Phase::words_begin(WAVE) + threadIdx.x * 16;
 #pragma unroll 4
-    for (int i = 0; i < shared_quads_[P] + (Phase::held(0) - HELD); ++i) sums.add(Lists::load(words, i), operands);
+    for (int i = 0; i < longest_[P] - HELD; ++i) sums.add(Lists::load(words, i), operands);
     if (WAVE == Phase::WAVES - 1)
       sums.for_pairs([&](int list, int pair, float x, float y) { *partial(list, pair) = make_float2(x, y); });
     if (has_more_[P]) multiply_unlisted<P, WAVE>();
+  }
+
+  RNNCC_DEVICE static float2 sum_of(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
+
+  // Adds the partial sums of N rows of a pair of entries: those of their lists, and of elements that are in no list.
+  template <int P, int N, class Row>
+  RNNCC_DEVICE void sum_lists(const Row& row, int pair, float2 (&sums)[N]) const {
+    constexpr int AT_ONCE = N < 4 ? 8 / N : 2;  // parts of a sum that are read at a time
+    uint32_t lists[N];
+    int most = 0;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      lists[i] = this->template info<P>(row(i));
+      most = ::max(most, int(lists[i] & 0xffff));
+    }
+#pragma unroll 1
+    for (int l = 0; l < most; l += AT_ONCE)
+#pragma unroll
+      for (int k = 0; k < AT_ONCE; ++k)
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          const bool exists = l + k < int(lists[i] & 0xffff);
+          if (exists) sums[i] = sum_of(sums[i], *partial((lists[i] >> 16) + l + k, pair));
+        }
+    if (!has_more_[P]) return;
+#pragma unroll
+    for (int i = 0; i < N; ++i) sums[i] = sum_of(sums[i], *partial(S::LISTS + row(i), pair));
+  }
+
+  // What CTAs of a cluster give each other of phase P for time `number`, counted from 0: the barrier that counts it, and
+  // where the sum of a row and a pair of entries comes from a peer. Two buffers are enough: a CTA gives for time n + 2
+  // only after its peers have given for time n + 1, and they do that after they have read what came for time n.
+  template <int P>
+  RNNCC_DEVICE uint32_t barrier(uint32_t number) const {
+    return given_begin_ + (2 * P + number % 2) * 8;
+  }
+  template <int P>
+  RNNCC_DEVICE uint32_t given(uint32_t number, int peer, int pair, int row) const {
+    using Phase = typename S::template Phase<P>;
+    return given_begin_ + S::BARRIER_BYTES + Phase::GIVEN_BEGIN +
+           (number % 2 * (S::SPLIT - 1) + peer) * Phase::GIVEN_BYTES + (pair * Phase::GIVEN + row) * 8;
+  }
+
+  // Sends the other CTAs of the cluster what this one adds to the sums of their rows. A peer is counted from the CTA on:
+  // peer p of CTA r has rank r + 1 + p, and CTA r is its peer SPLIT - 2 - p.
+  template <int P>
+  RNNCC_DEVICE void give() {
+    using Phase = typename S::template Phase<P>;
+    constexpr int PAIRS = S::LANE_ENTRIES / 2, OF_PEER = Phase::OWN_ROWS * PAIRS;
+    const uint32_t number = times_[P]++;
+    // The barrier of the time before has done its work, and waits for the time after this one.
+    if (threadIdx.x == 0 && number > 0) {
+      barrier_wait(barrier<P>(number - 1), (number - 1) / 2 % 2);
+      barrier_expect(barrier<P>(number - 1), (S::SPLIT - 1) * OF_PEER * 8);
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < (S::SPLIT - 1) * OF_PEER; i += S::THREADS) {
+      const int peer = i / OF_PEER, pair = i % OF_PEER / Phase::OWN_ROWS, row = i % Phase::OWN_ROWS;
+      const int rank = (rank_ + 1 + peer) % S::SPLIT;
+      float2 sum[1] = {};
+      sum_lists<P>([&](int) { return rank * Phase::OWN_ROWS + row; }, pair, sum);
+      send8(peer_address(given<P>(number, S::SPLIT - 2 - peer, pair, row), rank),
+            peer_address(barrier<P>(number), rank), sum[0].x, sum[0].y);
+    }
   }
 
   // A partial sum of a pair of entries, for the warps that finish units.
@@ -203,6 +277,7 @@ class SparseProducts : public SparseLists<S> {
     using Phase = typename S::template Phase<P>;
     constexpr int OWN = ceil_div(Phase::POLLS, S::K_WARPS), FIRST = Phase::first_term(WAVE),
                   TERMS = Phase::end_term(WAVE) - FIRST;
+    const int wave_term = (S::SPLIT > 1 ? rank_ * Phase::TERMS : 0) + FIRST;  // among the terms of all operands
     // With several waves, addresses are computed for each: all waves together would keep them in registers.
     auto&& lane = as_known(lane_, Number<(Phase::WAVES > 1)>{});
     auto&& warp = as_known(warp_, Number<(Phase::WAVES > 1)>{});
@@ -210,13 +285,14 @@ class SparseProducts : public SparseLists<S> {
     const auto first = [&](int i) { return (warp * OWN + i) * S::POLL_TERMS + half * 32; };
     const auto is_wanted = [&](int i) {
       return i < OWN && places.has_rows(0, t) &&
-             (!Phase::PADDED || (first(i) < TERMS && first(i) % S::DEPTH + q * 8 < S::H));
+             (!Phase::PADDED || (first(i) < TERMS && (!Phase::UNEVEN || wave_term + first(i) < Phase::ALL_TERMS) &&
+                                 (wave_term + first(i)) % S::DEPTH + q * 8 < S::H));
     };
     bool in_vain = false;
 #pragma unroll
     for (int begin = 0; begin < OWN; begin += S::AT_ONCE) {
       Message<E> h[S::AT_ONCE];
-      const auto ask = [&](int b) { h[b].ask(from + places.terms[0] + (FIRST + first(begin + b)) * sizeof(E)); };
+      const auto ask = [&](int b) { h[b].ask(from + places.terms[0] + (wave_term + first(begin + b)) * sizeof(E)); };
 #pragma unroll
       for (int b = 0; b < S::AT_ONCE; ++b)
         if (is_wanted(begin + b))
@@ -296,6 +372,7 @@ class SparseProducts : public SparseLists<S> {
 template <class S>
 RNNCC_DEVICE void fused_sparse(const FusedCall<typename S::Step>& call, const FusedTensors<typename S::Step>& own) {
   run_grid<S, SparseProducts<S>>(call, own);
+  if constexpr (S::SPLIT > 1) cluster_barrier();  // a CTA must not end while others still send to it
 }
 
 }  // namespace rnncc

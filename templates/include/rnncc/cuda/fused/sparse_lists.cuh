@@ -20,19 +20,24 @@ class SparseLists {
       : lane_(threadIdx.x % 32),
         warp_(threadIdx.x / 32),
         partials_(shared),
-        info_(shared + S::PARTIAL_BYTES + S::RECEIVED_BYTES),
+        given_begin_(shared_address(shared) + S::PARTIAL_BYTES + S::RECEIVED_BYTES),
+        info_(shared + S::PARTIAL_BYTES + S::RECEIVED_BYTES + S::GIVEN_BYTES),
         operands_(info_ + S::INFO_BYTES),
         words_(operands_ + S::OPERANDS_BYTES) {}
 
-  // Makes the lists of all phases. All threads call it.
+  // Makes the lists of all phases, and begins the barriers of the cluster. All threads call it.
   RNNCC_DEVICE void fill(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Seat& seat) {
     call_ = &call;
     own_ = &own;
     head_ = seat.head;
-    unit0_ = seat.rank * S::UNITS;
+    rank_ = seat.rank % S::SPLIT;
+    unit0_ = (seat.rank - rank_) * S::UNITS;
     for_numbers<S::PHASES>([&](auto phase) {
       constexpr int P = decltype(phase)::value;
-      if constexpr (S::template Phase<P>::SUMS > 0) fill_phase<P>();
+      using Phase = typename S::template Phase<P>;
+      if constexpr (Phase::SUMS > 0) fill_phase<P>();
+      if constexpr (Phase::SUMS > 0 && S::SPLIT > 1)
+        begin_barriers(given_begin_ + 16 * P, 2, (S::SPLIT - 1) * Phase::OWN_ROWS * S::LANE_ENTRIES * 4);
     });
     if (threadIdx.x < S::TERM_BYTES / 4)
       reinterpret_cast<uint32_t*>(operands_ + padding_ * S::TERM_BYTES)[threadIdx.x] = 0;
@@ -66,14 +71,16 @@ class SparseLists {
   // of terms to octet `end`.
   template <int P, class F>
   RNNCC_DEVICE void for_elements(int row, int begin, int end, const F& f) const {
-    const int sum = row / S::UNITS, unit = unit0_ + row % S::UNITS;
+    using Phase = typename S::template Phase<P>;
+    const int owner = row / Phase::OWN_ROWS, own_row = row % Phase::OWN_ROWS, sum = own_row / S::UNITS,
+              unit = unit0_ + owner * S::UNITS + own_row % S::UNITS, first_term = rank_ * Phase::TERMS;
     constexpr int AHEAD = 4;
     for (int first = begin; first < end; first += AHEAD) {
       Terms<E> terms[AHEAD];
 #pragma unroll
       for (int a = 0; a < AHEAD; ++a) {
-        const int term = (first + a) * 8;
-        terms[a] = first + a < end
+        const int term = first_term + (first + a) * 8;
+        terms[a] = first + a < end && (!Phase::UNEVEN || term < Phase::ALL_TERMS)
                        ? matrix8<Step, P, S::H>(*call_, *own_, sum, term / S::DEPTH, head_, unit, term % S::DEPTH)
                        : Terms<E>{};
       }
@@ -153,7 +160,6 @@ class SparseLists {
         least = middle + 1;
     }
     const uint32_t quads = most;
-    shared_quads_[P] = ::max(int(quads) - Phase::held(0), 0);
     if (threadIdx.x < Phase::ROWS) {
       uint32_t first = 0, end = 0;
       if (has_more_[P]) {
@@ -164,7 +170,12 @@ class SparseLists {
         first = uint32_t(begin_of(row, sooner));
         end = uint32_t(begin_of(row + 1, sooner + totals[row]));
       } else {
-        for (int r = 0; r < row; ++r) first += lists_of(r, quads);
+        // Rows with long lists come first. So the lists of a warp are about as long as each other.
+        const auto length = [&](int r) { return totals[r] / ::max(lists_of(r, quads), 1u); };
+        for (int r = 0; r < Phase::ROWS; ++r) {
+          const bool is_longer = length(r) > length(row) || (length(r) == length(row) && r < row);
+          first += is_longer ? lists_of(r, quads) : 0;
+        }
         end = first + lists_of(row, quads);
       }
       info<P>(row) = first << 16 | (end - first);
@@ -175,7 +186,7 @@ class SparseLists {
 
     const uint32_t own = info<P>(row), own_lists = own & 0xffff;
     // Puts the words of quads [from, from + room) of a wave of all lists into shared memory. Neighbours in a row go to
-    // different lists.
+    // different lists. Returns how many words the thread's own list has there.
     const auto put = [&](auto wave, char* words, int from, int room) {
       constexpr int WAVE = decltype(wave)::value;
       for (int slot = 0; slot < 4 * room; ++slot) word(words, threadIdx.x, slot).set(E{}, padding_);
@@ -189,12 +200,17 @@ class SparseLists {
         ++number;
       });
       __syncthreads();
-      spread(words, 4 * room);
+      return spread(words, 4 * room);
     };
+    int longest = 0;
     for_numbers<Phase::WAVES>([&](auto wave) {
       constexpr int WAVE = decltype(wave)::value, SHARED = ROOM - Phase::held(WAVE);
-      if constexpr (SHARED > 0) put(wave, words_ + Phase::words_begin(WAVE), Phase::held(WAVE), SHARED);
+      if constexpr (SHARED > 0) {
+        const int own_words = put(wave, words_ + Phase::words_begin(WAVE), Phase::held(WAVE), SHARED);
+        if (own_words > 0) longest = ::max(longest, Phase::held(WAVE) + ceil_div(own_words, 4));
+      }
     });
+    longest_[P] = __reduce_max_sync(~0u, longest);
     // Last, since a thread has fewer registers for its work from then on.
     for_numbers<Phase::WAVES>([&](auto wave) {
       constexpr int WAVE = decltype(wave)::value, HELD = Phase::held(WAVE);
@@ -213,8 +229,9 @@ class SparseLists {
   // Orders the words of lists, so that lanes which load operands at once mostly find them in different banks. Slot by
   // slot, each lane proposes the free bank in which most of its words have their operands. Where several lanes propose
   // the same bank, the first one gets it, and the others propose again. Where no lane has a word in a free bank, all
-  // banks are free again. A *bank* here is as many of the chip's as a term takes.
-  RNNCC_DEVICE void spread(char* words, int room) const {
+  // banks are free again. A *bank* here is as many of the chip's as a term takes. Returns how many words the thread's list
+  // has.
+  RNNCC_DEVICE int spread(char* words, int room) const {
     constexpr uint32_t BANKS = S::TERMS_PER_LINE;
     constexpr int AT_ONCE = BANKS > 8 ? BANKS : 8;  // lanes
     const auto at = [&](int slot) { return word(words, threadIdx.x, slot); };
@@ -245,6 +262,7 @@ class SparseLists {
       while (*at(from).place % BANKS != bank) ++from;
       if (from != slot) at(slot).swap(at(from));
     }
+    return own;
   }
   // How many words of a list there are in each bank, at most 255. digits[i] has bit i of all counts: a bit per bank.
   struct BankCounts {
@@ -281,16 +299,18 @@ class SparseLists {
   static constexpr uint32_t padding_ = S::ZERO_PLACE;  // the place that words without an element name
   const int lane_, warp_;
   char* const partials_;
+  const uint32_t given_begin_;
   char* const info_;
   char* const operands_;
   char* const words_;
   const FusedCall<Step>* call_ = nullptr;
   const FusedTensors<Step>* own_ = nullptr;
-  int head_ = 0, unit0_ = 0;
-  // Per phase: how many quads of each list lie in shared memory in its first wave, and whether some elements have no
-  // room in lists.
-  int shared_quads_[S::PHASES] = {};
+  int head_ = 0, rank_ = 0, unit0_ = 0;  // the rank in the cluster, and the cluster's first unit
+  // Per phase: the quads of the warp's longest list in a wave, or 0 where all of them are in registers; and whether some
+  // elements have no room in lists.
+  int longest_[S::PHASES] = {};
   bool has_more_[S::PHASES] = {};
+  uint32_t times_[S::PHASES] = {};  // how many times the CTA has given its peers something
   Quad held_[at_least_one(S::template Phase<S::LAST>::HELD_END)];
 };
 
