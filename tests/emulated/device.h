@@ -337,12 +337,6 @@ inline bool __all_sync(unsigned, bool value) {
   for (int lane = 0; lane < 32; ++lane) all &= emulated::of_lane<bool>(lane);
   return all;
 }
-inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
-  const uint64_t bytes = uint64_t(y) << 32 | x;
-  uint32_t made = 0;
-  for (int i = 0; i < 4; ++i) made |= uint32_t(bytes >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
-  return made;
-}
 inline uint32_t __match_any_sync(unsigned, uint32_t value) {
   emulated::exchange(value, 0);
   uint32_t same = 0;

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from rnncc.ir.family import BLOCKS, SPARSE, Family
+from rnncc.stages.schedule import sparse as model
 from tests.cuda.kernels import Case as Wanted
 from tests.cuda.kernels import forced, plan
 from tests.emulated.compiled import Kernel, build
@@ -186,8 +187,10 @@ def test_terms_that_a_cluster_splits(
     masked: bool,
     density: float,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each CTA of a cluster has a slice of the terms. Some slices are padded, and some operands are cut."""
+    monkeypatch.setattr(model, "_MOST_SPLIT", 4)  # kernels take more CTAs per cluster than are planned
     path, made = made_of(cell, dtype, masked, head_dim, tmp_path, **tiles)
     assert {kernel.schedule.cluster for kernel in made.values()} == {tiles["split"]}
     problem = Problem(5, batch, {"I": 3, "H": head_dim * heads} | sizes, heads, DTYPES[dtype], reverse=masked)

@@ -60,7 +60,6 @@ class Rates:
     wave           barriers and latencies of a wave of operands after the first
     put            1024 bytes of operands that are put into their places
     word           a word of each thread takes 2 + 3 n times this, for n batch entries
-    gathered       the same where tensor cores multiply, for 8 batch entries
     give           what the CTAs of a cluster give each other in a phase
     square         a square of 16 by 16 elements on a quarter of an SM, beside its products: its place and its operands
     unlisted       a step in which some CTA reads elements that have no room in lists
@@ -111,8 +110,7 @@ class Rates:
     wave: int = 8_500
     put: int = 71
     word: int = 24
-    gathered: int = 400
-    give: int = 5_000
+    give: int = 8_000
     square: int = 425
     unlisted: int = 70_000
     barrier: int = 9_000

@@ -31,7 +31,7 @@ _LISTS = 32 * _WARPS  # what one thread multiplies is a list
 _UNIT_BLOCKS = (1, 2, 3, 4, 5, 6, 7, 8)
 _ENTRIES = (4, 8)  # of a group, in each turn
 _TURNS = (1, 2)
-_MOST_SPLIT = 4  # CTAs per cluster
+_MOST_SPLIT = 2  # CTAs per cluster
 _QUAD = 4  # words
 _STAGED = (1, 2, 4, 6, 8, 10, 12)
 _MOST_HELD = 12  # quads per thread in registers
@@ -48,6 +48,11 @@ _ROOM = 103
 # Where shared memory is left, lists have room for up to so many hundredths more. A mask that magnitudes have chosen has
 # more elements in some rows and columns than in others, and what has no room is read from memory at every step.
 _SPARE = 30
+
+
+def _parts(count: int) -> list[int]:
+    """Into how many parts a count may be divided, so that each gives another size of the largest part."""
+    return sorted({ceil(count, ceil(count, parts)) for parts in range(1, count + 1)})
 
 
 def _banked(sums: Expression) -> Expression:
@@ -67,7 +72,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     # shared memory in so many waves.
     clusters = {ctas: ctas * count for ctas, count in target.clusters if ctas <= _MOST_SPLIT}
     most_operands = max((phase.operands for phase in products), default=1)
-    divisions = [(ctas, waves) for ctas in clusters for waves in range(1, most_operands + 1)]
+    divisions = [(ctas, waves) for ctas in clusters for waves in _parts(most_operands)]
     division = model.choice("division", range(len(divisions)))
     depth = round_up(problem.head_dim, 32)
 
@@ -129,10 +134,6 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         if is_short or not (phase.uneven or waves * ctas > 1):
             lists = max(lists, _LISTS // rows * rows)
         words = max(ceil(of_row, _LISTS // rows), ceil(_ROOM * rows * of_row, 100 * lists))
-        # The longest row decides where each has as many lists.
-        alike = _NORMAL.inv_cdf((rows - 0.375) / (rows + 0.25))
-        longest_row = of_row + math.ceil(alike * math.sqrt(terms * density * (1 - density)))
-        words = min(words, ceil(longest_row, _LISTS // rows))
         return max(1 if waves > 1 else 2, ceil(words, _QUAD))
 
     # One table for all choices: no two of them have the same key.
@@ -189,7 +190,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     term_bytes = element.size * entries
     terms = poll_terms * ceil_div(most_terms, poll_terms)
     operand_bytes = 16 * ceil_div((terms + 1) * term_bytes, 16)
-    partial_bytes = 4 * entries * _banked(_LISTS + most_rows)
+    partial_bytes = 4 * entries * (_LISTS + most_rows)
     info_bytes = (
         4 * 8 * unit_blocks * split * summed(phase.sums * (1 + own) for phase, own in zip(products, waves, strict=True))
     )
@@ -223,12 +224,6 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     group = minimum(turns * entries, ceil_div(problem.batch, maximum(seats, 1)))
     readers = problem.heads * ctas * ceil_div(problem.batch, group)
     item = rate.grid_piece * facts.pieces + rate.operation * facts.operations
-
-    def multiplied(entries: int) -> int:
-        """The time of a word of each thread."""
-        by_tensor_cores = entries == 8 and not element.is_float
-        return rate.gathered if by_tensor_cores else rate.word * (2 + 3 * entries) * element.size // 2
-
     polled = _WARPS * _POLLED // (element.size // 2)  # so many times poll_terms, by all warps
     asked = summed(own_waves * ceil_div(own, polled) for own_waves, own in zip(waves, polls, strict=True))
     # While operands are on their way, a CTA has no work but that of the other turn.
@@ -244,7 +239,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         + ceil_div(rate.put * element.size * entries * slice_terms, 1024)
         + rate.part * facts.reductions * pieces
         # A word is multiplied by its operands of all entries.
-        + by(entries, _ENTRIES, multiplied) * _QUAD * summed(quads)
+        + by(entries, _ENTRIES, lambda n: rate.word * (2 + 3 * n) * element.size // 2) * _QUAD * summed(quads)
         + ceil_div(rate.matrix * quad_bytes * summed(shared_quads), 1024)
         + rate.give * len(products) * minimum(split - 1, 1)
         + (0 if element.is_float else rate.sector * by(unit_blocks, _UNIT_BLOCKS, lambda n: n == 1))

@@ -35,7 +35,7 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE
 
   // In shared memory a term of all batch entries of the group lies side by side. Each phase has LISTS lists.
   static constexpr int TERM_BYTES = LANE_ENTRIES * int(sizeof(E)), LISTS = THREADS,
-                       QUAD_BYTES = LISTS * Quad<E, LANE_ENTRIES>::PARTS * 16;
+                       QUAD_BYTES = LISTS * Quad<E>::PARTS * 16;
   // The terms that a warp asks for with one message per lane, of all entries. A lane has AT_ONCE messages on their way.
   static constexpr int POLL_TERMS = 32 * (8 / LANE_ENTRIES), AT_ONCE = 4 / Message<E>::PARTS;
 
@@ -99,7 +99,7 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE
   };
 
   // Each list leaves a partial sum, and so does each row for its elements that have no room in lists.
-  static constexpr int PARTIALS = banked(LISTS + Phase<LAST>::MOST_ROWS), PARTIAL_BYTES = PARTIALS * LANE_ENTRIES * 4;
+  static constexpr int PARTIALS = LISTS + Phase<LAST>::MOST_ROWS, PARTIAL_BYTES = PARTIALS * LANE_ENTRIES * 4;
   static constexpr int INFO_BYTES = Phase<LAST>::INFO_END;
   // Two barriers per phase, and what other CTAs of the cluster give.
   static constexpr int BARRIER_BYTES = SPLIT > 1 ? 16 * PHASES : 0,
@@ -131,7 +131,7 @@ class SparseProducts : public SparseLists<S> {
     using Phase = typename S::template Phase<P>;
     bool in_vain = receive<P, 0>(from, places, t, move);
     __syncthreads();
-    WordSums<E, S::LANE_ENTRIES> sums;
+    float sums[S::LANE_ENTRIES] = {};
     multiply_wave<P, 0>(sums);
     for_numbers<Phase::WAVES - 1>([&](auto number) {
       constexpr int WAVE = decltype(number)::value + 1;
@@ -139,7 +139,16 @@ class SparseProducts : public SparseLists<S> {
       __syncthreads();
       multiply_wave<P, WAVE>(sums);
     });
-    if constexpr (S::SPLIT > 1) give<P>();
+    if constexpr (S::SPLIT > 1)
+      split_.template give<P>([&](int rank, int row, int pair) {
+        float2 sum = {};
+        for_parts<P, 1>([&](int) { return rank * Phase::OWN_ROWS + row; }, pair,
+                        [&](int, float2 part) {
+                          sum.x += part.x;
+                          sum.y += part.y;
+                        });
+        return sum;
+      });
     return in_vain;
   }
 
@@ -149,32 +158,27 @@ class SparseProducts : public SparseLists<S> {
     const int unit = u * 8 + lane_ / 4, q = lane_ % 4;
     if (q * 2 >= S::LANE_ENTRIES) return;
     const auto row = [&](int i) { return i * S::UNITS + unit; };
-    float2 sums[Phase::SUMS] = {};
-    sum_lists<P>([&](int i) { return rank_ * Phase::OWN_ROWS + row(i); }, q, sums);
+    const auto add = [&](int i, float2 part) {
+      sum[0][i] += part.x;
+      sum[1][i] += part.y;
+    };
+    for_parts<P, Phase::SUMS>([&](int i) { return split_.rank() * Phase::OWN_ROWS + row(i); }, q, add);
     if constexpr (S::SPLIT > 1) {
-      barrier_wait(barrier<P>(times_[P] - 1), (times_[P] - 1) / 2 % 2);
+      split_.template wait<P>();
 #pragma unroll
       for (int peer = 0; peer + 1 < S::SPLIT; ++peer)
 #pragma unroll
-        for (int i = 0; i < Phase::SUMS; ++i)
-          sums[i] = sum_of(sums[i], shared_at<const float2>(given<P>(times_[P] - 1, peer, q, row(i))));
-    }
-#pragma unroll
-    for (int i = 0; i < Phase::SUMS; ++i) {
-      sum[0][i] = sums[i].x;
-      sum[1][i] = sums[i].y;
+        for (int i = 0; i < Phase::SUMS; ++i) add(i, split_.template taken<P>(peer, row(i), q));
     }
   }
 
  private:
-  using Lists::given_begin_, Lists::has_more_, Lists::times_, Lists::held_, Lists::lane_, Lists::partials_,
-      Lists::operands_, Lists::rank_, Lists::longest_, Lists::warp_, Lists::words_;
-
-  using typename Lists::Quad;
+  using Lists::has_more_, Lists::held_, Lists::lane_, Lists::longest_, Lists::partials_, Lists::operands_,
+      Lists::split_, Lists::warp_, Lists::words_;
 
   // The same quad, but the compiler does not know that. Otherwise it would compute addresses and values once, before
   // the loop, and keep them in registers.
-  RNNCC_DEVICE static Quad again(Quad quad) {
+  RNNCC_DEVICE static Quad<E> again(Quad<E> quad) {
 #pragma unroll
     for (uint4& part : quad.part)
       part = make_uint4(made_again(int(part.x)), made_again(int(part.y)), made_again(int(part.z)),
@@ -188,26 +192,63 @@ class SparseProducts : public SparseLists<S> {
 
   // Multiplies the elements of a wave by its operands. The last wave leaves the sums.
   template <int P, int WAVE>
-  RNNCC_DEVICE void multiply_wave(WordSums<E, S::LANE_ENTRIES>& sums) {
+  RNNCC_DEVICE void multiply_wave(float (&sums)[S::LANE_ENTRIES]) {
     using Phase = typename S::template Phase<P>;
-    const uint32_t operands = shared_address(operands_);
     constexpr int HELD = Phase::held(WAVE), HELD_BEGIN = Phase::HELD_BEGIN + Phase::held_before(WAVE);
 #pragma unroll
-    for (int i = 0; i < HELD; ++i) sums.add(again(held_[HELD_BEGIN + i]), operands);
+    for (int i = 0; i < HELD; ++i) add(again(held_[HELD_BEGIN + i]), sums);
     const char* const words = words_ + Phase::words_begin(WAVE) + threadIdx.x * 16;
 #pragma unroll 4
-    for (int i = 0; i < longest_[P] - HELD; ++i) sums.add(Lists::load(words, i), operands);
-    if (WAVE == Phase::WAVES - 1)
-      sums.for_pairs([&](int list, int pair, float x, float y) { *partial(list, pair) = make_float2(x, y); });
+    for (int i = 0; i < longest_[P] - HELD; ++i) add(Lists::load(words, i), sums);
+    if (WAVE == Phase::WAVES - 1) leave(threadIdx.x, sums);
     if (has_more_[P]) multiply_unlisted<P, WAVE>();
   }
 
-  RNNCC_DEVICE static float2 sum_of(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
+  // Adds elements times their operands, for each entry.
+  RNNCC_DEVICE void add(const Quad<E>& quad, float (&sums)[S::LANE_ENTRIES]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) add(quad.value(i), quad.place(i), sums);
+  }
+  RNNCC_DEVICE void add(float value, uint32_t place, float (&sums)[S::LANE_ENTRIES]) const {
+    const char* const at = operands_ + place * S::TERM_BYTES;
+    if constexpr (sizeof(E) == 4) {
+#pragma unroll
+      for (int e = 0; e < S::LANE_ENTRIES; e += 4) {
+        const float4 v = *reinterpret_cast<const float4*>(at + e * 4);
+        sums[e] = fmaf(value, v.x, sums[e]);
+        sums[e + 1] = fmaf(value, v.y, sums[e + 1]);
+        sums[e + 2] = fmaf(value, v.z, sums[e + 2]);
+        sums[e + 3] = fmaf(value, v.w, sums[e + 3]);
+      }
+    } else {
+      const Operands all = *reinterpret_cast<const Operands*>(at);
+#pragma unroll
+      for (int e = 0; e < S::LANE_ENTRIES; ++e)
+        sums[e] = fmaf(value, to_float(E{uint16_t(all.words[e / 2] >> e % 2 * 16)}), sums[e]);
+    }
+  }
+  // A term of all entries, in 16 bits.
+  struct alignas(2 * S::LANE_ENTRIES) Operands {
+    uint32_t words[S::LANE_ENTRIES / 2];
+  };
 
-  // Adds the partial sums of N rows of a pair of entries: those of their lists, and of elements that are in no list.
-  template <int P, int N, class Row>
-  RNNCC_DEVICE void sum_lists(const Row& row, int pair, float2 (&sums)[N]) const {
+  // Leaves a partial sum for the warps that finish units, or adds it to the one that is there.
+  template <bool ADDS = false>
+  RNNCC_DEVICE void leave(int number, const float (&sums)[S::LANE_ENTRIES]) const {
+#pragma unroll
+    for (int e = 0; e < S::LANE_ENTRIES; e += 2) {
+      float2* const to = reinterpret_cast<float2*>(partials_ + (e / 2 * S::PARTIALS + number) * 8);
+      *to = ADDS ? make_float2(to->x + sums[e], to->y + sums[e + 1]) : make_float2(sums[e], sums[e + 1]);
+    }
+  }
+
+  // Calls add(i, part) for the partial sums of N rows and a pair of entries: those of the rows' lists, and of their elements
+  // that are in no list. A part may be zeros.
+  template <int P, int N, class Row, class Add>
+  RNNCC_DEVICE void for_parts(const Row& row, int pair, const Add& add) const {
     constexpr int AT_ONCE = N < 4 ? 8 / N : 2;  // parts of a sum that are read at a time
+    const char* const from = partials_ + pair * S::PARTIALS * 8;
+    const auto part = [&](int number) { return *reinterpret_cast<const float2*>(from + number * 8); };
     uint32_t lists[N];
     int most = 0;
 #pragma unroll
@@ -222,53 +263,11 @@ class SparseProducts : public SparseLists<S> {
 #pragma unroll
         for (int i = 0; i < N; ++i) {
           const bool exists = l + k < int(lists[i] & 0xffff);
-          if (exists) sums[i] = sum_of(sums[i], *partial((lists[i] >> 16) + l + k, pair));
+          add(i, exists ? part((lists[i] >> 16) + l + k) : make_float2(0.0f, 0.0f));
         }
     if (!has_more_[P]) return;
 #pragma unroll
-    for (int i = 0; i < N; ++i) sums[i] = sum_of(sums[i], *partial(S::LISTS + row(i), pair));
-  }
-
-  // What CTAs of a cluster give each other of phase P for time `number`, counted from 0: the barrier that counts it, and
-  // where the sum of a row and a pair of entries comes from a peer. Two buffers are enough: a CTA gives for time n + 2
-  // only after its peers have given for time n + 1, and they do that after they have read what came for time n.
-  template <int P>
-  RNNCC_DEVICE uint32_t barrier(uint32_t number) const {
-    return given_begin_ + (2 * P + number % 2) * 8;
-  }
-  template <int P>
-  RNNCC_DEVICE uint32_t given(uint32_t number, int peer, int pair, int row) const {
-    using Phase = typename S::template Phase<P>;
-    return given_begin_ + S::BARRIER_BYTES + Phase::GIVEN_BEGIN +
-           (number % 2 * (S::SPLIT - 1) + peer) * Phase::GIVEN_BYTES + (pair * Phase::GIVEN + row) * 8;
-  }
-
-  // Sends the other CTAs of the cluster what this one adds to the sums of their rows. A peer is counted from the CTA on:
-  // peer p of CTA r has rank r + 1 + p, and CTA r is its peer SPLIT - 2 - p.
-  template <int P>
-  RNNCC_DEVICE void give() {
-    using Phase = typename S::template Phase<P>;
-    constexpr int PAIRS = S::LANE_ENTRIES / 2, OF_PEER = Phase::OWN_ROWS * PAIRS;
-    const uint32_t number = times_[P]++;
-    // The barrier of the time before has done its work, and waits for the time after this one.
-    if (threadIdx.x == 0 && number > 0) {
-      barrier_wait(barrier<P>(number - 1), (number - 1) / 2 % 2);
-      barrier_expect(barrier<P>(number - 1), (S::SPLIT - 1) * OF_PEER * 8);
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < (S::SPLIT - 1) * OF_PEER; i += S::THREADS) {
-      const int peer = i / OF_PEER, pair = i % OF_PEER / Phase::OWN_ROWS, row = i % Phase::OWN_ROWS;
-      const int rank = (rank_ + 1 + peer) % S::SPLIT;
-      float2 sum[1] = {};
-      sum_lists<P>([&](int) { return rank * Phase::OWN_ROWS + row; }, pair, sum);
-      send8(peer_address(given<P>(number, S::SPLIT - 2 - peer, pair, row), rank),
-            peer_address(barrier<P>(number), rank), sum[0].x, sum[0].y);
-    }
-  }
-
-  // A partial sum of a pair of entries, for the warps that finish units.
-  RNNCC_DEVICE float2* partial(int number, int pair) const {
-    return reinterpret_cast<float2*>(partials_ + (pair * S::PARTIALS + number) * 8);
+    for (int i = 0; i < N; ++i) add(i, part(S::LISTS + row(i)));
   }
 
   // Brings the operands of a wave of phase P into shared memory.
@@ -277,7 +276,7 @@ class SparseProducts : public SparseLists<S> {
     using Phase = typename S::template Phase<P>;
     constexpr int OWN = ceil_div(Phase::POLLS, S::K_WARPS), FIRST = Phase::first_term(WAVE),
                   TERMS = Phase::end_term(WAVE) - FIRST;
-    const int wave_term = (S::SPLIT > 1 ? rank_ * Phase::TERMS : 0) + FIRST;  // among the terms of all operands
+    const int wave_term = (S::SPLIT > 1 ? split_.rank() * Phase::TERMS : 0) + FIRST;  // among the terms of all operands
     // With several waves, addresses are computed for each: all waves together would keep them in registers.
     auto&& lane = as_known(lane_, Number<(Phase::WAVES > 1)>{});
     auto&& warp = as_known(warp_, Number<(Phase::WAVES > 1)>{});
@@ -330,7 +329,7 @@ class SparseProducts : public SparseLists<S> {
 #pragma unroll
       for (int i = 0; i < 8; ++i)
         *reinterpret_cast<uint32_t*>(to + S::place_of(own + i) * S::TERM_BYTES + entry * 4) =
-            Quad::component(message.part[i / 4], i % 4);
+            Quad<E>::component(message.part[i / 4], i % 4);
     } else {
       // Lanes have exchanged terms and entries: a lane gets one term of two entries.
       constexpr int PAIRS = S::LANE_ENTRIES / 2;
@@ -338,7 +337,7 @@ class SparseProducts : public SparseLists<S> {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         *reinterpret_cast<uint32_t*>(to + S::place_of(own + 2 * i) * S::TERM_BYTES + q % PAIRS * 4) =
-            transpose8x8(Quad::component(message.part[0], i));
+            transpose8x8(Quad<E>::component(message.part[0], i));
     }
   }
 
@@ -348,23 +347,16 @@ class SparseProducts : public SparseLists<S> {
     using Phase = typename S::template Phase<P>;
     for (int row = warp_; row < Phase::ROWS; row += S::K_WARPS) {
       const int from = this->template first_unlisted<P>(WAVE, row);
-      float sums[S::LANE_ENTRIES / 4][4] = {};
+      float sums[S::LANE_ENTRIES] = {};
       for (int octet = from / 8 + lane_; octet < Phase::end_term(WAVE) / 8; octet += 32)
         this->template for_elements<P>(row, octet, octet + 1, [&](int term, E x) {
-          const uint32_t place = S::place_of(term - Phase::first_term(WAVE));
-          if (term >= from)
-            add_term<E, S::LANE_ENTRIES>(to_float(x), shared_address(operands_) + place * S::TERM_BYTES, sums);
+          if (term >= from) add(to_float(x), S::place_of(term - Phase::first_term(WAVE)), sums);
         });
 #pragma unroll
-      for (int i = 0; i < S::LANE_ENTRIES / 2; ++i) {
-        float two[] = {sums[i / 2][i % 2 * 2], sums[i / 2][i % 2 * 2 + 1]};
+      for (float& sum : sums)
 #pragma unroll
-        for (float& sum : two)
-#pragma unroll
-          for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(~0u, sum, mask);
-        float2* const to = partial(S::LISTS + row, i);
-        if (lane_ == 0) *to = WAVE > 0 ? make_float2(to->x + two[0], to->y + two[1]) : make_float2(two[0], two[1]);
-      }
+        for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(~0u, sum, mask);
+      if (lane_ == 0) leave<(WAVE > 0)>(S::LISTS + row, sums);
     }
   }
 };

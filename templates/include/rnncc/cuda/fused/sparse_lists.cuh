@@ -1,9 +1,33 @@
 // What a CTA of a sparse kernel keeps of its matrices, and how it makes that before the first step.
 #pragma once
 
-#include "sparse_words.cuh"
+#include "sparse_split.cuh"
 
 namespace rnncc {
+
+// Four words, as a thread loads them. A *word* is an element that is not zero and the place of its operand: in the
+// upper and the lower half of 32 bits, or in 32 bits each where elements are float.
+template <class E>
+struct Quad {
+  static constexpr int PARTS = sizeof(E) / 2;  // of 16 bytes
+  uint4 part[PARTS];
+
+  RNNCC_DEVICE static uint32_t component(const uint4& v, int i) {
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+  }
+  RNNCC_DEVICE float value(int i) const {
+    if constexpr (sizeof(E) == 4)
+      return __uint_as_float(component(part[i / 2], i % 2 * 2));
+    else
+      return to_float(E{uint16_t(component(part[0], i) >> 16)});
+  }
+  RNNCC_DEVICE uint32_t place(int i) const {
+    if constexpr (sizeof(E) == 4)
+      return component(part[i / 2], i % 2 * 2 + 1);
+    else
+      return component(part[0], i) & 0xffff;
+  }
+};
 
 // The elements of a CTA's rows that are not zero. A *list* is what one thread multiplies: words of one row of a matrix.
 // Each row has as many lists as it needs for the lists of a phase to be about as long. Where operands come in waves, a
@@ -20,7 +44,7 @@ class SparseLists {
       : lane_(threadIdx.x % 32),
         warp_(threadIdx.x / 32),
         partials_(shared),
-        given_begin_(shared_address(shared) + S::PARTIAL_BYTES + S::RECEIVED_BYTES),
+        split_(shared_address(shared) + S::PARTIAL_BYTES + S::RECEIVED_BYTES),
         info_(shared + S::PARTIAL_BYTES + S::RECEIVED_BYTES + S::GIVEN_BYTES),
         operands_(info_ + S::INFO_BYTES),
         words_(operands_ + S::OPERANDS_BYTES) {}
@@ -30,14 +54,11 @@ class SparseLists {
     call_ = &call;
     own_ = &own;
     head_ = seat.head;
-    rank_ = seat.rank % S::SPLIT;
-    unit0_ = (seat.rank - rank_) * S::UNITS;
+    split_.begin(seat.rank % S::SPLIT);
+    unit0_ = (seat.rank - split_.rank()) * S::UNITS;
     for_numbers<S::PHASES>([&](auto phase) {
       constexpr int P = decltype(phase)::value;
-      using Phase = typename S::template Phase<P>;
-      if constexpr (Phase::SUMS > 0) fill_phase<P>();
-      if constexpr (Phase::SUMS > 0 && S::SPLIT > 1)
-        begin_barriers(given_begin_ + 16 * P, 2, (S::SPLIT - 1) * Phase::OWN_ROWS * S::LANE_ENTRIES * 4);
+      if constexpr (S::template Phase<P>::SUMS > 0) fill_phase<P>();
     });
     if (threadIdx.x < S::TERM_BYTES / 4)
       reinterpret_cast<uint32_t*>(operands_ + padding_ * S::TERM_BYTES)[threadIdx.x] = 0;
@@ -57,12 +78,11 @@ class SparseLists {
     return reinterpret_cast<uint32_t*>(info_ + Phase::INFO_BEGIN)[(1 + wave) * Phase::ROWS + row];
   }
 
-  using Quad = rnncc::Quad<E, S::LANE_ENTRIES>;
-  // Quad i of a thread whose first quad begins at `list`.
-  RNNCC_DEVICE static Quad load(const char* list, int i) {
-    Quad quad;
+  // Quad i of a list whose first quad begins at `list`.
+  RNNCC_DEVICE static Quad<E> load(const char* list, int i) {
+    Quad<E> quad;
 #pragma unroll
-    for (int p = 0; p < Quad::PARTS; ++p)
+    for (int p = 0; p < Quad<E>::PARTS; ++p)
       quad.part[p] = *reinterpret_cast<const uint4*>(list + i * S::QUAD_BYTES + p * S::LISTS * 16);
     return quad;
   }
@@ -73,7 +93,7 @@ class SparseLists {
   RNNCC_DEVICE void for_elements(int row, int begin, int end, const F& f) const {
     using Phase = typename S::template Phase<P>;
     const int owner = row / Phase::OWN_ROWS, own_row = row % Phase::OWN_ROWS, sum = own_row / S::UNITS,
-              unit = unit0_ + owner * S::UNITS + own_row % S::UNITS, first_term = rank_ * Phase::TERMS;
+              unit = unit0_ + owner * S::UNITS + own_row % S::UNITS, first_term = split_.rank() * Phase::TERMS;
     constexpr int AHEAD = 4;
     for (int first = begin; first < end; first += AHEAD) {
       Terms<E> terms[AHEAD];
@@ -102,7 +122,7 @@ class SparseLists {
       const float4& v = i < 4 ? terms.low : terms.high;
       return i % 4 == 0 ? v.x : i % 4 == 1 ? v.y : i % 4 == 2 ? v.z : v.w;
     } else {
-      return E{uint16_t(Quad::component(terms, i / 2) >> (i % 2 * 16))};
+      return E{uint16_t(Quad<E>::component(terms, i / 2) >> (i % 2 * 16))};
     }
   }
   RNNCC_DEVICE static bool is_zero(float x) { return x == 0.0f; }
@@ -111,8 +131,22 @@ class SparseLists {
     return (x.bits & 0x7fff) == 0;
   }
 
-  RNNCC_DEVICE static Word<E> word(char* words, int list, int slot) {
-    return word_of<E, S::LANE_ENTRIES, S::LISTS>(words, list, slot);
+  // Word `slot` of a list, in shared memory whose first quads begin at `words`.
+  RNNCC_DEVICE static uint32_t* word(char* words, int list, int slot) {
+    constexpr int PER_PART = 4 / Quad<E>::PARTS;
+    const int part = slot / 4 * Quad<E>::PARTS + slot % 4 / PER_PART;
+    return reinterpret_cast<uint32_t*>(words + (part * S::LISTS + list) * 16) + slot % PER_PART * Quad<E>::PARTS;
+  }
+  RNNCC_DEVICE static void set_word(uint32_t* to, E x, uint32_t place) {
+    if constexpr (sizeof(E) == 4) {
+      to[0] = __float_as_uint(x);
+      to[1] = place;
+    } else {
+      to[0] = uint32_t(x.bits) << 16 | place;
+    }
+  }
+  RNNCC_DEVICE static uint32_t place_of_word(const uint32_t* at) {
+    return sizeof(E) == 4 ? at[sizeof(E) / 4] : at[0] & 0xffff;
   }
 
   // Makes the lists of phase P. Several threads go through each row, each through a segment of its terms.
@@ -189,13 +223,13 @@ class SparseLists {
     // different lists. Returns how many words the thread's own list has there.
     const auto put = [&](auto wave, char* words, int from, int room) {
       constexpr int WAVE = decltype(wave)::value;
-      for (int slot = 0; slot < 4 * room; ++slot) word(words, threadIdx.x, slot).set(E{}, padding_);
+      for (int slot = 0; slot < 4 * room; ++slot) set_word(word(words, threadIdx.x, slot), E{}, padding_);
       __syncthreads();
       uint32_t number = before[WAVE];
       for_elements<P>(row, begin_of(WAVE), end_of(WAVE), [&](int term, E x) {
         const uint32_t list = (own >> 16) + number % own_lists, slot = number / own_lists;
         if (4 * from <= int(slot) && int(slot) < 4 * (from + room))
-          word(words, list, slot - 4 * from).set(x, S::place_of(term - Phase::first_term(WAVE)));
+          set_word(word(words, list, slot - 4 * from), x, S::place_of(term - Phase::first_term(WAVE)));
         if (number == 4 * quads * own_lists) first_unlisted<P>(WAVE, row) = term;
         ++number;
       });
@@ -238,7 +272,7 @@ class SparseLists {
     const int first_bank = lane_ / AT_ONCE * BANKS;  // of the lanes that load at once
     BankCounts left = {};                            // the words that have no slot yet
     int own = 0;                                     // words of the list; behind them there is padding
-    for (; own < room && *at(own).place != padding_; ++own) left.add(*at(own).place % BANKS);
+    for (; own < room && place_of_word(at(own)) != padding_; ++own) left.add(place_of_word(at(own)) % BANKS);
     for (int slot = 0; !__all_sync(~0u, slot >= own); ++slot) {
       uint32_t taken = 0, bank = 0;
       bool waits = slot < own;
@@ -259,8 +293,13 @@ class SparseLists {
       }
       if (slot >= own) continue;
       int from = slot;
-      while (*at(from).place % BANKS != bank) ++from;
-      if (from != slot) at(slot).swap(at(from));
+      while (place_of_word(at(from)) % BANKS != bank) ++from;
+#pragma unroll
+      for (int i = 0; i < Quad<E>::PARTS; ++i) {
+        const uint32_t moved = at(slot)[i];
+        at(slot)[i] = at(from)[i];
+        at(from)[i] = moved;
+      }
     }
     return own;
   }
@@ -299,19 +338,18 @@ class SparseLists {
   static constexpr uint32_t padding_ = S::ZERO_PLACE;  // the place that words without an element name
   const int lane_, warp_;
   char* const partials_;
-  const uint32_t given_begin_;
+  Split<S> split_;
   char* const info_;
   char* const operands_;
   char* const words_;
   const FusedCall<Step>* call_ = nullptr;
   const FusedTensors<Step>* own_ = nullptr;
-  int head_ = 0, rank_ = 0, unit0_ = 0;  // the rank in the cluster, and the cluster's first unit
+  int head_ = 0, unit0_ = 0;  // the cluster's first unit
   // Per phase: the quads of the warp's longest list in a wave, or 0 where all of them are in registers; and whether some
   // elements have no room in lists.
   int longest_[S::PHASES] = {};
   bool has_more_[S::PHASES] = {};
-  uint32_t times_[S::PHASES] = {};  // how many times the CTA has given its peers something
-  Quad held_[at_least_one(S::template Phase<S::LAST>::HELD_END)];
+  Quad<E> held_[at_least_one(S::template Phase<S::LAST>::HELD_END)];
 };
 
 }  // namespace rnncc
