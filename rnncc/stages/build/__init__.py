@@ -257,7 +257,7 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, fold
     for unit in (*bundle.units, binding):
         output = f"../object-files/{Path(unit.path).stem}.o"
         objects.append(output)
-        flags = toolchain.BINDING if unit.isa == "binding" else (*toolchain.KERNEL, *toolchain.ISA[unit.isa])
+        flags = toolchain.unit_flags(unit, compiler)
         if unit == binding:
             flags = (*flags, f"-DRNNCC_SPACE={namespace}")
         if unit.shared:
