@@ -27,9 +27,9 @@ ISA: dict[str, tuple[str, ...]] = {
 }
 # -O3 was measured: the same speed to 2 %, 1.7 times the compile time (the kernels are vectorised by hand).
 CELL = ("-O2",)
-# What every cell shares is most of a first build. These parts of GCC's -O2 make products fast: the speed of -O2 to 3 %, in
-# two thirds of the compile time. Without -fexpensive-optimizations GCC fuses no product into its sum, which takes 1.3
-# times as long. clang knows no such options.
+# What every cell shares is most of a first build. These parts of GCC's -O2 make products fast: the speed of -O2 to 3 %,
+# in two thirds of the compile time. Without -fexpensive-optimizations GCC fuses no product into its sum, and products
+# take 1.3 times as long. clang knows no such options.
 CORE = ("-O1", "-fexpensive-optimizations", "-fipa-cp", "-fschedule-insns2", "-fstrict-aliasing")
 CORE_OF_CLANG = ("-O2",)
 # torch's symbols are found in torch itself, which is in the process before the package; the empty libtorch.so that the
