@@ -36,7 +36,6 @@ from rnncc.stages.build import (
     first_key,
     install,
     processes,
-    toolchain,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -175,39 +174,6 @@ def test_no_compiler_is_an_error_that_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(RnnccError, match="no-such-compiler"):
         find_toolchain()
-
-
-def test_gcc_compiles_what_cells_share_with_parts_of_o2_and_clang_with_o2() -> None:
-    gcc, clang = (
-        Toolchain(("c++",), "c++ (GCC) 12.2.0"),
-        Toolchain(("c++",), "clang version 14.0.6"),
-    )
-    core, cell, binding = Unit("core.cpp", "v3", True), Unit("cell.cpp", "v3"), Unit("binding.cpp", "binding")
-    for compiler, core_level, binding_level in ((gcc, "-O1", "-Og"), (clang, "-O2", "-O1")):
-        for unit, level in ((core, core_level), (cell, "-O2"), (binding, binding_level)):
-            flags = toolchain.unit_flags(unit, compiler)
-            assert [flag for flag in flags if flag.startswith("-O")] == [level]
-            assert ("-march=x86-64-v3" in flags) == (unit is not binding)
-    assert not any(flag.startswith("-O") for flags in toolchain.ISA.values() for flag in flags)
-    # An option that clang does not know may be an error of its.
-    both = {*toolchain.unit_flags(core, clang), *toolchain.unit_flags(binding, clang)}
-    assert not both & {*toolchain.CORE[1:], *toolchain.BINDING[len(toolchain.COMMON) :]}
-
-
-def test_what_cells_share_fuses_products_into_sums(tmp_path: Path) -> None:
-    # Products take 1.3 times as long where they are not fused.
-    source = tmp_path / "sum.cpp"
-    source.write_text(
-        "float dot(const float* a, const float* b, long n) {\n"
-        "  float sum = 0;\n"
-        "  for (long i = 0; i < n; ++i) sum += a[i] * b[i];\n"
-        "  return sum;\n"
-        "}\n"
-    )
-    compiler = find_toolchain()
-    flags = toolchain.unit_flags(Unit("core.cpp", "v3", True), compiler)
-    command = [*compiler.command, *flags, "-S", str(source), "-o", "-"]
-    assert "vfmadd" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_without_a_compiler_the_package_has_no_library(tmp_path: Path) -> None:
