@@ -3,9 +3,11 @@ package in use asks for."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,7 +71,6 @@ def load_module(request: Request) -> ModuleType:
         RnnccError: as for `rnncc.load`.
     """
     from rnncc.stages.build import find_nvrtc, find_toolchain
-    from rnncc.stages.load import load
 
     toolchain: Toolchain | None = None
     try:
@@ -80,9 +81,11 @@ def load_module(request: Request) -> ModuleType:
     # What stays on this machine needs no code for others, which takes three times as long to compile. Kernels for GPUs
     # are compiled when a call first needs them: most packages need few.
     wanted = _for_gpus(replace(request, instructions=own_instructions()), nvrtc, "auto")
-    package = _build(wanted, toolchain, None, say)
+    package = _build(wanted, toolchain, None, say, meanwhile=_import_load)
     if wanted.newton and wanted.has_clusters and not about(package)["newton"]:
         say(f"parallel_newton changes nothing: {request.name} has no loop that it is for")
+    from rnncc.stages.load import load
+
     return load(package, origin=(unpickle, (request.source, request.name, request.options())))
 
 
@@ -230,7 +233,17 @@ def _without_clusters(request: Request, target: str) -> str:
     return ", ".join(name for name in request.architectures if not has_clusters(name))
 
 
-def _build(request: Request, toolchain: Toolchain | None, nvrtc: Nvrtc | None, progress: Progress | None) -> Path:
+def _import_load() -> None:
+    """Import what loads packages, and with it torch, which takes a second or two."""
+    with suppress(Exception):  # `load_module` meets it again
+        importlib.import_module("rnncc.stages.load")
+
+
+def _build(
+    request: Request, toolchain: Toolchain | None, nvrtc: Nvrtc | None, progress: Progress | None,
+    meanwhile: Callable[[], None] | None = None,
+) -> Path:  # fmt: skip
+    """The folder of the package, found in the cache or made now. `meanwhile`: of Job."""
     from rnncc.machine.cache import Cache, default_root
     from rnncc.stages.build import Job, build, first_key
 
@@ -241,7 +254,7 @@ def _build(request: Request, toolchain: Toolchain | None, nvrtc: Nvrtc | None, p
     compilers = [" ".join(toolchain.command)] if toolchain is not None else []
     compilers += [f"NVRTC for {', '.join(nvrtc.architectures)}"] if nvrtc is not None else []
     debug(f"{request.name}: compilers are {', '.join(compilers) or 'missing'}")
-    folder = build(Job(key, request.name, Cache(default_root()), toolchain, nvrtc, progress), produce)
+    folder = build(Job(key, request.name, Cache(default_root()), toolchain, nvrtc, progress, meanwhile), produce)
     debug(f"{request.name}: the package is {folder}")
     return folder
 

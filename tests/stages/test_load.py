@@ -56,6 +56,40 @@ def test_ops_have_one_name_whichever_processors_a_package_is_for(tmp_path: Path)
     assert loaded["namespace"] == built["namespace"] != described(Path(rnncc.load("gru").__path__[0]))["namespace"]
 
 
+def in_new_cache(code: str, cache: Path) -> tuple[int, str, str]:
+    """The exit status, stdout and stderr of a Python program that finds an empty cache."""
+    environment = {**os.environ, "RNNCC_CACHE_DIR": str(cache), "RNNCC_LOG": "error"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_torch_is_imported_while_the_compilers_run(tmp_path: Path) -> None:
+    code = """
+import importlib, subprocess, sys, types
+import rnncc
+from rnncc import driver
+from rnncc.stages.build import processes
+
+begun = []
+
+class Popen(subprocess.Popen):
+    def __init__(self, arguments, **options):
+        begun.append(str(arguments[0]))
+        super().__init__(arguments, **options)
+
+def import_module(name):
+    while not any("ninja" in program for program in begun):
+        pass
+    print("torch" in sys.modules, importlib.import_module(name).__name__, "torch" in sys.modules)
+
+processes.subprocess = types.SimpleNamespace(**{**vars(subprocess), "Popen": Popen})
+driver.importlib = types.SimpleNamespace(import_module=import_module)
+rnncc.load("elman")
+rnncc.load("elman")
+"""
+    assert in_new_cache(code, tmp_path) == (0, "False rnncc.stages.load True\n", "")
+
+
 def test_a_built_package_needs_torch_alone(tmp_path: Path) -> None:
     package = build_package(read_request("lstm"), tmp_path)
     assert json.loads((package / "_rnncc.json").read_text())["library"] == "liblstm.so"

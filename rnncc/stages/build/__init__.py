@@ -86,11 +86,12 @@ class Product:
 class Job:
     """A folder of the cache that is to be made, and with what.
 
-    key       what its content depends on, hashed
-    stem      its name
-    compiler  compiles CPU kernels, or None for a package that runs the eager fallback alone
-    nvrtc     compiles GPU kernels, or None for a package without
-    progress  hears what goes on
+    key        what its content depends on, hashed
+    stem       its name
+    compiler   compiles CPU kernels, or None for a package that runs the eager fallback alone
+    nvrtc      compiles GPU kernels, or None for a package without
+    progress   hears what goes on
+    meanwhile  is called while the compilers of a package run
     """
 
     key: str
@@ -99,6 +100,7 @@ class Job:
     compiler: Toolchain | None = None
     nvrtc: Nvrtc | None = None
     progress: Progress | None = None
+    meanwhile: Callable[[], None] | None = None
 
 
 def first_key(request: Request, nvrtc: Nvrtc | None, compiler: Toolchain | None) -> str:
@@ -257,7 +259,7 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, fold
     for unit in (*bundle.units, binding):
         output = f"../object-files/{Path(unit.path).stem}.o"
         objects.append(output)
-        flags = toolchain.BINDING if unit.isa == "binding" else (*toolchain.KERNEL, *toolchain.ISA[unit.isa])
+        flags = toolchain.unit_flags(unit, compiler)
         if unit == binding:
             flags = (*flags, f"-DRNNCC_SPACE={namespace}")
         if unit.shared:
@@ -281,7 +283,7 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, fold
         library,
         (*compiler.command, *toolchain.LINK, *objects, "-Wl,--no-as-needed", stub, "-o", library),
     )
-    outcome = commands.run(compiles, link, folder, job.progress)
+    outcome = commands.run(compiles, link, folder, job.progress, job.meanwhile)
     if not outcome.succeeded:
         raise _failed(job, outcome, folder)
     for shared, path in fresh:

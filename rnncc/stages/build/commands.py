@@ -56,16 +56,17 @@ def run(
     link: Command | None,
     folder: Path,
     progress: Callable[[str], None] | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Outcome:
-    """Run the commands in `folder`, as many at once as there are processors (or MAX_JOBS), and then `link`. After a
-    failure no other command begins. A program that cannot be started counts as a failed command. ninja's own files, and
-    the commands' output, go to a folder beside `folder`."""
+    """Run the commands in `folder`, as many at once as there are processors (or MAX_JOBS), and then `link`. Once they
+    run, `meanwhile` is called. After a failure no other command begins. A program that cannot be started counts as a
+    failed command. ninja's own files, and the commands' output, go to a folder beside `folder`."""
     work = folder.parent / "ninja-files"
     work.mkdir(exist_ok=True)
-    compiled = _run(compiles, folder, work, progress)
+    compiled = _run(compiles, folder, work, progress, meanwhile)
     if link is None or not compiled.succeeded:
         return compiled
-    linked = _run((link,), folder, work, None)
+    linked = _run((link,), folder, work)
     return Outcome(linked.succeeded, compiled.text + linked.text, linked.error, linked.full)
 
 
@@ -80,7 +81,10 @@ def ninja_text(commands: Sequence[Command], work: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def _run(commands: Sequence[Command], folder: Path, work: Path, progress: Callable[[str], None] | None) -> Outcome:
+def _run(
+    commands: Sequence[Command], folder: Path, work: Path, progress: Callable[[str], None] | None = None,
+    meanwhile: Callable[[], None] | None = None,
+) -> Outcome:  # fmt: skip
     beside = os.path.relpath(work, folder)
     # A compiler's path may be bytes that are no UTF-8.
     text = ninja_text(commands, beside).encode(errors="surrogateescape")
@@ -91,6 +95,8 @@ def _run(commands: Sequence[Command], folder: Path, work: Path, progress: Callab
     with ThreadPoolExecutor(1) as pool, Programs() as programs:
         running = pool.submit(programs.run, arguments, folder)
         pace, told = Pace(len(commands), jobs), False
+        if meanwhile is not None:
+            meanwhile()
         while True:
             try:
                 ninja = running.result(POLL_SECONDS)

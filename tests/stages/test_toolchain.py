@@ -1,0 +1,42 @@
+"""The flags that each compiler gets."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from rnncc.ir.artifact import Unit
+from rnncc.stages.build import Toolchain, find_toolchain, toolchain
+
+
+def test_gcc_compiles_what_cells_share_with_parts_of_o2_and_clang_with_o2() -> None:
+    gcc, clang = (
+        Toolchain(("c++",), "c++ (GCC) 12.2.0"),
+        Toolchain(("c++",), "clang version 14.0.6"),
+    )
+    core, cell, binding = Unit("core.cpp", "v3", True), Unit("cell.cpp", "v3"), Unit("binding.cpp", "binding")
+    for compiler, core_level, binding_level in ((gcc, "-O1", "-Og"), (clang, "-O2", "-O1")):
+        for unit, level in ((core, core_level), (cell, "-O2"), (binding, binding_level)):
+            flags = toolchain.unit_flags(unit, compiler)
+            assert [flag for flag in flags if flag.startswith("-O")] == [level]
+            assert ("-march=x86-64-v3" in flags) == (unit is not binding)
+    assert not any(flag.startswith("-O") for flags in toolchain.ISA.values() for flag in flags)
+    # An option that clang does not know may be an error of its.
+    both = {*toolchain.unit_flags(core, clang), *toolchain.unit_flags(binding, clang)}
+    assert not both & {*toolchain.CORE[1:], *toolchain.BINDING[len(toolchain.COMMON) :]}
+
+
+def test_what_cells_share_fuses_products_into_sums(tmp_path: Path) -> None:
+    # Products take 1.3 times as long where they are not fused.
+    source = tmp_path / "sum.cpp"
+    source.write_text(
+        "float dot(const float* a, const float* b, long n) {\n"
+        "  float sum = 0;\n"
+        "  for (long i = 0; i < n; ++i) sum += a[i] * b[i];\n"
+        "  return sum;\n"
+        "}\n"
+    )
+    compiler = find_toolchain()
+    flags = toolchain.unit_flags(Unit("core.cpp", "v3", True), compiler)
+    command = [*compiler.command, *flags, "-S", str(source), "-o", "-"]
+    assert "vfmadd" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
