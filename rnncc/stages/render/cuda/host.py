@@ -14,18 +14,21 @@ from rnncc.stages.render.templates import text
 
 @dataclass(frozen=True, slots=True)
 class HostProgram:
-    """The function that runs a program; `scans` are the members of its ScanForms, if it has any."""
+    """The function that runs a program; `scans` are the members of its ScanForms, if it has any. `has_single`: as a
+    NamedProgram has it."""
 
     name: str
     direction: str
     scans: tuple[str, ...]
+    has_single: bool
 
 
 def host_text(cell: CellKernels) -> str:
     """The functions that run a cell's programs on a GPU."""
     forms = {kernels.program: _forms(kernels) for kernels in cell.scans}
     programs = [
-        HostProgram(named.name, named.direction, forms.get(named.name, ())) for named in named_programs(cell.plan)
+        HostProgram(named.name, named.direction, forms.get(named.name, ()), named.has_single)
+        for named in named_programs(cell.plan)
     ]
     return text("cuda/host.cpp.j2", cell=cell.plan.cell, name=cell.plan.cell.lower(), programs=programs)
 

@@ -38,6 +38,12 @@ inline void multiply_into(const Tensor& out, const Tensor& a, const Tensor& b) {
   call_aten(a.dim() == 3 ? "aten::bmm" : "aten::mm", "out", {share(a), share(b), share(out)});
 }
 
+// The same for matrices of 16 bits, or of floats, where `out` has floats.
+inline void multiply_to_float(const Tensor& out, const Tensor& a, const Tensor& b) {
+  if (a.torch_type() == out.torch_type()) return multiply_into(out, a, b);
+  call_aten("aten::mm", "dtype_out", {share(a), share(b), StableValue(out.torch_type()), share(out)});
+}
+
 inline void sum_into(const Tensor& out, const Tensor& tensor, const std::vector<int64_t>& dims) {
   ListHandle list;
   RNNCC_TORCH(torch_new_list_reserve_size(dims.size(), &list));
