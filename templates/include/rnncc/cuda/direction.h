@@ -2,9 +2,6 @@
 // the last step.
 #pragma once
 
-#include <memory>
-#include <set>
-
 #include "fused/run.h"
 
 namespace rnncc {
@@ -12,6 +9,10 @@ namespace rnncc {
 // A kernel's parameter, which is laid out part by part; its size follows from the tables.
 class ParameterBuffer {
  public:
+  ParameterBuffer() {}  // clears nothing
+  ParameterBuffer(const ParameterBuffer&) = delete;
+  ParameterBuffer& operator=(const ParameterBuffer&) = delete;
+
   // The parts of a Direction (arguments.h).
   struct OfDirection {
     DirectionHeader* header;
@@ -21,12 +22,12 @@ class ParameterBuffer {
     OutputPlace* finals;
   };
 
-  void* data() { return bytes_.get(); }
+  void* data() { return bytes_; }
 
  protected:
   template <class U>
   U* take(int count) {
-    U* part = reinterpret_cast<U*>(bytes_.get() + used_);
+    U* part = reinterpret_cast<U*>(bytes_ + used_);
     used_ += at_least_one(count) * sizeof(U);
     if (used_ > MOST_BYTES) fail("the loop has too many values for a kernel's parameter");
     return part;
@@ -42,9 +43,8 @@ class ParameterBuffer {
   size_t used_ = 0;
 
  private:
-  static constexpr size_t MOST_BYTES = 64 * 1024;
-  // Kernels read no part that was not filled in.
-  const std::unique_ptr<char[]> bytes_ = std::unique_ptr<char[]>(new char[MOST_BYTES]);
+  static constexpr size_t MOST_BYTES = 32 * 1024;  // no kernel takes more
+  alignas(16) char bytes_[MOST_BYTES];             // kernels read no part that was not filled in
 };
 
 // The alternating kernel's parameter, laid out as Arguments (arguments.h).
@@ -151,7 +151,10 @@ class DeviceRun {
   }
 
   // The operand of a product that torch makes between launches gets rows for torch to read.
-  void multiplies(int slot) { multiplied_.insert(slot); }
+  void multiplies(int slot) { multiplied_.push_back(slot); }
+  bool is_multiplied(int slot) const {
+    return std::find(multiplied_.begin(), multiplied_.end(), slot) != multiplied_.end();
+  }
   // Fills in where values lie; those in a workspace lie there after `allocate`.
   void fill_tensors(const ParameterBuffer::OfDirection& own) {
     for (int f = 0; f < tables_.final_count; ++f) {
@@ -248,7 +251,7 @@ class DeviceRun {
         const rnncc_tensor& t = tensors_.at(info.table, info.index);
         *place = {t.data, 0, t.entry, 0};
         if (t.data) return;
-        const int64_t rows = multiplied_.count(s) ? call_.batch : 1;
+        const int64_t rows = is_multiplied(s) ? call_.batch : 1;
         place->row = rows > 1 ? dim(info.width) : 0;
         zeroed_.want(rows * dim(info.width) * 4, [place](char* p) { place->base = p; });
         return;
@@ -266,7 +269,7 @@ class DeviceRun {
   void place_stored(int s, SlotPlace* place, const ParameterBuffer::OfDirection& own) {
     const SlotInfo& info = tables_.slots[s];
     const bool is_read_after = info.lasting && After::reads(tables_, call_, s);
-    bool placed = !place, recorded = !is_read_after && !multiplied_.count(s);
+    bool placed = !place, recorded = !is_read_after && !is_multiplied(s);
     for (int d = info.first_destination; d < info.first_destination + info.destinations; ++d) {
       const Destination& to = tables_.destinations[d];
       const rnncc_tensor& t = tensors_.at(to.table, to.index);
@@ -331,7 +334,7 @@ class DeviceRun {
   const std::vector<int64_t> dims_;
   CallTensors tensors_;
   Workspace zeroed_, workspace_;
-  std::set<int> multiplied_;
+  std::vector<int> multiplied_;
   std::map<int, rnncc_tensor> records_;
   std::map<int, Tensor> totals_;
 };

@@ -50,7 +50,7 @@ class SingleRun {
       const int last = parameter_.header->last;
       for (int launch = 0; launch <= last; ++launch) {
         int64_t ctas = 1;
-        each_stage(launch, [&](int s) { ctas = std::max(ctas, multiply(s)); });
+        each_stage(launch, [&](int s) { ctas = std::max(ctas, make_sums(s)); });
         if (launch == last) ctas = std::max(ctas, ctas_of_finals());
         parameter_.header->launch = launch;
         launch_kernel(kernel, function, {ctas, THREADS, SINGLE_SHARED_BYTES}, device().index, parameter_.data());
@@ -62,7 +62,7 @@ class SingleRun {
  private:
   // A product of an operand and a matrix, which an accumulator gets.
   struct Term {
-    int operand, accumulator;
+    int stage, operand, accumulator;
     bool transposed;
     const MatrixInfo* matrix;
   };
@@ -138,10 +138,7 @@ class SingleRun {
     for (int c = 0; c < tables_.constant_count; ++c) parameter_.constants[c] = float(call_.constants[c]);
     for (int launch = 0; launch < launches_; ++launch)
       each_stage(launch, [&](int s) {
-        for (const Term& term : terms_of(s)) {
-          run_.multiplies(term.operand);
-          operands_.insert(term.operand);
-        }
+        add_terms(s);
         const StageInfo& stage = tables_.stages[s];
         const int64_t bytes = 4 * call_.batch * row_of(stage) * stage.products;
         if (stage.products > 0) run_.workspace().want(bytes, [this, s](char* p) { place_sums(s, p); });
@@ -170,7 +167,7 @@ class SingleRun {
     for (int i = 0; i < tables_.image_count; ++i) {
       const int slot = tables_.images[i].slot;
       parameter_.images[i] = {row, 0, dim(tables_.slots[slot].width), 0};
-      if (!operands_.count(slot) || run_.record(slot)) continue;
+      if (!run_.is_multiplied(slot) || run_.record(slot)) continue;
       parameter_.images[i].blocks = 1;
       row += round_up(dim(tables_.slots[slot].width) * dtype_bytes(scalar()), 16);
     }
@@ -178,24 +175,24 @@ class SingleRun {
     return row;
   }
 
-  // The terms of a stage. Those that may be one product follow each other.
-  std::vector<Term> terms_of(int s) const {
+  // Adds the terms of a stage. Those that may be one product follow each other.
+  void add_terms(int s) {
     const StageInfo& stage = tables_.stages[s];
-    std::vector<Term> terms;
+    const size_t first = terms_.size();
     for (int p = stage.first_product; p < stage.first_product + stage.products; ++p) {
       const ProductInfo& product = tables_.products[p];
+      run_.multiplies(product.operand);
       for (int m = 0; m < product.count; ++m)
-        terms.push_back({product.operand, product.first + m, product.transposed,
-                         tables_.matrices + tables_.product_matrices[product.matrix + m]});
+        terms_.push_back({s, product.operand, product.first + m, product.transposed,
+                          tables_.matrices + tables_.product_matrices[product.matrix + m]});
     }
-    std::stable_sort(terms.begin(), terms.end(), [&](const Term& a, const Term& b) {
+    std::sort(terms_.begin() + int64_t(first), terms_.end(), [&](const Term& a, const Term& b) {
       const auto key = [&](const Term& t) {
-        const std::pair<int64_t, int64_t> rows = {t.matrix->index, dim(t.matrix->row)};
-        return t.transposed ? std::make_tuple(1, t.accumulator, rows) : std::make_tuple(0, t.operand, rows);
+        const int group = t.transposed ? t.accumulator : t.operand, within = t.transposed ? t.operand : t.accumulator;
+        return std::make_tuple(t.transposed, group, t.matrix->index, dim(t.matrix->row), within);
       };
       return key(a) < key(b);
     });
-    return terms;
   }
 
   // The rows [B, width] of a term's operand.
@@ -229,38 +226,41 @@ class SingleRun {
   }
 
   // Whether a term can join the product of the terms from `first` to the one before it.
-  bool joins(const Term& first, const Term& before, const Term& term, int s) {
+  bool joins(const Term& first, const Term& before, const Term& term) {
     const MatrixInfo &a = *before.matrix, &b = *term.matrix;
-    if (term.transposed != first.transposed || a.index != b.index || dim(a.row) + dim(a.rows) != dim(b.row))
+    if (term.stage != first.stage || term.transposed != first.transposed || a.index != b.index ||
+        dim(a.row) + dim(a.rows) != dim(b.row))
       return false;
     if (!term.transposed)
       return term.operand == first.operand && term.accumulator == before.accumulator + 1 &&
-             sums_of(s)[term.accumulator].parts == sums_of(s)[first.accumulator].parts;
+             sums_of(term.stage)[term.accumulator].parts == sums_of(term.stage)[first.accumulator].parts;
     const rnncc_tensor x = rows_of(before.operand), y = rows_of(term.operand);
     return term.accumulator == first.accumulator && x.entry == y.entry &&
            static_cast<char*>(x.data) + dim(a.rows) * dtype_bytes(scalar()) == y.data;
   }
 
   // Makes the sums of a stage. Returns how many CTAs have work there.
-  int64_t multiply(int s) {
+  int64_t make_sums(int s) {
     const StageInfo& stage = tables_.stages[s];
     if (stage.row != RowOperator::none) return call_.batch;
-    const std::vector<Term> terms = terms_of(s);
-    for (size_t begin = 0, end; begin < terms.size(); begin = end) {
-      int64_t rows = dim(terms[begin].matrix->rows);
-      for (end = begin + 1; end < terms.size() && joins(terms[begin], terms[end - 1], terms[end], s); ++end)
-        rows += dim(terms[end].matrix->rows);
-      product(s, terms[begin], rows);
-      const int count = terms[begin].transposed ? 1 : int(end - begin);
-      for (int i = 0; i < count; ++i) ++sums_of(s)[terms[begin].accumulator + i].parts;
+    size_t begin = 0;
+    while (begin < terms_.size() && terms_[begin].stage != s) ++begin;
+    for (size_t end; begin < terms_.size() && terms_[begin].stage == s; begin = end) {
+      const Term& first = terms_[begin];
+      int64_t rows = dim(first.matrix->rows);
+      for (end = begin + 1; end < terms_.size() && joins(first, terms_[end - 1], terms_[end]); ++end)
+        rows += dim(terms_[end].matrix->rows);
+      multiply(first, rows);
+      const int count = first.transposed ? 1 : int(end - begin);
+      for (int i = 0; i < count; ++i) ++sums_of(s)[first.accumulator + i].parts;
     }
     return ceil_divide(call_.batch * dim(stage.width), THREADS);
   }
 
   // A product with `rows` rows of a weight, from those of the first term on.
-  void product(int s, const Term& first, int64_t rows) {
+  void multiply(const Term& first, int64_t rows) {
     const MatrixInfo& matrix = *first.matrix;
-    const SumPlace& sums = sums_of(s)[first.accumulator];
+    const SumPlace& sums = sums_of(first.stage)[first.accumulator];
     const rnncc_tensor operand = rows_of(first.operand);
     const int64_t columns = dim(matrix.columns), batch = call_.batch;
     const int64_t terms = first.transposed ? rows : columns, width = first.transposed ? columns : rows;
@@ -278,7 +278,7 @@ class SingleRun {
   DeviceRun& run_;
   SingleBuffer parameter_;
   const int launches_;
-  std::set<int> operands_;
+  std::vector<Term> terms_;
   std::map<int, rnncc_tensor> rows_;
   std::vector<Tensor> held_;
 };
