@@ -27,6 +27,7 @@ struct Run {
   uint32_t arrived;
 
   RNNCC_DEVICE char* images() const { return global<char>(own.images); }
+  static constexpr bool ADDS_BIASES = false;  // streams have theirs already
   RNNCC_DEVICE int64_t image_step() const { return plan.image_step; }
   // Whether the image is made. Every operand has one.
   RNNCC_DEVICE bool wants(const ImagePlace&) const { return true; }
@@ -123,7 +124,9 @@ RNNCC_DEVICE float load(const R& run, int entry, int64_t unit) {
     else
       return beyond ? *start : to_float(*inside);
   } else {
-    return to_float(*address<slot>(run, run.n, entry, unit));
+    float value = to_float(*address<slot>(run, run.n, entry, unit));
+    if constexpr (R::ADDS_BIASES && is_stream(info)) value += run.template bias<slot>(unit);
+    return value;
   }
 }
 

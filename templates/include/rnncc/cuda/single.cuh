@@ -17,6 +17,17 @@ struct SingleStep {
   const Direction<P>& own;
   static constexpr int64_t n = 0, t = 0;
 
+  static constexpr bool ADDS_BIASES = true;
+  template <int slot>
+  RNNCC_DEVICE float bias(int64_t unit) const {
+    constexpr int stream = streams_before(P::tables, slot);
+    const BiasPlace& place = plan.biases[stream];
+    float sum = 0.0f;
+#pragma unroll
+    for (int b = 0; b < MOST_BIASES; ++b)
+      if (place.base[b]) sum += to_float(static_cast<const S*>(place.base[b])[unit]);
+    return sum;
+  }
   RNNCC_DEVICE char* images() const { return global<char>(own.images); }
   RNNCC_DEVICE int64_t image_step() const { return 0; }
   // A product may read its operand from a tensor; then the operand has no image.

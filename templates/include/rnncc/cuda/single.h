@@ -2,6 +2,8 @@
 // alternating kernel would pack the weights first, which takes longer than to multiply by them once.
 #pragma once
 
+#include <numeric>
+
 #include "direction.h"
 #include "single_call.h"
 
@@ -14,6 +16,7 @@ class SingleBuffer : public ParameterBuffer {
     header = take<SingleHeader>(1);
     sums = take<SumPlace>(accumulators_before(t, t.stage_count));
     images = take<ImagePlace>(t.image_count);
+    biases = take<BiasPlace>(streams_before(t, t.slot_count));
     dims = take<int64_t>(t.dim_count);
     constants = take<float>((at_least_one(t.constant_count) + 1) / 2 * 2);
     own = take_direction(t);
@@ -22,10 +25,33 @@ class SingleBuffer : public ParameterBuffer {
   SingleHeader* header;
   SumPlace* sums;
   ImagePlace* images;
+  BiasPlace* biases;
   int64_t* dims;
   float* constants;
   OfDirection own;
 };
+
+// Finds the biases of all slots that are read from streams. Returns false where the columns of a bias and of a slot do not
+// fit together, or where something else than kernels reads the streams. `first_of(i)`: the first column of stream i.
+template <class First>
+bool find_biases(const Tables& tables, const int64_t* dims, const rnncc_bias* biases, int64_t bias_count, int64_t bytes,
+                 const First& first_of, BiasPlace* found) {
+  for (int s = 0; s < tables.slot_count; ++s) {
+    const SlotInfo& slot = tables.slots[s];
+    if (!is_stream(slot)) continue;
+    const int64_t begin = first_of(slot.index) + dims[slot.offset], end = begin + dims[slot.width];
+    BiasPlace place = {};
+    int count = 0;
+    for (const rnncc_bias* bias = biases; bias < biases + bias_count; ++bias) {
+      if (bias->column + bias->rows <= begin || end <= bias->column) continue;
+      const bool is_inside = bias->column <= begin && end <= bias->column + bias->rows;
+      if (slot.lasting || !is_inside || count == MOST_BIASES) return false;
+      place.base[count++] = static_cast<const char*>(bias->data) + (begin - bias->column) * bytes;
+    }
+    if (found) *found++ = place;
+  }
+  return true;
+}
 
 class SingleRun {
  public:
@@ -34,11 +60,13 @@ class SingleRun {
 
   // Whether a call is one step, of one head. Kernels count elements in 32 bits.
   static bool takes(const Tables& tables, const Call& call, const int64_t* dims) {
-    if (call.steps != 1 || call.starts || call.lengths) return false;
+    return call.steps == 1 && !call.starts && !call.lengths && takes(tables, call.batch, dims);
+  }
+  static bool takes(const Tables& tables, int64_t batch, const int64_t* dims) {
     for (int m = 0; m < tables.matrix_count; ++m)
       if (dims[tables.matrices[m].blocks] != 1) return false;
     return std::all_of(tables.slots, tables.slots + tables.slot_count,
-                       [&](const SlotInfo& slot) { return call.batch * dims[slot.width] <= INT32_MAX; });
+                       [&](const SlotInfo& slot) { return batch * dims[slot.width] <= INT32_MAX; });
   }
 
   // Runs by the kernel that the program `name` has for this.
@@ -144,6 +172,12 @@ class SingleRun {
         if (stage.products > 0) run_.workspace().want(bytes, [this, s](char* p) { place_sums(s, p); });
       });
     run_.fill_tensors(parameter_.own);
+    const rnncc_tensor* const streams = call_.table[STREAMS];
+    const int64_t bytes = dtype_bytes(scalar());
+    find_biases(
+        tables_, run_.dims(), call_.biases, call_.bias_count, bytes,
+        [&](int i) { return (static_cast<char*>(streams[i].data) - static_cast<char*>(streams[0].data)) / bytes; },
+        parameter_.biases);
     const int64_t image_row = place_images();
     *parameter_.header = {call_.batch, call_.heads, image_row, 0, launches_ - 1 + are_finals_apart()};
     run_.allocate();
@@ -282,5 +316,16 @@ class SingleRun {
   std::map<int, rnncc_tensor> rows_;
   std::vector<Tensor> held_;
 };
+
+// Whether a program adds biases in calls of one step.
+inline bool adds_biases(const Tables& tables, const rnncc_bias_question& asked) {
+  std::vector<int64_t> dims(tables.dim_count);
+  tables.dims(asked.sizes, asked.heads, dims.data());
+  const auto first_of = [&](int i) {
+    return std::accumulate(asked.stream_widths, asked.stream_widths + i, int64_t(0));
+  };
+  return SingleRun::takes(tables, asked.batch, dims.data()) &&
+         find_biases(tables, dims.data(), asked.biases, asked.bias_count, 0, first_of, nullptr);
+}
 
 }  // namespace rnncc

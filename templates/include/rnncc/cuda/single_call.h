@@ -14,6 +14,19 @@ struct SumPlace {
   int64_t parts;
 };
 
+// The biases that are added to a slot, which is read from a stream; null where there is none.
+constexpr int MOST_BIASES = 2;
+struct BiasPlace {
+  const void* base[MOST_BIASES];
+};
+
+// The slots before one that are read from streams.
+constexpr int streams_before(const Tables& tables, int slot) {
+  int count = 0;
+  for (int s = 0; s < slot; ++s) count += is_stream(tables.slots[s]);
+  return count;
+}
+
 // The accumulators of all stages before one.
 constexpr int accumulators_before(const Tables& tables, int stage) {
   int count = 0;
@@ -45,6 +58,7 @@ template <class P>
 struct SingleCall : SingleHeader {
   SumPlace sums[at_least_one(accumulators_before(P::tables, P::tables.stage_count))];
   ImagePlace image_places[at_least_one(P::tables.image_count)];
+  BiasPlace biases[at_least_one(streams_before(P::tables, P::tables.slot_count))];
   int64_t dims[at_least_one(P::tables.dim_count)];
   float constants[(at_least_one(P::tables.constant_count) + 1) / 2 * 2];
   Direction<P> own;
