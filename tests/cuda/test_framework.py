@@ -192,7 +192,7 @@ def test_states_that_are_not_given_are_one_fill() -> None:
         given = launches_of(lambda: step(x[0], (one[0][0], one[1][0])))
         assert len(launches_of(lambda: single(x[:1], one))) == len(given)
         for run in (lambda: single(x[:1]), lambda: step(x[0])):
-            assert len(launches_of(run)) == len(given), "kernels take zeros for states that are not given"
+            assert len(launches_of(run)) <= len(given) + 1, "zeros for states that are not given are one fill"
         recomputing = make(recompute=True)  # this goes the long way
         recomputing(x[:1], one)
         assert len(launches_of(lambda: recomputing(x[:1], one))) == len(given) + len(one)

@@ -191,7 +191,7 @@ def test_terms_that_a_cluster_splits(
 ) -> None:
     """Each CTA of a cluster has a slice of the terms. Some slices are padded, and some operands are cut."""
     monkeypatch.setattr(model, "_MOST_SPLIT", 4)  # kernels take more CTAs per cluster than are planned
-    path, made = made_of(cell, dtype, masked, head_dim, tmp_path, **tiles)
+    path, made = made_of(cell, dtype, masked, head_dim, tmp_path, SPARSE, **tiles)
     assert {kernel.schedule.cluster for kernel in made.values()} == {tiles["split"]}
     problem = Problem(5, batch, {"I": 3, "H": head_dim * heads} | sizes, heads, DTYPES[dtype], reverse=masked)
     errors = sparse_case(path, problem, masked, made, density).measured()

@@ -1,5 +1,6 @@
 """The op of a whole layer as packages with GPU kernels have it (whole_gpu.h), with the CPU's loops in the place of a
-GPU's: what it does around the loop runs on the CPU's tensors then."""
+GPU's: what it does around the loop runs on the CPU's tensors then. Or with a GPU's loops, of which a single step runs
+on the CPU's tensors too (whole_single.py)."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from rnncc.language.read import read_request
 from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
 from rnncc.stages.build.toolchain import BINDING
+from tests.runtime import whole_single
 
 LOOP = """
 int32_t {loop}(const rnncc_{way}_call*);
@@ -29,28 +31,27 @@ void {loop}_cuda(const rnncc_{way}_call* calls, int32_t count, int32_t) {{
 LIBRARIES: list[torch.library.Library] = []
 
 
-def build(module: Any, source: Source, folder: Path) -> str:
-    """The library, for the loaded module of the source's cells. Returns the namespace of its ops."""
+def build(module: Any, source: Source, folder: Path, *, single: bool = False) -> str:
+    """The library, for the loaded module of the source's cells. Returns the namespace of its ops. `single`: calls of
+    one step run as on a GPU."""
     request = replace(read_request("lstm"), source=source, architectures=("sm_90a",), instructions="generic")
     made = compile_cells(request)
     texts = {file.path: file.text for file in (*made.files, *made.bundle.files)}
     binding = texts["src/binding.cpp"]
     # The CPU's kernels of both ops are those for a GPU.
     texts["src/binding.cpp"] = re.sub(r"rnncc::whole_(forward|backward)_op<", r"rnncc::whole_\1_on_gpu_op<", binding)
-    # Unlike those of a GPU, they take no saved values of 16 bits.
-    texts["src/binding.cpp"] = re.sub(
-        r"_saved_rounded\[\] = .*;", lambda line: line[0].replace("true", "false"), texts["src/binding.cpp"]
-    )
-    loops = sorted(set(re.findall(r"void (\w+_(forward|backward))_cuda\(", binding)))
-    stand_ins = "".join(LOOP.format(loop=loop, way=way) for loop, way in loops)
-    texts["src/loops.cpp"] = f'#include <stdexcept>\n#include "rnncc/core/call.h"\nextern "C" {{{stand_ins}}}\n'
-    units = ["src/binding.cpp", "src/_core_binding.cpp", "src/_core_cuda.cpp", "src/loops.cpp"]
+    if single:
+        loops = whole_single.build_loops(texts, folder)
+    else:
+        _take_loops_of_cpus(texts)
+        loops = ["src/loops.cpp"]
+    units = ["src/binding.cpp", "src/_core_binding.cpp", "src/_core_cuda.cpp", *loops]
     for path, text in texts.items():
-        if path in units or path.startswith("src/include/"):
+        if path in units or path.endswith("_tables.h") or path.startswith("src/include/"):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text, encoding="utf-8")
     (package,) = Path(module.__file__).parent.glob("lib*.so")
-    torch_lib, space = Path(torch.__file__).parent / "lib", "rnncc_whole_on_gpu"
+    torch_lib, space = Path(torch.__file__).parent / "lib", f"rnncc_{'single' if single else 'whole'}_on_gpu"
     subprocess.run(
         ["g++", *BINDING, "-Werror", "-shared", "-Wl,-Bsymbolic", "-Isrc/include", f"-DRNNCC_SPACE={space}", *units,
          str(package), f"-Wl,-rpath,{package.parent}", f"-L{torch_lib}", f"-Wl,-rpath,{torch_lib}", "-ltorch_cpu",
@@ -61,6 +62,18 @@ def build(module: Any, source: Source, folder: Path) -> str:
     opened.restype = ctypes.c_char_p
     assert opened() is None
     return space
+
+
+def _take_loops_of_cpus(texts: dict[str, str]) -> None:
+    # Unlike those of a GPU, they take no saved values of 16 bits.
+    texts["src/binding.cpp"] = re.sub(
+        r"_saved_rounded\[\] = .*;", lambda line: line[0].replace("true", "false"), texts["src/binding.cpp"]
+    )
+    loops = sorted(set(re.findall(r"void (\w+_(forward|backward))_cuda\(", texts["src/binding.cpp"])))
+    asked = re.findall(r"bool \w+_cuda\(.*\)", texts["src/binding.cpp"])
+    stand_ins = "".join(LOOP.format(loop=loop, way=way) for loop, way in loops)
+    stand_ins += "".join(f"{function} {{ return false; }}\n" for function in asked)
+    texts["src/loops.cpp"] = f'#include <stdexcept>\n#include "rnncc/core/call.h"\nextern "C" {{{stand_ins}}}\n'
 
 
 def take(module: Any, space: str, cells: Sequence[Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import assert_never
 
 from rnncc.ir.dim import ONE, Dim
@@ -29,6 +30,9 @@ from rnncc.ir.scan import ScanLoop
 from rnncc.ir.structure import BlockDiagonal, Dense
 from rnncc.language.diagnostics import InternalError
 
+# A call of one step runs launch by launch where a program has so few, else as the alternating kernel.
+MOST_SINGLE_LAUNCHES = 4
+
 
 @dataclass(frozen=True, slots=True)
 class NamedProgram:
@@ -39,6 +43,19 @@ class NamedProgram:
     direction: str
     program: Program
     form: FusedLoop | ScanLoop | None
+
+    @property
+    def has_single(self) -> bool:
+        """Whether there are kernels for a call of one step, beside the alternating kernel."""
+        if isinstance(self.form, ScanLoop) or self.program.masked:
+            return False
+        return launches(self.program) <= MOST_SINGLE_LAUNCHES
+
+
+def launches(program: Program) -> int:
+    """How many launches run a single step. templates/include/rnncc/cuda/single_call.h says which stages each runs."""
+    pairs = pairwise(program.stages)
+    return 1 + sum(stage.barrier or RowStage in (type(before), type(stage)) for before, stage in pairs)
 
 
 def named_programs(plan: KernelPlan) -> Iterator[NamedProgram]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rnncc.analysis.recurrent import recurrent_reads
 from rnncc.ir.adjoint import Adjoint
@@ -106,6 +106,11 @@ def _segment(compiled: CompiledCell, index: int, cuda: bool) -> SegmentBinding:
         )
 
     name = segment_name(cell, index)
+    plain = loop(name, cell, segment, compiled.adjoints[index])
+    if cuda:
+        asked = f"bool {name}_adds_biases_cuda(const rnncc_bias_question*);"
+        pointers = (*plain.device_pointers, f".device_adds_biases = {name}_adds_biases_cuda")
+        plain = replace(plain, device_functions=(*plain.device_functions, asked), device_pointers=pointers)
     return SegmentBinding(
         name=name,
         sizes=len(sizes),
@@ -117,7 +122,7 @@ def _segment(compiled: CompiledCell, index: int, cuda: bool) -> SegmentBinding:
         stream_widths=widths([total([table[m].width for m in stream.members]) for stream in segment.streams]),
         state_widths=widths([table[state].width for state in segment.states]),
         sequence_widths=widths([table[value].width for value in segment.sequences]),
-        plain=loop(name, cell, segment, compiled.adjoints[index]),
+        plain=plain,
         masked=loop(f"{name}_masked", compiled.masked, masked, compiled.masked_adjoints[index]),
         whole=whole_product(cell) is not None,
     )

@@ -2,9 +2,9 @@
 
 A struct has four functions of one element (a batch entry and a unit). `early` loads what no other thread writes during
 the loop, and `late` what earlier stages wrote. `compute` does the statements and publishes what other threads read, and
-`store_rest` writes results to all other places. The driver (templates/include/rnncc/cuda/sequence.cuh) calls `early`
-before it waits for other threads, `late` before the stage's products, and `store_rest` after it told others that it is
-done.
+`store_rest` writes results to all other places. The driver of a sequence (templates/include/rnncc/cuda/sequence.cuh)
+calls `early` before it waits for other threads, `late` before the stage's products, and `store_rest` after it told
+others that it is done. That of a single step (single.cuh) calls them one after the other.
 """
 
 from __future__ import annotations
@@ -49,15 +49,18 @@ class StageStruct:
 
 @dataclass(frozen=True, slots=True)
 class DeviceProgram:
-    """A program's structs, and the calls that make a step."""
+    """A program's structs. `order`: what stands for each stage of a step, tile stages and row stages. `has_single`: as
+    a NamedProgram has it."""
 
     name: str
     stages: tuple[StageStruct, ...]
-    calls: tuple[str, ...]
+    order: tuple[str, ...]
+    has_single: bool
 
 
 def alternating_files(plan: KernelPlan) -> Iterator[File]:
-    """A header of device code, and a file for each kernel and dtype. There are none where no loop has a product."""
+    """A header of device code, and files for each program and dtype: the alternating kernel, and that of a single step.
+    There are none where no loop has a product."""
     programs = device_programs(plan)
     if not programs:
         return
@@ -68,6 +71,9 @@ def alternating_files(plan: KernelPlan) -> Iterator[File]:
     for program, scalar in product(programs, SCALARS):
         content = text("cuda/kernels.cu.j2", **about, program=program, scalar=scalar)
         yield File(f"src/{program.name}_{scalar.suffix}.cu", content)
+    for program, scalar in product((program for program in programs if program.has_single), SCALARS):
+        content = text("cuda/single.cu.j2", **about, program=program, scalar=scalar)
+        yield File(f"src/{program.name}_single_{scalar.suffix}.cu", content)
 
 
 def device_programs(plan: KernelPlan) -> tuple[DeviceProgram, ...]:
@@ -81,17 +87,17 @@ def device_program(named: NamedProgram, source: str) -> DeviceProgram:
     """The program's device code."""
     program = named.program
     homes = homes_of(program)
-    stages, calls = [], []
+    stages, order = [], []
     for index, stage in enumerate(program.stages):
         match stage:
             case TileStage():
                 stages.append(_stage_struct(f"Stage{index}", stage, program, homes, source))
-                calls.append(f"tile_stage<{index}, Stage{index}>(run__);")
+                order.append(f"Stage{index}")
             case RowStage():
-                calls.append(f"row_stage<{index}>(run__);")
+                order.append("RowStage")
             case _:
                 assert_never(stage)
-    return DeviceProgram(named.name, tuple(stages), tuple(calls))
+    return DeviceProgram(named.name, tuple(stages), tuple(order), named.has_single)
 
 
 def _stage_struct(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rnncc.ir.family import Scope
 from rnncc.ir.package import CellKernels
+from rnncc.ir.plan import loop_name
 from rnncc.ir.schedule import ScanKernels, ScanSchedule
 from rnncc.stages.render.cpp.initialisers import designated
 from rnncc.stages.render.programs import named_programs
@@ -14,20 +15,28 @@ from rnncc.stages.render.templates import text
 
 @dataclass(frozen=True, slots=True)
 class HostProgram:
-    """The function that runs a program; `scans` are the members of its ScanForms, if it has any."""
+    """The function that runs a program; `scans` are the members of its ScanForms, if it has any. `has_single`: as a
+    NamedProgram has it."""
 
     name: str
     direction: str
     scans: tuple[str, ...]
+    has_single: bool
 
 
 def host_text(cell: CellKernels) -> str:
     """The functions that run a cell's programs on a GPU."""
     forms = {kernels.program: _forms(kernels) for kernels in cell.scans}
     programs = [
-        HostProgram(named.name, named.direction, forms.get(named.name, ())) for named in named_programs(cell.plan)
+        HostProgram(named.name, named.direction, forms.get(named.name, ()), named.has_single)
+        for named in named_programs(cell.plan)
     ]
-    return text("cuda/host.cpp.j2", cell=cell.plan.cell, name=cell.plan.cell.lower(), programs=programs)
+    # The plain loops, and whether both programs of each run a single step.
+    single = {program.name: program.has_single for program in programs}
+    loops = [loop_name(cell.plan, loop) for loop in cell.plan.plain_loops()]
+    adding = [(loop, single[f"{loop}_forward"] and single[f"{loop}_backward"]) for loop in loops]
+    about = {"cell": cell.plan.cell, "name": cell.plan.cell.lower()}
+    return text("cuda/host.cpp.j2", **about, programs=programs, adding=adding)
 
 
 def _forms(kernels: ScanKernels) -> tuple[str, ...]:

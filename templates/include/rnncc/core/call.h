@@ -27,6 +27,25 @@ struct rnncc_tensor {
 // not packed; where it is null, each entry has T. On a GPU the second mask stream never has data, and the first one has
 // none where there are no resets.
 
+// Numbers that are added to columns [column, column + rows) of the streams, which lie side by side in one tensor. A GPU's
+// loop gets them apart (`biases`, of which there are `bias_count`) where it said that it adds them. They have the streams'
+// type.
+struct rnncc_bias {
+  const void* data;
+  int64_t column;
+  int64_t rows;
+};
+
+// Asks a GPU's loop whether it adds these biases in calls of one step.
+struct rnncc_bias_question {
+  int64_t batch;
+  int64_t heads;
+  const int64_t* sizes;
+  const int64_t* stream_widths;
+  const rnncc_bias* biases;
+  int64_t bias_count;
+};
+
 // One run of a segment's loop. Arrays are in the order of the segment's streams, weights, states and sequences. `saved`
 // has the adjoint's saved values and then its saved states.
 struct rnncc_forward_call {
@@ -45,6 +64,8 @@ struct rnncc_forward_call {
   const int64_t* starts;
   int64_t rows;  // T * B, or as many as packed tensors have
   const int64_t* lengths;
+  const rnncc_bias* biases;
+  int64_t bias_count;
 };
 
 struct rnncc_backward_call {
@@ -66,4 +87,6 @@ struct rnncc_backward_call {
   const int64_t* starts;
   int64_t rows;  // T * B, or as many as packed tensors have
   const int64_t* lengths;
+  const rnncc_bias* biases;
+  int64_t bias_count;
 };

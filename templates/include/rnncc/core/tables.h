@@ -251,6 +251,8 @@ struct Call {
   const int64_t* starts;
   int64_t rows;
   const int64_t* lengths;
+  const rnncc_bias* biases;
+  int64_t bias_count;
 };
 
 inline __attribute__((always_inline)) Call forward_call(const rnncc_forward_call& c) {
@@ -265,6 +267,8 @@ inline __attribute__((always_inline)) Call forward_call(const rnncc_forward_call
       .starts = c.starts,
       .rows = c.rows,
       .lengths = c.lengths,
+      .biases = c.biases,
+      .bias_count = c.bias_count,
   };
 }
 
@@ -281,6 +285,8 @@ inline __attribute__((always_inline)) Call backward_call(const rnncc_backward_ca
       .starts = c.starts,
       .rows = c.rows,
       .lengths = c.lengths,
+      .biases = c.biases,
+      .bias_count = c.bias_count,
   };
 }
 

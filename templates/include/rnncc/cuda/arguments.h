@@ -144,6 +144,9 @@ constexpr bool has_place(const SlotInfo& slot) {
   return slot.kind == Kind::stored ? slot.read : slot.kind != Kind::view && slot.kind != Kind::tile;
 }
 
+// Whether a slot is read from a stream.
+constexpr bool is_stream(const SlotInfo& slot) { return slot.kind == Kind::read && slot.table == STREAMS; }
+
 // The index of a slot's place: it counts the slots before it that have one.
 constexpr int places_before(const Tables& tables, int slot) {
   int count = 0;

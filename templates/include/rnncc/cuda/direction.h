@@ -6,9 +6,14 @@
 
 namespace rnncc {
 
-// The kernel's parameter, laid out as Arguments (arguments.h); its size follows from the tables.
-class ArgumentBuffer {
+// A kernel's parameter, which is laid out part by part; its size follows from the tables.
+class ParameterBuffer {
  public:
+  ParameterBuffer() {}  // clears nothing
+  ParameterBuffer(const ParameterBuffer&) = delete;
+  ParameterBuffer& operator=(const ParameterBuffer&) = delete;
+
+  // The parts of a Direction (arguments.h).
   struct OfDirection {
     DirectionHeader* header;
     SlotPlace* places;
@@ -17,34 +22,14 @@ class ArgumentBuffer {
     OutputPlace* finals;
   };
 
-  explicit ArgumentBuffer(const Tables& t) : bytes_(64 * 1024) {
-    header = take<Header>(1);
-    images = take<ImagePlace>(t.image_count);
-    stages = take<StagePlan>(t.stage_count);
-    joints = take<JointPlan>(t.product_count);
-    products = take<ProductPlan>(t.product_count);
-    dims = take<int64_t>(t.dim_count);
-    constants = take<float>((at_least_one(t.constant_count) + 1) / 2 * 2);
-    const int count = most_directions(used_, direction_bytes(t));
-    for (int d = 0; d < count; ++d) directions.push_back(take_direction(t));
-  }
-  void* data() { return bytes_.data(); }
+  void* data() { return bytes_; }
 
-  Header* header;
-  ImagePlace* images;
-  StagePlan* stages;
-  JointPlan* joints;
-  ProductPlan* products;
-  int64_t* dims;
-  float* constants;
-  std::vector<OfDirection> directions;  // as many as the kernel has
-
- private:
+ protected:
   template <class U>
   U* take(int count) {
-    U* part = reinterpret_cast<U*>(bytes_.data() + used_);
+    U* part = reinterpret_cast<U*>(bytes_ + used_);
     used_ += at_least_one(count) * sizeof(U);
-    if (used_ > bytes_.size()) fail("the loop has too many values for a kernel's parameter");
+    if (used_ > MOST_BYTES) fail("the loop has too many values for a kernel's parameter");
     return part;
   }
   OfDirection take_direction(const Tables& t) {
@@ -55,8 +40,36 @@ class ArgumentBuffer {
             take<const void*>(t.product_matrix_count),
             take<OutputPlace>(t.final_count)};
   }
-  std::vector<char> bytes_;
   size_t used_ = 0;
+
+ private:
+  static constexpr size_t MOST_BYTES = 32 * 1024;  // no kernel takes more
+  alignas(16) char bytes_[MOST_BYTES];             // kernels read no part that was not filled in
+};
+
+// The alternating kernel's parameter, laid out as Arguments (arguments.h).
+class ArgumentBuffer : public ParameterBuffer {
+ public:
+  explicit ArgumentBuffer(const Tables& t) {
+    header = take<Header>(1);
+    images = take<ImagePlace>(t.image_count);
+    stages = take<StagePlan>(t.stage_count);
+    joints = take<JointPlan>(t.product_count);
+    products = take<ProductPlan>(t.product_count);
+    dims = take<int64_t>(t.dim_count);
+    constants = take<float>((at_least_one(t.constant_count) + 1) / 2 * 2);
+    const int count = most_directions(used_, direction_bytes(t));
+    for (int d = 0; d < count; ++d) directions.push_back(take_direction(t));
+  }
+
+  Header* header;
+  ImagePlace* images;
+  StagePlan* stages;
+  JointPlan* joints;
+  ProductPlan* products;
+  int64_t* dims;
+  float* constants;
+  std::vector<OfDirection> directions;  // as many as the kernel has
 };
 
 // One allocation for several parts. Call `want` for each part; `allocate` then tells each `place` its address.
@@ -70,6 +83,7 @@ class Workspace {
     memory = empty({used_ > 0 ? used_ : 1}, aoti_torch_dtype_uint8(), device);
     for (const Part& part : parts_) part.place(static_cast<char*>(memory.data()) + part.at);
   }
+  bool is_empty() const { return parts_.empty(); }
   // The same with zeros. The driver's own function takes the host less time than torch's.
   void allocate_zeros(Device device) {
     allocate(device);
@@ -119,7 +133,7 @@ class DeviceRun {
   }
 
   // Fills this direction's own part of the parameter; `image_step` as in Header (arguments.h).
-  void fill(const Schedule& schedule, int64_t image_step, const ArgumentBuffer::OfDirection& own) {
+  void fill(const Schedule& schedule, int64_t image_step, const ParameterBuffer::OfDirection& own) {
     *own.header = {call_.descending, nullptr, nullptr, nullptr};
     for (int p = 0; p < tables_.product_count; ++p) {
       const ProductInfo& product = tables_.products[p];
@@ -132,13 +146,33 @@ class DeviceRun {
     zeroed_.want(128, [&](char* p) { own.header->barrier = reinterpret_cast<uint32_t*>(p); });
     zeroed_.want(image_step * RING, [&](char* p) { own.header->images = p; });
     workspace_.want(schedule.packed_bytes, [&](char* p) { own.header->packed = p; });
-    for (int s = 0; s < tables_.slot_count; ++s) place_slot(s, own);
+    fill_tensors(own);
+    allocate();
+  }
+
+  // The operand of a product that torch makes between launches gets rows for torch to read.
+  void multiplies(int slot) { multiplied_.push_back(slot); }
+  bool is_multiplied(int slot) const {
+    return std::find(multiplied_.begin(), multiplied_.end(), slot) != multiplied_.end();
+  }
+  // Fills in where values lie; those in a workspace lie there after `allocate`.
+  void fill_tensors(const ParameterBuffer::OfDirection& own) {
     for (int f = 0; f < tables_.final_count; ++f) {
       const rnncc_tensor& t = tensors_.at(tables_.finals[f].table, tables_.finals[f].index);
       own.finals[f] = {t.data, 0, t.entry};
     }
-    zeroed_.allocate_zeros(device_);
-    workspace_.allocate(device_);
+    for (int s = 0; s < tables_.slot_count; ++s) place_slot(s, own);
+  }
+  void allocate() {
+    if (!zeroed_.is_empty()) zeroed_.allocate_zeros(device_);
+    if (!workspace_.is_empty()) workspace_.allocate(device_);
+  }
+  Workspace& workspace() { return workspace_; }
+  CallTensors& tensors() { return tensors_; }
+  // Where torch finds a stored slot; none where it is not recorded.
+  const rnncc_tensor* record(int slot) const {
+    const auto found = records_.find(slot);
+    return found == records_.end() ? nullptr : &found->second;
   }
 
   // This direction for a fused or scan kernel.
@@ -198,7 +232,7 @@ class DeviceRun {
     return row;
   }
 
-  void place_slot(int s, const ArgumentBuffer::OfDirection& own) {
+  void place_slot(int s, const ParameterBuffer::OfDirection& own) {
     if (s == tables_.active) return;  // the kernel computes it from lengths and reads no memory
     const SlotInfo& info = tables_.slots[s];
     SlotPlace* const place = has_place(info) ? own.places + places_before(tables_, s) : nullptr;
@@ -216,7 +250,10 @@ class DeviceRun {
       case Kind::next: {
         const rnncc_tensor& t = tensors_.at(info.table, info.index);
         *place = {t.data, 0, t.entry, 0};
-        if (!t.data) zeroed_.want(dim(info.width) * 4, [place](char* p) { place->base = p; });
+        if (t.data) return;
+        const int64_t rows = is_multiplied(s) ? call_.batch : 1;
+        place->row = rows > 1 ? dim(info.width) : 0;
+        zeroed_.want(rows * dim(info.width) * 4, [place](char* p) { place->base = p; });
         return;
       }
       case Kind::vector: *place = {element(tensors_.at(WEIGHTS, info.index), dim(info.offset)), 0, 0, 0}; return;
@@ -229,9 +266,10 @@ class DeviceRun {
   // A slot that stages read lies in the first of its destinations that is a wanted float tensor, else in the workspace.
   // Products after the loop read the first wanted destination in the streams' dtype, else a copy in the workspace (a
   // record).
-  void place_stored(int s, SlotPlace* place, const ArgumentBuffer::OfDirection& own) {
+  void place_stored(int s, SlotPlace* place, const ParameterBuffer::OfDirection& own) {
     const SlotInfo& info = tables_.slots[s];
-    bool placed = !place, recorded = !info.lasting || !After::reads(tables_, call_, s);
+    const bool is_read_after = info.lasting && After::reads(tables_, call_, s);
+    bool placed = !place, recorded = !is_read_after && !is_multiplied(s);
     for (int d = info.first_destination; d < info.first_destination + info.destinations; ++d) {
       const Destination& to = tables_.destinations[d];
       const rnncc_tensor& t = tensors_.at(to.table, to.index);
@@ -250,6 +288,7 @@ class DeviceRun {
       own.outputs[d].base = nullptr;
       placed = true;
     }
+    if (!placed) placed = place_in_final(s, place, own);
     const int64_t width = dim(info.width), step = width * call_.batch;
     if (!placed) {
       *place = {nullptr, step, width, 1};
@@ -263,6 +302,19 @@ class DeviceRun {
     record = {nullptr, records_[s].step, width};
     workspace_.want(call_.rows * width * dtype_bytes(tensors_.scalar()),
                     [&record, &tensor = records_[s]](char* p) { record.base = tensor.data = p; });
+  }
+
+  // Where there is one step, what a state has after it can lie in the final state at once.
+  bool place_in_final(int s, SlotPlace* place, const ParameterBuffer::OfDirection& own) const {
+    if (call_.steps != 1 || call_.starts) return false;
+    for (int f = 0; f < tables_.final_count; ++f) {
+      OutputPlace& final = own.finals[f];
+      if (!final.base || tables_.slots[tables_.finals[f].slot].link != s) continue;
+      *place = {final.base, 0, final.row, 0};
+      final.base = nullptr;
+      return true;
+    }
+    return false;
   }
 
   // Whether an earlier destination of the slot is the same memory. A returned sequence may also be the saved one.
@@ -282,6 +334,7 @@ class DeviceRun {
   const std::vector<int64_t> dims_;
   CallTensors tensors_;
   Workspace zeroed_, workspace_;
+  std::vector<int> multiplied_;
   std::map<int, rnncc_tensor> records_;
   std::map<int, Tensor> totals_;
 };

@@ -27,6 +27,10 @@ struct Run {
   uint32_t arrived;
 
   RNNCC_DEVICE char* images() const { return global<char>(own.images); }
+  static constexpr bool ADDS_BIASES = false;  // streams have theirs already
+  RNNCC_DEVICE int64_t image_step() const { return plan.image_step; }
+  // Whether the image is made. Every operand has one.
+  RNNCC_DEVICE bool wants(const ImagePlace&) const { return true; }
   RNNCC_DEVICE char* packed() const { return global<char>(own.packed); }
   RNNCC_DEVICE int64_t time(int64_t step) const { return own.descending ? plan.steps - 1 - step : step; }
 
@@ -120,7 +124,9 @@ RNNCC_DEVICE float load(const R& run, int entry, int64_t unit) {
     else
       return beyond ? *start : to_float(*inside);
   } else {
-    return to_float(*address<slot>(run, run.n, entry, unit));
+    float value = to_float(*address<slot>(run, run.n, entry, unit));
+    if constexpr (R::ADDS_BIASES && is_stream(info)) value += run.template bias<slot>(unit);
+    return value;
   }
 }
 
@@ -135,10 +141,12 @@ RNNCC_DEVICE void put_images(const R& run, int entry, int64_t unit, float value)
     if constexpr (R::Program::tables.images[image].slot == slot) {
       using S = typename R::Scalar;
       const ImagePlace& place = run.plan.image_places[image];
-      int64_t at = unit;
-      if (place.blocks > 1) at = unit / place.depth * place.padded + unit % place.depth;
-      char* row = run.images() + place.offset + (run.n & (RING - 1)) * run.plan.image_step + entry * run.plan.image_row;
-      reinterpret_cast<S*>(row)[at] = from_float<S>(value);
+      if (run.wants(place)) {
+        int64_t at = unit;
+        if (place.blocks > 1) at = unit / place.depth * place.padded + unit % place.depth;
+        char* row = run.images() + place.offset + (run.n & (RING - 1)) * run.image_step() + entry * run.plan.image_row;
+        reinterpret_cast<S*>(row)[at] = from_float<S>(value);
+      }
     }
     put_images<image + 1, slot>(run, entry, unit, value);
   }

@@ -7,10 +7,9 @@
 #pragma once
 
 #include "barrier.cuh"
-#include "math.cuh"
 #include "joint.cuh"
 #include "pack.cuh"
-#include "rows.cuh"
+#include "stages.cuh"
 
 namespace rnncc {
 
@@ -170,6 +169,17 @@ RNNCC_DEVICE void row_stage(R& run) {
   }
 }
 
+template <int stage, class R>
+RNNCC_DEVICE void run_stages(R& run) {
+  if constexpr (stage < R::Program::tables.stage_count) {
+    if constexpr (R::Program::tables.stages[stage].row != RowOperator::none)
+      row_stage<stage>(run);
+    else
+      tile_stage<stage, stage_of<typename R::Program, stage>>(run);
+    run_stages<stage + 1>(run);
+  }
+}
+
 // Packs the weights of all stages from `stage` on. CTAs divide the tiles.
 template <int stage, int p, class R>
 RNNCC_DEVICE void pack(const R& run) {
@@ -295,7 +305,7 @@ RNNCC_DEVICE void run_sequence(const Arguments<P>& plan) {
   }
   for (run.n = 0; run.n < plan.steps; ++run.n) {
     run.t = run.time(run.n);
-    P::step(run);
+    run_stages<0>(run);
   }
   if constexpr (P::tables.stages[0].barrier) wait(own.barrier, run.arrived);
   grid_barrier(own.barrier, run.arrived);

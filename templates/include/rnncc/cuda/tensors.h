@@ -37,6 +37,10 @@ class CallTensors {
 
   // A tensor of a table, in the type that the kernel takes. It has no data where it is not given or not wanted.
   const rnncc_tensor& at(Table table, int index) {
+    static constexpr rnncc_tensor none = {nullptr, 0, 0, RNNCC_FLOAT32};
+    if (!call_.table[table]) return none;
+    const rnncc_tensor& given = call_.table[table][index];
+    if (!given.data || given.dtype == wanted(table)) return given;
     const auto key = std::make_pair(table, index);
     const auto found = fitted_.find(key);
     return found != fitted_.end() ? found->second : fitted_[key] = fit(table, index);
@@ -115,10 +119,9 @@ class CallTensors {
     return width;
   }
 
+  // A tensor of the type that is wanted, in place of the one that was given.
   rnncc_tensor fit(Table table, int index) {
-    if (!call_.table[table]) return {nullptr, 0, 0, wanted(table)};
     const rnncc_tensor& given = call_.table[table][index];
-    if (!given.data || given.dtype == wanted(table)) return given;
     const int64_t width = width_of(table, index);
     Tensor original = view(table, index, given);
     Tensor made = empty(sizes_of(original), torch_dtype(wanted(table)), device);

@@ -51,12 +51,29 @@ inline Tensor all_biases(const Whole& given) {
   return call_aten("aten::cat", "", {give(std::move(pieces)), 0});
 }
 
-// Makes the streams side by side: x weightᵀ and the biases.
-inline Tensor product_of_input(const Whole& given) {
+// The biases that the loop adds itself. To join them first takes a single step longer.
+inline std::vector<rnncc_bias> biases_of_loop(const Whole& given) {
+  const Layout& layout = given.layout;
+  std::vector<rnncc_bias> biases;
+  if (given.steps != 1 || layout.has_one_bias || layout.biases.empty()) return biases;
+  for (const Bias& part : layout.biases) {
+    const Tensor& own = given.parameter(part.parameter);
+    own.check_memory();
+    biases.push_back({static_cast<const char*>(own.data()) + part.row * given.item(), part.column, part.rows});
+  }
+  const rnncc_bias_question question = {given.batch,         layout.heads,
+                                        layout.sizes.data(), layout.stream_widths.data(),
+                                        biases.data(),       int64_t(biases.size())};
+  if (!layout.segment.plain.device_adds_biases(&question)) biases.clear();
+  return biases;
+}
+
+// Makes the streams side by side: x weightᵀ and the biases, where the loop does not add them (`apart`).
+inline Tensor product_of_input(const Whole& given, bool apart) {
   const Tensor &x = given.x(), &weight = given.parameter(0);
   x.check_memory();
   weight.check_memory();
-  const Tensor bias = all_biases(given);
+  const Tensor bias = apart ? Tensor() : all_biases(given);
   // An optional argument points to its value, which torch deletes.
   StableValue* const optional = bias ? new StableValue(share(bias)) : nullptr;
   Tensor made = call_aten("aten::linear", "", {share(x), share(weight), reinterpret_cast<StableValue>(optional)});
@@ -99,7 +116,8 @@ inline void run_whole_forward_on_gpu(const rnncc_segment& segment, StableValue* 
     stack[0] = give(std::vector<Tensor>());
     return;
   }
-  Tensor stream = product_of_input(given);
+  const std::vector<rnncc_bias> biases = biases_of_loop(given);
+  Tensor stream = product_of_input(given, !biases.empty());
   const Kept places(given);
   Tensor kept = call.training ? empty({places.bytes}, aoti_torch_dtype_uint8(), given.device) : Tensor();
   ForwardTables tables(
@@ -108,7 +126,9 @@ inline void run_whole_forward_on_gpu(const rnncc_segment& segment, StableValue* 
       [&](int32_t i, const rnncc_tensor& output) {
         return call.training ? places.at(given, i, kept, output) : rnncc_tensor{nullptr, 0, 0, RNNCC_FLOAT32};
       });
-  const rnncc_forward_call run = tables.loop();
+  rnncc_forward_call run = tables.loop();
+  run.biases = biases.data();
+  run.bias_count = int64_t(biases.size());
   segment.plain.device_forward(&run, 1, given.device.index);
   if (call.training && layout.keeps_streams) tables.made.push_back(std::move(stream));
   if (call.training) tables.made.push_back(std::move(kept));
@@ -184,7 +204,10 @@ inline void run_whole_backward_on_gpu(const rnncc_segment& segment, StableValue*
   BackwardTables tables(
       call, stream, [&](int32_t i) { return places.at(given, i, kept, output); },
       [&](int64_t i) { return make_parameter_gradient(given, i); });
-  const rnncc_backward_call run = tables.loop();
+  const std::vector<rnncc_bias> biases = stream ? biases_of_loop(given) : std::vector<rnncc_bias>();
+  rnncc_backward_call run = tables.loop();
+  run.biases = biases.data();
+  run.bias_count = int64_t(biases.size());
   segment.plain.device_backward(&run, 1, given.device.index);
   if (tables.d_stream) gradients_of_product(given, tables.d_stream, tables.d_x, tables.d_parameters);
   stack[0] = give(tables.take_gradients());

@@ -1,0 +1,151 @@
+"""A call of one step as packages with GPU kernels run it, on the CPU's tensors: what whole_on_gpu.py builds, with the
+host's side of a GPU's loops in the place of the CPU's loops, and the kernels of a single step in the emulator. torch
+makes the products on the CPU."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from tests.emulated.compiled import write_headers
+
+# What a CPU's compiler and the emulator lack.
+_BEFORE = """
+#include "rnncc/cuda/scalar.cuh"
+#define __builtin_assume(condition)
+static uint3 gridDim;
+inline float __shfl_up_sync(unsigned, float value, int distance) {
+  const int lane = threadIdx.x % 32;
+  return emulated::exchange(value, lane < distance ? lane : lane - distance);
+}
+inline float __int_as_float(int bits) { return __uint_as_float(uint32_t(bits)); }
+"""
+# Kernels of several dtypes have one name. A launch gets the parameter alone.
+_KERNEL = """
+#define {name} {symbol}
+#include "{symbol}.cu"
+#undef {name}
+static void run_{symbol}(const void* call) {{
+  {symbol}(*static_cast<const rnncc::SingleCall<rnncc::{program}::Loop>*>(call));
+}}
+"""
+_LAUNCH = """
+struct Kernel {{ const char* name; void (*run)(const void*); }};
+static const Kernel kernels[] = {{ {kernels} }};
+extern "C" const void* find_kernel(const char* name) {{
+  for (const Kernel& kernel : kernels)
+    if (strcmp(kernel.name, name) == 0) return &kernel;
+  return nullptr;
+}}
+extern "C" int launch(const unsigned* how, const void* kernel, void** parameters) {{
+  gridDim = {{how[0], how[1], how[2]}};
+  emulated::launch({{int(how[0]), 1, 1, int(how[3]), 1024, 7}}, static_cast<const Kernel*>(kernel)->run, parameters[0]);
+  return 0;
+}}
+"""
+# A CUDA driver that runs the kernels above. A module is the name of its file, up to the architecture.
+_DRIVER = """
+#include <stdlib.h>
+#include <string.h>
+const void* find_kernel(const char*);
+int launch(const unsigned*, const void*, void**);
+int cuDeviceGet(int* device, int index) { return *device = index, 0; }
+int cuDeviceGetAttribute(int* value, int which, int device) {
+  *value = which == 75 ? 9 : which == 76 ? 0 : which == 95 ? 1 : which == 16 ? 4 : 232448;
+  return 0;
+}
+int cuDevicePrimaryCtxRetain(void** context, int device) { return *context = (void*)1, 0; }
+int cuCtxGetCurrent(void** context) { return *context = (void*)1, 0; }
+int cuThreadExchangeStreamCaptureMode(int* mode) { return 0; }
+int cuFuncSetAttribute(void* function, int which, int value) { return 0; }
+int cuModuleLoad(void** module, const char* path) {
+  char* name = strdup(strrchr(path, '/') + 1);
+  *strstr(name, "_sm_90a") = 0;
+  return *module = name, 0;
+}
+int cuModuleGetFunction(void** function, void* module, const char* name) {
+  *function = (void*)find_kernel(module);
+  return *function ? 0 : 500;
+}
+int cuLaunchKernelEx(const unsigned* how, void* function, void** parameters, void** extra) {
+  return launch(how, function, parameters);
+}
+int cuMemsetD8Async(unsigned long long to, unsigned char value, size_t bytes, void* stream) {
+  return memset((void*)to, value, bytes), 0;
+}
+"""
+_MISSING = """
+#define NOT_CALLED(name) int name(void) { abort(); }
+"""
+# What torch without CUDA lacks.
+_TORCH = """
+#include "rnncc/torch/shim.h"
+extern "C" {
+int32_t aoti_torch_get_current_cuda_stream(int32_t, void** stream) { return *stream = nullptr, 0; }
+int32_t aoti_torch_create_device_guard(int32_t, DeviceGuardHandle* guard) { return *guard = nullptr, 0; }
+int32_t aoti_torch_delete_device_guard(DeviceGuardHandle) { return 0; }
+}
+"""
+
+
+def build_loops(texts: dict[str, str], folder: Path) -> list[str]:
+    """Writes what takes the place of a GPU's loops to a folder that has the headers. Returns what to compile or link
+    with the binding. `texts`: the files of the package; headers are changed there."""
+    _build_driver(texts, folder)
+    driver = "src/include/rnncc/cuda/driver.h"
+    texts[driver] = texts[driver].replace("libcuda.so.1", str(folder / "libdriver.so"))
+    for name in ("run.h", "single.h", "direction.h"):
+        path = f"src/include/rnncc/cuda/{name}"
+        texts[path] = texts[path].replace("aoti_torch_device_type_cuda()", "aoti_torch_device_type_cpu()")
+        texts[path] = re.sub(r"device\(\)\.index", "0", texts[path])
+    texts["src/torch_cuda.cpp"] = _TORCH
+    return [path for path in texts if re.fullmatch(r"src/[a-z]\w*_cuda\.cpp", path)]
+
+
+def _build_driver(texts: dict[str, str], folder: Path) -> None:
+    headers = folder / "emulated"
+    write_headers(headers)
+    source, rows = _BEFORE, []
+    for path in sorted(texts):
+        if found := re.fullmatch(r"src/((\w+)_single)_(f32|bf16|f16)\.cu", path):
+            symbol = Path(path).stem
+            source += _KERNEL.format(name=found[1], symbol=symbol, program=found[2])
+            rows.append(f'{{"{symbol}", run_{symbol}}}')
+            code = folder / "cuda" / f"{symbol}_sm_90a.cubin"
+            code.parent.mkdir(exist_ok=True)
+            code.touch()
+    source += _LAUNCH.format(kernels=", ".join(rows))
+    own = headers / "src"
+    own.mkdir()
+    for path, text in texts.items():
+        if re.fullmatch(r"src/\w+\.(cu|cuh|h)", path):
+            (headers / path).write_text(text, encoding="utf-8")
+    (own / "kernels.cpp").write_text(source, encoding="utf-8")
+    names = re.findall(r'find\(d\.\w+, "(\w+)"\)', texts["src/include/rnncc/cuda/driver.h"])
+    rest = "".join(f"NOT_CALLED({name})\n" for name in names if f"int {name}(" not in _DRIVER)
+    (own / "driver.c").write_text(_DRIVER + _MISSING + rest, encoding="utf-8")
+    flags = ("-O1", "-fPIC", "-w", "-U_FORTIFY_SOURCE", f"-I{headers}", f"-I{headers}/rnncc/..")
+    _run("gcc", *flags, "-c", str(own / "driver.c"), "-o", str(own / "driver.o"))
+    _run("g++", "-std=c++17", *flags, "-shared", str(own / "kernels.cpp"), str(own / "driver.o"),
+         "-Wl,-Bsymbolic", "-o", str(folder / "libdriver.so"))  # fmt: skip
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@cache
+def take_products_of_16_bits() -> torch.library.Library:
+    """From now on torch multiplies matrices of 16 bits with sums of floats on a CPU too, as it does on a GPU."""
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+
+    def multiply(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, *, out: torch.Tensor) -> torch.Tensor:
+        return out.copy_(a.to(dtype) @ b.to(dtype))
+
+    library.impl("mm.dtype_out", multiply, "CPU")  # type: ignore[no-untyped-call]
+    return library
