@@ -114,6 +114,11 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     # short that some CTA has no room for all of its own, if longer ones do not fit.
     varies = any(phase.uneven or phase.operands > 1 for phase in products) or len(clusters) > 1
     short = model.choice("short", (0, 1)) if varies else None
+    if short is not None:
+        model.require(
+            short * (split - 1) == 0,
+            because="lists: CTAs that split terms have few lists per row, so short ones lack room for many elements",
+        )
 
     def quads_of(phase: PhaseFacts, key: int) -> int:
         """The longest list of a wave, in quads of words."""
