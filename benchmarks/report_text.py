@@ -31,6 +31,8 @@ COMMANDS = {
     "gpu_steps": "",
     "scan_cs179": "scan_cs179.py",
     "latency": "latency.py",
+    "latency_cuda": "latency.py --device cuda",
+    "gpu_targets": "gpu_targets.py",
     "host_cuda": "host.py --device cuda",
     "host": "host.py",
     "cpu": "cpu.py",
