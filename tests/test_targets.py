@@ -101,7 +101,7 @@ def test_a_build_says_which_gpus_take_no_fused_kernels(
 def test_a_build_says_where_newton_is_of_no_use(
     cell: str, target: str, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def described(request: Request, *rest: object) -> Path:
+    def described(request: Request, *rest: object, **more: object) -> Path:
         """What a package says of itself, without one."""
         (tmp_path / "_rnncc.json").write_text(json.dumps(driver.make_product(request).about), encoding="utf-8")
         return tmp_path
@@ -118,7 +118,7 @@ def test_a_build_says_where_newton_is_of_no_use(
 def test_loading_says_where_newton_is_of_no_use(
     cell: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def described(request: Request, *rest: object) -> Path:
+    def described(request: Request, *rest: object, **more: object) -> Path:
         (tmp_path / "_rnncc.json").write_text(json.dumps(driver.make_product(request).about), encoding="utf-8")
         return tmp_path
 

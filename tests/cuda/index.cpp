@@ -14,8 +14,8 @@ int64_t index_find(void* index, const char* program, const char* dtype, int64_t 
   int64_t used = 0;
   const auto found = static_cast<FusedIndex*>(index)->find(program, dtype, head_dim);
   for (const FusedKernel* k : found)
-    used += std::snprintf(text + used, size_t(size - used), "%s %s %s %d %d %d %d %d %d %d %d %d %lld %lld %s\n", k->name.c_str(), k->folder.c_str(),
-                          FUSED_SCOPES[int(k->scope)], k->ctas, k->threads, k->shared_bytes, k->group_batch, k->multiple, k->slots, k->narrow, k->smallest_batch, k->for_zeros,
+    used += std::snprintf(text + used, size_t(size - used), "%s %s %s %d %d %d %d %d %d %d %d %d %d %lld %lld %s\n", k->name.c_str(), k->folder.c_str(),
+                          FUSED_SCOPES[int(k->scope)], k->ctas, k->cluster, k->threads, k->shared_bytes, k->group_batch, k->multiple, k->slots, k->narrow, k->smallest_batch, k->for_zeros,
                           (long long)(k->pass_ns), (long long)(k->launch_ns), k->architecture.c_str());
   return int64_t(found.size());
 }

@@ -68,10 +68,10 @@ def test_what_is_rendered_is_what_is_read(tmp_path: Path, index: Index) -> None:
     assert index.add(tmp_path / "one") == len(lines)
     found = index.find("lstm_0_forward", "bf16", 768)
     wanted = [line for line in lines if line[0] == "lstm_0_forward"]
-    assert [[f[0], *f[2:]] for f in found] == [[line[18], *line[5:18]] for line in wanted]
+    assert [[f[0], *f[2:]] for f in found] == [[line[19], *line[5:19]] for line in wanted]
     assert {f[1] for f in found} == {str(tmp_path / "one")}
     # Several kernels with groups of the same batch stand side by side.
-    assert len({f[0] for f in found}) == len(found) > len({f[6] for f in found})
+    assert len({f[0] for f in found}) == len(found) > len({f[7] for f in found})
 
 
 def test_kernels_are_added_to_those_that_there_are(tmp_path: Path, index: Index) -> None:
@@ -168,7 +168,7 @@ def test_each_gpu_has_lines_of_its_own(tmp_path: Path, index: Index) -> None:
     assert index.add(tmp_path / "one") == len(lines)
     programs: dict[str, set[str]] = {}
     for line in lines:
-        programs.setdefault(line[17], set()).add(line[0])
+        programs.setdefault(line[18], set()).add(line[0])
     assert set(programs) == {"sm_80", "sm_89", "sm_90a"}
     assert all({"lstm_0_forward", "lstm_0_backward"} <= own for own in programs.values())
     assert {f[-1] for f in index.find("lstm_0_forward", "bf16", 64)} == set(programs)

@@ -37,7 +37,7 @@ def kernel_of(case: kernels.Case) -> str:
 
 FUSED_KERNELS = "".join(map(kernel_of, CASES))
 ALTERNATING_KERNEL = (
-    '#include "lstm_device.cuh"\n'
+    '#include "rnncc/cuda/sequence.cuh"\n#include "lstm_device.cuh"\n'
     "__global__ void alternating_kernel(const __grid_constant__ rnncc::Arguments<rnncc::lstm_0_forward::Loop> plan) {\n"
     "  rnncc::run_sequence<rnncc::lstm_0_forward::Loop, rnncc::bfloat16>(plan);\n}\n"
 )

@@ -4,7 +4,7 @@ A struct has four functions of one element (a batch entry and a unit). `early` l
 the loop, and `late` what earlier stages wrote. `compute` does the statements and publishes what other threads read, and
 `store_rest` writes results to all other places. The driver of a sequence (templates/include/rnncc/cuda/sequence.cuh)
 calls `early` before it waits for other threads, `late` before the stage's products, and `store_rest` after it told
-others that it is done. That of a single step (single.cuh) calls them one after the other.
+others that it is done. The driver of a single step (single.cuh) calls them one after the other.
 """
 
 from __future__ import annotations
