@@ -58,7 +58,7 @@ class SingleRun {
   SingleRun(const Tables& tables, const Call& call, DeviceRun& run)
       : tables_(tables), call_(call), run_(run), parameter_(tables), launches_(needed_launches()) {}
 
-  // Whether a call is one step, of one head. Kernels count elements in 32 bits.
+  // Whether a call is one step, of one head. Kernels count elements in 32 bits, up to one stride beyond the last.
   static bool takes(const Tables& tables, const Call& call, const int64_t* dims) {
     return call.steps == 1 && !call.starts && !call.lengths && takes(tables, call.batch, dims);
   }
@@ -66,7 +66,7 @@ class SingleRun {
     for (int m = 0; m < tables.matrix_count; ++m)
       if (dims[tables.matrices[m].blocks] != 1) return false;
     return std::all_of(tables.slots, tables.slots + tables.slot_count,
-                       [&](const SlotInfo& slot) { return batch * dims[slot.width] <= INT32_MAX; });
+                       [&](const SlotInfo& slot) { return batch * dims[slot.width] <= INT32_MAX / 2; });
   }
 
   // Runs by the kernel that the program `name` has for this.
@@ -174,10 +174,11 @@ class SingleRun {
     run_.fill_tensors(parameter_.own);
     const rnncc_tensor* const streams = call_.table[STREAMS];
     const int64_t bytes = dtype_bytes(scalar());
-    find_biases(
+    const bool fit = find_biases(
         tables_, run_.dims(), call_.biases, call_.bias_count, bytes,
         [&](int i) { return (static_cast<char*>(streams[i].data) - static_cast<char*>(streams[0].data)) / bytes; },
         parameter_.biases);
+    if (!fit) fail("the biases of a single step do not fit its streams");
     const int64_t image_row = place_images();
     *parameter_.header = {call_.batch, call_.heads, image_row, 0, launches_ - 1 + are_finals_apart()};
     run_.allocate();
@@ -244,6 +245,8 @@ class SingleRun {
       rows.entry = parameter_.header->image_row / dtype_bytes(scalar());
       return rows_[slot] = rows;
     }
+    if (info.kind != Kind::previous && info.kind != Kind::next)
+      fail("a single step multiplies what is neither stored nor a state");
     const rnncc_tensor edge = run_.tensors().either(info.table, info.index);
     if (!edge.data) {
       rows.data = parameter_.own.places[places_before(tables_, slot)].base;  // zeros

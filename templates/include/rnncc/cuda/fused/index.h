@@ -56,8 +56,8 @@ struct FusedKernel {
   std::string folder, program, dtype, family, architecture, name;
   FusedScope scope = FusedScope::cluster;
   int64_t head_dim = 0, heads = 0;
-  int ctas = 0, cluster = 1, threads = 0, shared_bytes = 0, group_batch = 0, multiple = 1, slots = 0, narrow = 0, smallest_batch = 1,
-      for_zeros = 0;
+  int ctas = 0, cluster = 1, threads = 0, shared_bytes = 0, group_batch = 0, multiple = 1, slots = 0, narrow = 0,
+      smallest_batch = 1, for_zeros = 0;
   int64_t pass_ns = 0, launch_ns = 0;
 };
 
@@ -101,8 +101,8 @@ class FusedIndex {
     int end = 0;
     const int found = std::sscanf(
         line, "%255s %15s %lld %lld %15s %15s %d %d %d %d %d %d %d %d %d %d %lld %lld %15s %255s%n", program, dtype,
-        &head_dim, &heads, family, scope, &k.ctas, &k.cluster, &k.threads, &k.shared_bytes, &k.group_batch, &k.multiple, &k.slots,
-        &k.narrow, &k.smallest_batch, &k.for_zeros, &pass_ns, &launch_ns, architecture, name, &end);
+        &head_dim, &heads, family, scope, &k.ctas, &k.cluster, &k.threads, &k.shared_bytes, &k.group_batch, &k.multiple,
+        &k.slots, &k.narrow, &k.smallest_batch, &k.for_zeros, &pass_ns, &launch_ns, architecture, name, &end);
     if (found != 20 || line[end] != '\n' || !find_scope(scope, k.scope)) return false;
     k.program = program;
     k.dtype = dtype;
@@ -113,9 +113,9 @@ class FusedIndex {
     k.heads = heads;
     k.pass_ns = pass_ns;
     k.launch_ns = launch_ns;
-    return head_dim > 0 && heads > 0 && k.cluster > 0 && k.ctas > 0 && k.ctas % k.cluster == 0 && k.threads > 0 && k.shared_bytes >= 0 && k.group_batch >= 0 &&
-           k.multiple > 0 && k.slots >= 0 && k.narrow >= 0 && k.smallest_batch > 0 &&
-           (k.for_zeros == 0 || k.for_zeros == 1) && pass_ns > 0 && launch_ns >= 0 &&
+    return head_dim > 0 && heads > 0 && k.cluster > 0 && k.ctas > 0 && k.ctas % k.cluster == 0 && k.threads > 0 &&
+           k.shared_bytes >= 0 && k.group_batch >= 0 && k.multiple > 0 && k.slots >= 0 && k.narrow >= 0 &&
+           k.smallest_batch > 0 && (k.for_zeros == 0 || k.for_zeros == 1) && pass_ns > 0 && launch_ns >= 0 &&
            Architecture(k.architecture).number > 0;
   }
 

@@ -47,8 +47,8 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE
   }
   // Places lie in the same banks where their numbers are equal modulo this.
   static constexpr int TERMS_PER_LINE = 128 / TERM_BYTES;
-  // Sums of a pair of entries lie side by side: for a bit more of them than there are. Threads 4 r + q read or write sum r
-  // of pair q at once, in different banks.
+  // Sums of a pair of entries lie side by side: for a bit more of them than there are. Threads 4 r + q read or write
+  // sum r of pair q at once, in different banks.
   __host__ __device__ static constexpr int banked(int sums) { return ceil_div(sums, 16) * 16 + 4; }
 
   template <int P, class = void>
@@ -242,8 +242,8 @@ class SparseProducts : public SparseLists<S> {
     }
   }
 
-  // Calls add(i, part) for the partial sums of N rows and a pair of entries: those of the rows' lists, and of their elements
-  // that are in no list. A part may be zeros.
+  // Calls add(i, part) for the partial sums of N rows and a pair of entries: those of the rows' lists, and of their
+  // elements that are in no list. A part may be zeros.
   template <int P, int N, class Row, class Add>
   RNNCC_DEVICE void for_parts(const Row& row, int pair, const Add& add) const {
     constexpr int AT_ONCE = N < 4 ? 8 / N : 2;  // parts of a sum that are read at a time

@@ -263,8 +263,8 @@ class SparseLists {
   // Orders the words of lists, so that lanes which load operands at once mostly find them in different banks. Slot by
   // slot, each lane proposes the free bank in which most of its words have their operands. Where several lanes propose
   // the same bank, the first one gets it, and the others propose again. Where no lane has a word in a free bank, all
-  // banks are free again. A *bank* here is as many of the chip's as a term takes. Returns how many words the thread's list
-  // has.
+  // banks are free again. A *bank* here is as many of the chip's as a term takes. Returns how many words the thread's
+  // list has.
   RNNCC_DEVICE int spread(char* words, int room) const {
     constexpr uint32_t BANKS = S::TERMS_PER_LINE;
     constexpr int AT_ONCE = BANKS > 8 ? BANKS : 8;  // lanes
@@ -345,8 +345,8 @@ class SparseLists {
   const FusedCall<Step>* call_ = nullptr;
   const FusedTensors<Step>* own_ = nullptr;
   int head_ = 0, unit0_ = 0;  // the cluster's first unit
-  // Per phase: the quads of the warp's longest list in a wave, or 0 where all of them are in registers; and whether some
-  // elements have no room in lists.
+  // Per phase: the quads of the warp's longest list in a wave, or 0 where all of them are in registers; and whether
+  // some elements have no room in lists.
   int longest_[S::PHASES] = {};
   bool has_more_[S::PHASES] = {};
   Quad<E> held_[at_least_one(S::template Phase<S::LAST>::HELD_END)];

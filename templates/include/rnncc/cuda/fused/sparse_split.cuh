@@ -6,8 +6,9 @@
 
 namespace rnncc {
 
-// `begin`: the address of two barriers for each phase, and of two buffers for what comes. Two are enough: a CTA gives for
-// time n + 2 only after its peers have given for time n + 1, and they do that after they have read what came for time n.
+// `begin`: the address of two barriers for each phase, and of two buffers for what comes. Two are enough: a CTA gives
+// for time n + 2 only after its peers have given for time n + 1, and they do that after they have read what came for
+// time n.
 template <class S>
 class Split {
  public:
@@ -24,9 +25,9 @@ class Split {
   }
   RNNCC_DEVICE int rank() const { return rank_; }
 
-  // Sends the other CTAs of the cluster sum(rank, row, pair): what this one adds to a sum of theirs, of a pair of entries.
-  // All threads call it. A peer is counted from the CTA on: peer p of CTA r has rank r + 1 + p, and CTA r is its peer
-  // SPLIT - 2 - p.
+  // Sends the other CTAs of the cluster sum(rank, row, pair): what this one adds to a sum of theirs, of a pair of
+  // entries. All threads call it. A peer is counted from the CTA on: peer p of CTA r has rank r + 1 + p, and CTA r is
+  // its peer SPLIT - 2 - p.
   template <int P, class Sum>
   RNNCC_DEVICE void give(const Sum& sum) {
     constexpr int ROWS = S::template Phase<P>::OWN_ROWS, OF_PEER = ROWS * S::LANE_ENTRIES / 2;
