@@ -91,6 +91,9 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         """What follows from the CTAs of a cluster and the number of waves."""
         return by(division, range(len(divisions)), lambda key: function(*divisions[key]))
 
+    def own_slice(operands: int) -> Expression:
+        return divided(lambda ctas, _: slice_of(operands, ctas))
+
     split, most_waves = divided(lambda ctas, _: ctas), divided(lambda _, waves: waves)
 
     def ctas_of(unit_block_count: int) -> int:
@@ -103,8 +106,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     seats = at_once // (problem.heads * ctas)
     launch_batch = turns * entries * seats
     model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
-    own_rows = 8 * unit_blocks * facts.sums
-    most_rows = own_rows * split
+    most_rows = 8 * unit_blocks * facts.sums * split
     model.require(most_rows <= _LISTS, because="rows: each row that a CTA has elements of has a thread")
     most_terms = divided(wave_of)
     if not element.is_float:
@@ -173,7 +175,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     reducing = [phase for phase in facts.phases if phase.reductions]
     pieces = ceil(problem.head_dim, 32)  # of each reduction: what four blocks of units give, in a piece of 16 bytes
     received_bytes = max((128 * ceil(phase.reductions * pieces, 4) for phase in reducing), default=0)
-    slices = [divided(lambda ctas, _, count=phase.operands: slice_of(count, ctas)) for phase in products]  # type: ignore[misc]
+    slices = [own_slice(phase.operands) for phase in products]
     polls = [ceil_div(minimum(own, most_terms), poll_terms) for own in slices]  # in a wave
     own_polls = maximum(*(ceil_div(own, _WARPS) for own in polls), 1)  # of a warp
     has_waves = minimum(most_waves - 1, 1)
