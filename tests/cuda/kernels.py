@@ -67,12 +67,14 @@ _DTYPES = ("f32", "bf16", "f16")
 _OF_PROBLEM = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
 # Kernels that are the same for every cell, and of no loop.
 CORE, HEAD_NORM = Family("core", Scope.THREAD), Family("head_norm", Scope.THREAD)
+# The kernels of a single step.
+SINGLE = Family("single", Scope.THREAD)
 # Cells with sparse matrices: no shipped cell has any.
 SPARSE_LSTM = str(Path(__file__).resolve().parents[1] / "fixtures" / "sparselstm.rnn")
 BLOCK_LSTM = str(Path(__file__).resolve().parents[1] / "fixtures" / "blocklstm.rnn")
 # A cell with matrices of low rank: neither has any.
 LOW_RANK_LSTM = str(Path(__file__).resolve().parents[1] / "fixtures" / "lowranklstm.rnn")
-_FAMILIES = (ALTERNATING, SCAN, *FUSED)  # SCAN stands for all kernels of loops without products
+_FAMILIES = (ALTERNATING, SINGLE, SCAN, *FUSED)  # SCAN stands for all kernels of loops without products
 # The head_dim of fused kernels: large enough for clusters of several CTAs, too large for a cluster; of one CTA where
 # there are no clusters; and for few SMs, where more units per CTA would spill a few registers.
 HEAD_DIM = {Scope.CLUSTER: 256, Scope.GRID: 768, Scope.STEP: 2304}
@@ -146,6 +148,7 @@ EVERYWHERE = tuple(
         SPARSE: (SPARSE_LSTM, "bf16"),
         BLOCKS: (BLOCK_LSTM, "f16"),
         SCAN: ("mingru", "bf16"),
+        SINGLE: ("lstm", "f32"),
     }.items()
     for architecture in ARCHITECTURES
     if architecture != HOPPER
@@ -163,6 +166,8 @@ def has(cell: str, family: Family) -> bool:
     """Whether a cell has kernels in a family."""
     if family is ALTERNATING:
         return bool(device_programs(plan(cell)))
+    if family is SINGLE:
+        return any(program.has_single for program in device_programs(plan(cell)))
     if family is SCAN:
         return any(True for _ in scan_programs(plan(cell)))
     loops = (loop for _, loop in fused_programs(plan(cell)))
@@ -262,9 +267,13 @@ def sources(case: Case, head_dim: int | None = None) -> tuple[Bundle, dict[str, 
         }
     else:
         limit = Allowed(min(255, REGISTERS // _THREADS), 0, 0)
-        allowed = {program.name: limit for program in device_programs(shown)}
-    programs = [scan.program for scan in scans] if case.family is SCAN else list(allowed)
-    files = {f"{program}_{case.dtype}" for program in programs}
+        single = case.family is SINGLE
+        programs = [program for program in device_programs(shown) if program.has_single or not single]
+        allowed = {f"{program.name}{'_single' * single}": limit for program in programs}
+    names = [scan.program for scan in scans] if case.family is SCAN else list(allowed)
+    files = {f"{name}_{case.dtype}" for name in names}
+    if case.family is SINGLE:  # two CTAs per SM
+        allowed["single_products"] = Allowed(128, 0, 0)
     return replace(bundle, device_units=tuple(unit for unit in bundle.device_units if unit.name in files)), allowed
 
 
@@ -322,7 +331,7 @@ def excesses(log: str, allowed: dict[str, Allowed]) -> Iterator[str]:
 
 def instructions(case: Case, ptx: str) -> Iterator[str]:
     """What is wrong with the instructions of products, and of what the CTAs of a cluster send each other."""
-    # Sparse kernels multiply element by element, and those of single steps leave it to cuBLAS.
+    # Sparse kernels multiply element by element, and those of single steps have few rows.
     in_fused = case.family in FUSED and case.family is not SPARSE and case.family.scope is not Scope.STEP
     own_products = case.family is ALTERNATING or in_fused
     multiplies = case.family is CORE or (own_products and has_products(case.cell))

@@ -25,6 +25,8 @@ from tests.cuda.test_newton import iterating
 ALTERNATING = ((40, "bf16"), (40, "fp32"))
 # gather and scatter in one CTA and in clusters, grid, the same in float32, and alternating in two dtypes.
 CASES = ((64, ""), (256, ""), (768, ""), (192, ""), (512, ""), *ALTERNATING)
+# Single steps: batch, input size, hidden size, dtype; the last one has sizes that are not multiples of four.
+SINGLE = ((1, 64, 64, "fp32"), (17, 32, 40, "bf16"), (5, 7, 9, "fp16"))
 # One launch per step. The package has no kernels for these; for each there is a folder of kernels in FOLDER.
 STEPWISE = ((72, "bf16"), (80, "fp32"))
 
@@ -62,6 +64,12 @@ def dense(folder: Path) -> None:
             found = draw(packages("lstm"), "lstm", head_dim, 1, 5, 3, chosen, **given).run()
             assert all(value.isfinite().all() for value in found.values())
             print(f"{head_dim}, {chosen}, {'masked' if given else 'plain'}: ok", flush=True)
+    for batch, inputs, hidden, dtype in SINGLE:
+        step = packages("lstm").LSTMCell(inputs, hidden, device=DEVICE, dtype=DTYPES[dtype])
+        x = torch.randn(batch, inputs, device=DEVICE, dtype=DTYPES[dtype], requires_grad=True)
+        h, c = step(x, step(x))
+        assert all(g.isfinite().all() for g in torch.autograd.grad(h.sum() + c.sum(), [x, *step.parameters()]))
+        print(f"{batch}x{inputs}x{hidden}, {dtype}, single steps: ok", flush=True)
     for head_dim, dtype in ALTERNATING:
         layer = packages("lstm").LSTM(4, head_dim, bidirectional=True, device=DEVICE, dtype=DTYPES[dtype])
         y = layer(torch.randn(3, 5, 4, device=DEVICE, dtype=DTYPES[dtype]), lengths=masks["lengths"])[0]

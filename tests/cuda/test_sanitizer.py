@@ -12,7 +12,7 @@ import pytest
 
 from tests.cuda.harness import Packages
 from tests.cuda.scans import package
-from tests.cuda.small_calls import ALTERNATING, CASES, SCANS, STEPWISE, build_stepwise
+from tests.cuda.small_calls import ALTERNATING, CASES, SCANS, SINGLE, STEPWISE, build_stepwise
 from tests.cuda.test_newton import newton
 
 TOOLKIT = Path(os.environ.get("CUDA_HOME") or "/usr/local/cuda") / "bin"
@@ -50,7 +50,7 @@ def watch(tool: str, *calls: str) -> str:
 def test_loops_with_products(tool: str, packages: Packages) -> None:
     packages("lstm")  # builds it: NVRTC is not watched
     build_stepwise(packages.folder)
-    lines = 2 * len(CASES + STEPWISE) + len(ALTERNATING)
+    lines = 2 * len(CASES + STEPWISE) + len(ALTERNATING) + len(SINGLE)
     assert watch(tool, "dense", str(packages.folder)).count(": ok") == lines
 
 

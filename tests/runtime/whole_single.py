@@ -1,6 +1,5 @@
 """A call of one step as packages with GPU kernels run it, on the CPU's tensors: what whole_on_gpu.py builds, with the
-host's side of a GPU's loops in the place of the CPU's loops, and the kernels of a single step in the emulator. torch
-makes the products on the CPU."""
+host's side of a GPU's loops in the place of the CPU's loops, and the kernels of a single step in the emulator."""
 
 from __future__ import annotations
 
@@ -27,31 +26,38 @@ inline float __int_as_float(int bits) { return __uint_as_float(uint32_t(bits)); 
 # Kernels of several dtypes have one name. A launch gets the parameter alone.
 _KERNEL = """
 #define {name} {symbol}
+#define single_products {symbol}_products
 #include "{symbol}.cu"
 #undef {name}
+#undef single_products
 static void run_{symbol}(const void* call) {{
   {symbol}(*static_cast<const rnncc::SingleCall<rnncc::{program}::Loop>*>(call));
 }}
+static void multiply_{symbol}(const void* call) {{
+  {symbol}_products(*static_cast<const rnncc::SmallProductsCall*>(call));
+}}
 """
 _LAUNCH = """
-struct Kernel {{ const char* name; void (*run)(const void*); }};
+struct Kernel {{ const char *module, *name; void (*run)(const void*); }};
 static const Kernel kernels[] = {{ {kernels} }};
-extern "C" const void* find_kernel(const char* name) {{
+extern "C" const void* find_kernel(const char* module, const char* name) {{
   for (const Kernel& kernel : kernels)
-    if (strcmp(kernel.name, name) == 0) return &kernel;
+    if (strcmp(kernel.module, module) == 0 && strcmp(kernel.name, name) == 0) return &kernel;
   return nullptr;
 }}
 extern "C" int launch(const unsigned* how, const void* kernel, void** parameters) {{
   gridDim = {{how[0], how[1], how[2]}};
-  emulated::launch({{int(how[0]), 1, 1, int(how[3]), 1024, 7}}, static_cast<const Kernel*>(kernel)->run, parameters[0]);
+  const auto run = static_cast<const Kernel*>(kernel)->run;
+  emulated::launch({{int(how[0]), 1, 1, int(how[3]), int(how[6]), 7}}, run, parameters[0]);
   return 0;
 }}
 """
+_WORK = "MOST_SMALL_WORK = int64_t(1) << 28;"
 # A CUDA driver that runs the kernels above. A module is the name of its file, up to the architecture.
 _DRIVER = """
 #include <stdlib.h>
 #include <string.h>
-const void* find_kernel(const char*);
+const void* find_kernel(const char*, const char*);
 int launch(const unsigned*, const void*, void**);
 int cuDeviceGet(int* device, int index) { return *device = index, 0; }
 int cuDeviceGetAttribute(int* value, int which, int device) {
@@ -68,7 +74,7 @@ int cuModuleLoad(void** module, const char* path) {
   return *module = name, 0;
 }
 int cuModuleGetFunction(void** function, void* module, const char* name) {
-  *function = (void*)find_kernel(module);
+  *function = (void*)find_kernel(module, name);
   return *function ? 0 : 500;
 }
 int cuLaunchKernelEx(const unsigned* how, void* function, void** parameters, void** extra) {
@@ -103,6 +109,10 @@ def build_loops(texts: dict[str, str], folder: Path) -> list[str]:
         texts[path] = texts[path].replace("aoti_torch_device_type_cuda()", "aoti_torch_device_type_cpu()")
         texts[path] = re.sub(r"device\(\)\.index", "0", texts[path])
     texts["src/torch_cuda.cpp"] = _TORCH
+    # Some of the small calls of tests have too much work for products that are made together.
+    work = "src/include/rnncc/cuda/small_products.h"
+    assert _WORK in texts[work]
+    texts[work] = texts[work].replace(_WORK, "MOST_SMALL_WORK = 8000;")
     return [path for path in texts if re.fullmatch(r"src/[a-z]\w*_cuda\.cpp", path)]
 
 
@@ -114,7 +124,8 @@ def _build_driver(texts: dict[str, str], folder: Path) -> None:
         if found := re.fullmatch(r"src/((\w+)_single)_(f32|bf16|f16)\.cu", path):
             symbol = Path(path).stem
             source += _KERNEL.format(name=found[1], symbol=symbol, program=found[2])
-            rows.append(f'{{"{symbol}", run_{symbol}}}')
+            rows += [f'{{"{symbol}", "{found[1]}", run_{symbol}}}',
+                     f'{{"{symbol}", "single_products", multiply_{symbol}}}']  # fmt: skip
             code = folder / "cuda" / f"{symbol}_sm_90a.cubin"
             code.parent.mkdir(exist_ok=True)
             code.touch()

@@ -253,6 +253,7 @@ struct Call {
   const int64_t* lengths;
   const rnncc_bias* biases;
   int64_t bias_count;
+  const void* products;
 };
 
 inline __attribute__((always_inline)) Call forward_call(const rnncc_forward_call& c) {
@@ -269,6 +270,7 @@ inline __attribute__((always_inline)) Call forward_call(const rnncc_forward_call
       .lengths = c.lengths,
       .biases = c.biases,
       .bias_count = c.bias_count,
+      .products = c.products,
   };
 }
 
@@ -287,6 +289,7 @@ inline __attribute__((always_inline)) Call backward_call(const rnncc_backward_ca
       .lengths = c.lengths,
       .biases = c.biases,
       .bias_count = c.bias_count,
+      .products = c.products,
   };
 }
 

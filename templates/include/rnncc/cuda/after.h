@@ -1,10 +1,12 @@
 // The work after a loop's last step, by torch's own operations: gradients of matrices as products over all steps,
-// gradients of vectors as sums, and zeros. Accumulation is in float32.
+// gradients of vectors as sums, and zeros. Accumulation is in float32. After a single step, products and sums may be
+// made together.
 #pragma once
 
 #include <functional>
 
 #include "heads.h"
+#include "small_products.h"
 #include "tensors.h"
 
 namespace rnncc {
@@ -33,7 +35,9 @@ class After {
     return false;
   }
 
-  void run() {
+  // `together`: gets the products and sums that can be made together with others; null: torch makes all of them.
+  void run(SmallProducts* together = nullptr) {
+    together_ = together;
     std::map<int, std::vector<int>> by_matrix;
     for (int o = 0; o < tables_.outer_count; ++o) by_matrix[tables_.outers[o].matrix].push_back(o);
     clear(by_matrix);
@@ -237,6 +241,10 @@ class After {
     const int64_t heads = dim(matrix.blocks), length = row_length(matrix);
     if (heads == 1) {
       const rnncc_tensor y = matrix_of(info.operand);
+      if (together_) {
+        together_->add(SmallForm::outer, {out, 0, length, x.dtype}, x, y, height, length, rows());
+        return;
+      }
       multiply_into(over(out, {height, length}, {length, 1}, x.dtype, device()),
                     over(x.data, {height, rows()}, {1, x.entry}, x.dtype, device()),
                     over(y.data, {rows(), length}, {y.entry, 1}, x.dtype, device()));
@@ -263,12 +271,14 @@ class After {
     if (!gradient.data) return;
     const int64_t height = dim(tables_.matrices[matrix].rows), length = row_length(tables_.matrices[matrix]);
     Tensor made = empty({int64_t(outers.size()), height, length}, torch_dtype(gradient.dtype), device());
+    SmallProducts* const together = std::exchange(together_, nullptr);  // torch reads them at once
     char* to = static_cast<char*>(made.data());
     for (int o : outers) {
       outer(o, height, to);
       to += height * length * dtype_bytes(gradient.dtype);
     }
     sum_into(over(gradient_of(matrix), {height, length}, {length, 1}, gradient.dtype, device()), made, {0});
+    together_ = together;
   }
 
   void sum(const SumInfo& info) {
@@ -281,6 +291,10 @@ class After {
     const int64_t rows = summed ? sizes_of(total->second)[0] : this->rows();
     const rnncc_tensor x = summed ? rnncc_tensor{total->second.data(), 0, width, RNNCC_FLOAT32} : matrix_of(info.slot);
     char* to = static_cast<char*>(gradient.data) + dim(info.offset) * dtype_bytes(gradient.dtype);
+    if (out_width == width && together_ && !summed) {
+      together_->add_sum({to, 0, 0, gradient.dtype}, x, width, rows);
+      return;
+    }
     Tensor out = over(to, {out_width}, {1}, gradient.dtype, device());
     if (out_width == width) {
       sum_into(out, over(x.data, {rows, width}, {x.entry, 1}, x.dtype, device()), {0});
@@ -301,6 +315,7 @@ class After {
   const std::map<int, Tensor>& totals_;
   std::map<int, rnncc_tensor> matrices_;
   std::vector<Tensor> held_;
+  SmallProducts* together_ = nullptr;
 };
 
 }  // namespace rnncc

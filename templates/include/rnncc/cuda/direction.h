@@ -201,6 +201,15 @@ class DeviceRun {
     After(tables_, call_, dims_.data(), tensors_, records_, totals_).run();
     tensors_.write_back();
   }
+  // The same, where make(products) makes products and sums together.
+  template <class Make>
+  void finish_together(const Make& make) {
+    SmallProducts products;
+    After after(tables_, call_, dims_.data(), tensors_, records_, totals_);  // holds what products read
+    after.run(&products);
+    make(products);
+    tensors_.write_back();
+  }
 
  private:
   static std::vector<int64_t> make_dims(const Tables& tables, const Call& call) {

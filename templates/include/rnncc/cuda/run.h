@@ -34,6 +34,7 @@ class DeviceRuns {
       for (size_t i = 0; i < runs_.size(); ++i) SingleRun(tables_, calls_[i], runs_[i]).run(name_);
       return;
     }
+    if (first().products) fail("the products of the input belong to calls of one step");
     for (DeviceRun& run : runs_)
       if (can_be_fused() && has_whole_blocks(run))
         FirstUse::of_package().before(size_of(run), first().steps, [&] { return !choices(run, 1).empty(); });

@@ -1,8 +1,9 @@
 // The ops of a whole layer, or of a single step, on a GPU: as on the CPU (whole_op.h), but torch's own operations make
-// the input's product and its gradients, and the loop's choice of kernels is that of the loop's op (cuda/run.h). Nothing
-// here waits for the GPU.
+// the input's product and its gradients, and the loop's choice of kernels is that of the loop's op (cuda/run.h). The loop
+// of a single step makes these products together with its own. Nothing here waits for the GPU.
 #pragma once
 
+#include "../cuda/small_products.h"
 #include "aten.h"
 #include "whole_call.h"
 
@@ -51,28 +52,48 @@ inline Tensor all_biases(const Whole& given) {
   return call_aten("aten::cat", "", {give(std::move(pieces)), 0});
 }
 
-// The biases that the loop adds itself. To join them first takes a single step longer.
-inline std::vector<rnncc_bias> biases_of_loop(const Whole& given) {
-  const Layout& layout = given.layout;
-  std::vector<rnncc_bias> biases;
-  if (given.steps != 1 || layout.has_one_bias || layout.biases.empty()) return biases;
-  for (const Bias& part : layout.biases) {
-    const Tensor& own = given.parameter(part.parameter);
-    own.check_memory();
-    biases.push_back({static_cast<const char*>(own.data()) + part.row * given.item(), part.column, part.rows});
+// What the loop of a single step does besides. To join biases first, and to multiply the input apart, takes longer.
+struct SingleStep {
+  explicit SingleStep(const Whole& given) {
+    if (given.steps != 1) return;
+    const Layout& layout = given.layout;
+    for (const Bias& part : layout.biases) {
+      const Tensor& own = given.parameter(part.parameter);
+      own.check_memory();
+      biases.push_back({static_cast<const char*>(own.data()) + part.row * given.item(), part.column, part.rows});
+    }
+    const rnncc_single_question question = {given.batch,
+                                            layout.heads,
+                                            layout.sizes.data(),
+                                            layout.stream_widths.data(),
+                                            biases.data(),
+                                            int64_t(biases.size()),
+                                            layout.columns() * layout.inputs()};
+    answer = layout.segment.plain.device_single(&question);
+    if (answer == RNNCC_THE_LOOP) biases.clear();
   }
-  const rnncc_bias_question question = {given.batch,         layout.heads,
-                                        layout.sizes.data(), layout.stream_widths.data(),
-                                        biases.data(),       int64_t(biases.size())};
-  if (!layout.segment.plain.device_adds_biases(&question)) biases.clear();
-  return biases;
-}
 
-// Makes the streams side by side: x weightᵀ and the biases, where the loop does not add them (`apart`).
-inline Tensor product_of_input(const Whole& given, bool apart) {
+  bool multiplies() const { return answer == RNNCC_PRODUCTS; }
+
+  rnncc_single_answer answer = RNNCC_THE_LOOP;
+  std::vector<rnncc_bias> biases;  // which the loop adds
+};
+
+// Makes the streams side by side: x weightᵀ and the biases, where the loop does not add them (`apart`). `together`: gets
+// the product, where the loop makes it.
+inline Tensor product_of_input(const Whole& given, bool apart, SmallProducts* together) {
   const Tensor &x = given.x(), &weight = given.parameter(0);
   x.check_memory();
   weight.check_memory();
+  const int64_t columns = given.layout.columns(), inputs = given.layout.inputs();
+  if (together) {
+    std::vector<int64_t> sizes = sizes_of(x);
+    sizes.back() = columns;
+    Tensor stream = given.make(sizes);
+    together->add(SmallForm::rows, {stream.data(), 0, columns, given.type}, {x.data(), 0, given.x_row, given.type},
+                  {weight.data(), 0, inputs, given.type}, given.rows(), columns, inputs);
+    return stream;
+  }
   const Tensor bias = apart ? Tensor() : all_biases(given);
   // An optional argument points to its value, which torch deletes.
   StableValue* const optional = bias ? new StableValue(share(bias)) : nullptr;
@@ -116,8 +137,9 @@ inline void run_whole_forward_on_gpu(const rnncc_segment& segment, StableValue* 
     stack[0] = give(std::vector<Tensor>());
     return;
   }
-  const std::vector<rnncc_bias> biases = biases_of_loop(given);
-  Tensor stream = product_of_input(given, !biases.empty());
+  const SingleStep single(given);
+  SmallProducts products;
+  Tensor stream = product_of_input(given, single.answer != RNNCC_THE_LOOP, single.multiplies() ? &products : nullptr);
   const Kept places(given);
   Tensor kept = call.training ? empty({places.bytes}, aoti_torch_dtype_uint8(), given.device) : Tensor();
   ForwardTables tables(
@@ -127,8 +149,9 @@ inline void run_whole_forward_on_gpu(const rnncc_segment& segment, StableValue* 
         return call.training ? places.at(given, i, kept, output) : rnncc_tensor{nullptr, 0, 0, RNNCC_FLOAT32};
       });
   rnncc_forward_call run = tables.loop();
-  run.biases = biases.data();
-  run.bias_count = int64_t(biases.size());
+  run.biases = single.biases.data();
+  run.bias_count = int64_t(single.biases.size());
+  run.products = single.multiplies() ? &products : nullptr;
   segment.plain.device_forward(&run, 1, given.device.index);
   if (call.training && layout.keeps_streams) tables.made.push_back(std::move(stream));
   if (call.training) tables.made.push_back(std::move(kept));
@@ -138,11 +161,21 @@ inline void run_whole_forward_on_gpu(const rnncc_segment& segment, StableValue* 
 // Gives the gradients of biases, from those of the streams [rows, columns]. `gradients`: of the parameters, where they
 // are needed. A vector that the loop reads has the loop's share already. Any other is not initialised where each element
 // is written once, and has zeros where several parts are added to it.
-inline void bias_gradients(const Whole& given, const Tensor& d_stream, const std::vector<Tensor>& gradients) {
+inline void bias_gradients(const Whole& given, const Tensor& d_stream, const std::vector<Tensor>& gradients,
+                           SmallProducts* together) {
   const Layout& layout = given.layout;
   for (const Bias& part : layout.biases) {
     const Tensor& gradient = gradients[part.parameter];
     if (!gradient) continue;
+    if (together) {
+      const auto at = [&](const Tensor& t, int64_t element) {
+        return static_cast<char*>(t.data()) + element * given.item();
+      };
+      together->add_sum({at(gradient, part.row), 0, 0, given.type},
+                        {at(d_stream, part.column), 0, layout.columns(), given.type}, part.rows, given.rows(),
+                        !layout.added_once[part.parameter]);
+      continue;
+    }
     if (layout.has_one_bias && layout.added_once[part.parameter]) {
       sum_into(gradient, d_stream, {0});
       continue;
@@ -160,18 +193,28 @@ inline void bias_gradients(const Whole& given, const Tensor& d_stream, const std
   }
 }
 
-// Gives the gradients of the input's product.
+// Gives the gradients of the input's product. `together`: gets the products and sums, where the loop makes them.
 inline void gradients_of_product(const Whole& given, const Tensor& d_stream, const Tensor& d_x,
-                                 const std::vector<Tensor>& gradients) {
+                                 const std::vector<Tensor>& gradients, SmallProducts* together) {
   const Layout& layout = given.layout;
   const int64_t rows = given.rows(), columns = layout.columns(), inputs = layout.inputs();
+  if (together) {
+    const auto matrix = [&](const Tensor& t, int64_t row) { return rnncc_tensor{t.data(), 0, row, given.type}; };
+    if (d_x)
+      together->add(SmallForm::across, matrix(d_x, inputs), matrix(d_stream, columns),
+                    matrix(given.parameter(0), inputs), rows, inputs, columns);
+    if (gradients[0])
+      together->add(SmallForm::outer, matrix(gradients[0], inputs), matrix(d_stream, columns),
+                    matrix(given.x(), given.x_row), columns, inputs, rows);
+    return bias_gradients(given, d_stream, gradients, together);
+  }
   if (d_x)
     multiply_into(rows_over(given, d_x, rows, inputs, inputs), d_stream,
                   rows_over(given, given.parameter(0), columns, inputs, inputs));
   if (gradients[0])
     multiply_into(gradients[0], over(d_stream.data(), {columns, rows}, {1, columns}, given.dtype, given.device),
                   rows_over(given, given.x(), rows, inputs, given.x_row));
-  bias_gradients(given, d_stream, gradients);
+  bias_gradients(given, d_stream, gradients, nullptr);
 }
 
 // Makes the gradient of a parameter: zeros where what is computed is added to it, and nothing else writes it first.
@@ -204,12 +247,18 @@ inline void run_whole_backward_on_gpu(const rnncc_segment& segment, StableValue*
   BackwardTables tables(
       call, stream, [&](int32_t i) { return places.at(given, i, kept, output); },
       [&](int64_t i) { return make_parameter_gradient(given, i); });
-  const std::vector<rnncc_bias> biases = stream ? biases_of_loop(given) : std::vector<rnncc_bias>();
+  const SingleStep single(given);
+  const bool adds = stream && single.answer != RNNCC_THE_LOOP;
+  SmallProducts products;
   rnncc_backward_call run = tables.loop();
-  run.biases = biases.data();
-  run.bias_count = int64_t(biases.size());
+  run.biases = single.biases.data();
+  run.bias_count = adds ? int64_t(single.biases.size()) : 0;
+  run.products = single.multiplies() ? &products : nullptr;
+  if (tables.d_stream && run.products)
+    gradients_of_product(given, tables.d_stream, tables.d_x, tables.d_parameters, &products);
   segment.plain.device_backward(&run, 1, given.device.index);
-  if (tables.d_stream) gradients_of_product(given, tables.d_stream, tables.d_x, tables.d_parameters);
+  if (tables.d_stream && !run.products)
+    gradients_of_product(given, tables.d_stream, tables.d_x, tables.d_parameters, nullptr);
   stack[0] = give(tables.take_gradients());
 }
 
