@@ -1,5 +1,5 @@
 // A C function over rnncc/cuda/small_products.cuh for tests, on the CPU: every thread of a launch runs (device.h).
-#include "rnncc/cuda/small_products.h"
+#include "rnncc/cuda/step_products.h"
 #include "rnncc/cuda/device.h"
 #include "rnncc/cuda/scalar.cuh"
 #include "rnncc/cuda/small_products.cuh"
@@ -19,7 +19,7 @@ void launch(const SmallProductsCall& call, int64_t ctas) {
 // `numbers` of each of `count` products: the form, m, n, k, the elements from a row to the next of a, b and out, whether
 // out has floats, whether the product is added. `places` of each: a, b and out. Returns the number of launches.
 extern "C" int64_t small_products(void** places, const int64_t* numbers, int64_t count, int32_t dtype) {
-  SmallProducts products;
+  StepProducts products;
   const rnncc_dtype type = rnncc_dtype(dtype);
   for (int64_t i = 0; i < count; ++i, places += 3, numbers += 9) {
     const rnncc_dtype of_out = numbers[7] ? RNNCC_FLOAT32 : type;
@@ -27,7 +27,7 @@ extern "C" int64_t small_products(void** places, const int64_t* numbers, int64_t
                  {places[1], 0, numbers[5], type}, numbers[1], numbers[2], numbers[3], numbers[8]);
   }
   int64_t launches = 0;
-  products.launch([&](SmallProductsCall& call, int64_t ctas) {
+  products.make({aoti_torch_device_type_cpu(), 0}, [&](SmallProductsCall& call, int64_t ctas) {
     ++launches;
     (type == RNNCC_FLOAT32 ? launch<float> : type == RNNCC_BFLOAT16 ? launch<bfloat16> : launch<float16>)(call, ctas);
   });

@@ -70,9 +70,9 @@ def _take_loops_of_cpus(texts: dict[str, str]) -> None:
         r"_saved_rounded\[\] = .*;", lambda line: line[0].replace("true", "false"), texts["src/binding.cpp"]
     )
     loops = sorted(set(re.findall(r"void (\w+_(forward|backward))_cuda\(", texts["src/binding.cpp"])))
-    asked = re.findall(r"rnncc_single_answer \w+_cuda\(.*\)", texts["src/binding.cpp"])
+    asked = re.findall(r"bool \w+_cuda\(.*\)", texts["src/binding.cpp"])
     stand_ins = "".join(LOOP.format(loop=loop, way=way) for loop, way in loops)
-    stand_ins += "".join(f"{function} {{ return RNNCC_THE_LOOP; }}\n" for function in asked)
+    stand_ins += "".join(f"{function} {{ return false; }}\n" for function in asked)
     texts["src/loops.cpp"] = f'#include <stdexcept>\n#include "rnncc/core/call.h"\nextern "C" {{{stand_ins}}}\n'
 
 

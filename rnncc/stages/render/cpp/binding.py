@@ -108,7 +108,7 @@ def _segment(compiled: CompiledCell, index: int, cuda: bool) -> SegmentBinding:
     name = segment_name(cell, index)
     plain = loop(name, cell, segment, compiled.adjoints[index])
     if cuda:
-        asked = f"rnncc_single_answer {name}_single_cuda(const rnncc_single_question*);"
+        asked = f"bool {name}_single_cuda(const rnncc_single_question*);"
         pointers = (*plain.device_pointers, f".device_single = {name}_single_cuda")
         plain = replace(plain, device_functions=(*plain.device_functions, asked), device_pointers=pointers)
     return SegmentBinding(

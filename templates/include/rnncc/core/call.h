@@ -36,7 +36,8 @@ struct rnncc_bias {
   int64_t rows;
 };
 
-// Asks a GPU's loop what else it does in calls of one step.
+// Asks a GPU's loop whether it adds these biases, and takes the products of the input (`products` of a call), in calls of
+// one step.
 struct rnncc_single_question {
   int64_t batch;
   int64_t heads;
@@ -44,14 +45,6 @@ struct rnncc_single_question {
   const int64_t* stream_widths;
   const rnncc_bias* biases;
   int64_t bias_count;
-  int64_t input_weights;  // elements of the weight that the input is multiplied by
-};
-
-// Its answer. Each one includes those before it.
-enum rnncc_single_answer {
-  RNNCC_THE_LOOP,  // nothing else
-  RNNCC_BIASES,    // it adds the biases
-  RNNCC_PRODUCTS,  // it takes the products of the input too (`products` of a call)
 };
 
 // One run of a segment's loop. Arrays are in the order of the segment's streams, weights, states and sequences. `saved`
@@ -74,7 +67,7 @@ struct rnncc_forward_call {
   const int64_t* lengths;
   const rnncc_bias* biases;
   int64_t bias_count;
-  const void* products;  // rnncc::SmallProducts that a GPU makes before the loop; null: none
+  const void* products;  // rnncc::StepProducts that a GPU makes before the loop; null: none
 };
 
 struct rnncc_backward_call {

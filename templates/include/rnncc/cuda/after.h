@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "heads.h"
-#include "small_products.h"
+#include "step_products.h"
 #include "tensors.h"
 
 namespace rnncc {
@@ -36,7 +36,7 @@ class After {
   }
 
   // `together`: gets the products and sums that can be made together with others; null: torch makes all of them.
-  void run(SmallProducts* together = nullptr) {
+  void run(StepProducts* together = nullptr) {
     together_ = together;
     std::map<int, std::vector<int>> by_matrix;
     for (int o = 0; o < tables_.outer_count; ++o) by_matrix[tables_.outers[o].matrix].push_back(o);
@@ -271,7 +271,7 @@ class After {
     if (!gradient.data) return;
     const int64_t height = dim(tables_.matrices[matrix].rows), length = row_length(tables_.matrices[matrix]);
     Tensor made = empty({int64_t(outers.size()), height, length}, torch_dtype(gradient.dtype), device());
-    SmallProducts* const together = std::exchange(together_, nullptr);  // torch reads them at once
+    StepProducts* const together = std::exchange(together_, nullptr);  // torch reads them at once
     char* to = static_cast<char*>(made.data());
     for (int o : outers) {
       outer(o, height, to);
@@ -315,7 +315,7 @@ class After {
   const std::map<int, Tensor>& totals_;
   std::map<int, rnncc_tensor> matrices_;
   std::vector<Tensor> held_;
-  SmallProducts* together_ = nullptr;
+  StepProducts* together_ = nullptr;
 };
 
 }  // namespace rnncc

@@ -204,7 +204,7 @@ class DeviceRun {
   // The same, where make(products) makes products and sums together.
   template <class Make>
   void finish_together(const Make& make) {
-    SmallProducts products;
+    StepProducts products;
     After after(tables_, call_, dims_.data(), tensors_, records_, totals_);  // holds what products read
     after.run(&products);
     make(products);

@@ -1,5 +1,5 @@
-// Runs one step of a loop: launches that make products, or torch's own products, and launches in between that do the
-// elementwise parts (single.cuh). The alternating kernel would pack the weights first, which takes longer than to
+// Runs one step of a loop: launches make the products (step_products.h), and launches in between do the elementwise parts
+// (single.cuh). The alternating kernel would pack the weights first, which takes longer than to
 // multiply by them once.
 #pragma once
 
@@ -57,12 +57,7 @@ bool find_biases(const Tables& tables, const int64_t* dims, const rnncc_bias* bi
 class SingleRun {
  public:
   SingleRun(const Tables& tables, const Call& call, DeviceRun& run)
-      : tables_(tables),
-        call_(call),
-        run_(run),
-        parameter_(tables),
-        launches_(needed_launches()),
-        is_small_(is_small(tables, call.batch, run.dims(), 0)) {}
+      : tables_(tables), call_(call), run_(run), parameter_(tables), launches_(needed_launches()) {}
 
   // Whether a call is one step, of one head. Kernels count elements in 32 bits, up to one stride beyond the last.
   static bool takes(const Tables& tables, const Call& call, const int64_t* dims) {
@@ -75,24 +70,15 @@ class SingleRun {
                        [&](const SlotInfo& slot) { return batch * dims[slot.width] <= INT32_MAX / 2; });
   }
 
-  // Whether the products of a step are made together; else torch makes them. `input_weights`: as in a question.
-  static bool is_small(const Tables& tables, int64_t batch, const int64_t* dims, int64_t input_weights) {
-    int64_t elements = input_weights;
-    for (int w = 0; w < tables.weight_count; ++w)
-      elements += dims[tables.weight_rows + w] * dims[tables.weight_columns + w];
-    return batch * elements <= MOST_SMALL_WORK;
-  }
-
   // Runs by the kernels that the program `name` has for this.
   void run(const std::string& name) {
     const std::string kernel = name + "_single", file = kernel + "_" + dtype_name(scalar());
-    const auto* const given = static_cast<const SmallProducts*>(call_.products);
+    const auto* const given = static_cast<const StepProducts*>(call_.products);
     const bool is_forward = call_.table[SEQUENCES];
-    if (given && !is_small_) fail("a single step has too much work for the products of its input");
-    const auto make = [&](SmallProducts& products) {
-      products.launch([&](SmallProductsCall& made, int64_t ctas) {
+    const auto make = [&](StepProducts& products) {
+      products.make(device(), [&](SmallProductsCall& call, int64_t ctas) {
         launch_kernel("single_products", find_kernel(device().index, file, "single_products"),
-                      {ctas, SMALL_THREADS, SMALL_SHARED_BYTES}, device().index, &made);
+                      {ctas, SMALL_THREADS, SMALL_SHARED_BYTES}, device().index, &call);
       });
     };
     if (given && is_forward) products_.append(*given);
@@ -109,8 +95,7 @@ class SingleRun {
         launch_kernel(kernel, function, {ctas, THREADS, SINGLE_SHARED_BYTES}, device().index, parameter_.data());
       }
     }
-    if (!is_small_) return run_.finish();
-    run_.finish_together([&](SmallProducts& products) {
+    run_.finish_together([&](StepProducts& products) {
       if (given && !is_forward) products.append(*given);
       make(products);
     });
@@ -332,17 +317,9 @@ class SingleRun {
     const int64_t terms = first.transposed ? rows : columns, width = first.transposed ? columns : rows;
     char* const weight = static_cast<char*>(run_.tensors().at(WEIGHTS, matrix.index).data) +
                          dim(matrix.row) * columns * dtype_bytes(scalar());
-    if (is_small_) {
-      float* const to = const_cast<float*>(sums.base + sums.parts * sums.part);
-      products_.add(first.transposed ? SmallForm::across : SmallForm::rows, {to, 0, sums.row, RNNCC_FLOAT32}, operand,
-                    {weight, 0, columns, scalar()}, batch, width, terms);
-      return;
-    }
-    const std::vector<int64_t> strides =
-        first.transposed ? std::vector<int64_t>{columns, 1} : std::vector<int64_t>{1, columns};
-    multiply_to_float(over(sums.base + sums.parts * sums.part, {batch, width}, {sums.row, 1}, RNNCC_FLOAT32, device()),
-                      over(operand.data, {batch, terms}, {operand.entry, 1}, scalar(), device()),
-                      over(weight, {terms, width}, strides, scalar(), device()));
+    float* const to = const_cast<float*>(sums.base + sums.parts * sums.part);
+    products_.add(first.transposed ? SmallForm::across : SmallForm::rows, {to, 0, sums.row, RNNCC_FLOAT32}, operand,
+                  {weight, 0, columns, scalar()}, batch, width, terms);
   }
 
   const Tables& tables_;
@@ -350,24 +327,21 @@ class SingleRun {
   DeviceRun& run_;
   SingleBuffer parameter_;
   const int launches_;
-  const bool is_small_;
-  SmallProducts products_;
+  StepProducts products_;
   std::vector<Term> terms_;
   std::map<int, rnncc_tensor> rows_;
   std::vector<Tensor> held_;
 };
 
-// What a program does in calls of one step.
-inline rnncc_single_answer single_answer(const Tables& tables, const rnncc_single_question& asked) {
+// What a program says to a question.
+inline bool takes_single(const Tables& tables, const rnncc_single_question& asked) {
   std::vector<int64_t> dims(tables.dim_count);
   tables.dims(asked.sizes, asked.heads, dims.data());
   const auto first_of = [&](int i) {
     return std::accumulate(asked.stream_widths, asked.stream_widths + i, int64_t(0));
   };
-  if (!SingleRun::takes(tables, asked.batch, dims.data()) ||
-      !find_biases(tables, dims.data(), asked.biases, asked.bias_count, 0, first_of, nullptr))
-    return RNNCC_THE_LOOP;
-  return SingleRun::is_small(tables, asked.batch, dims.data(), asked.input_weights) ? RNNCC_PRODUCTS : RNNCC_BIASES;
+  return SingleRun::takes(tables, asked.batch, dims.data()) &&
+         find_biases(tables, dims.data(), asked.biases, asked.bias_count, 0, first_of, nullptr);
 }
 
 }  // namespace rnncc

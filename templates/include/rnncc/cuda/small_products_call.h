@@ -1,4 +1,4 @@
-// The parameter of the kernel that makes the products of a single step: the host writes it (small_products.h), and the
+// The parameter of the kernel that makes the products of a single step: the host writes it (step_products.h), and the
 // device reads it (small_products.cuh). Plain data.
 #pragma once
 

@@ -10,7 +10,7 @@ typedef int32_t (*rnncc_forward_function)(const rnncc_forward_call*);
 typedef int32_t (*rnncc_backward_function)(const rnncc_backward_call*);
 // These run `count` directions of a layer on the GPU of index `device`. The directions differ in their tensors and in
 // `reverse` alone. They throw.
-typedef rnncc_single_answer (*rnncc_device_single_function)(const rnncc_single_question*);
+typedef bool (*rnncc_device_single_function)(const rnncc_single_question*);
 typedef void (*rnncc_device_forward_function)(const rnncc_forward_call*, int32_t count, int32_t device);
 typedef void (*rnncc_device_backward_function)(const rnncc_backward_call*, int32_t count, int32_t device);
 typedef void (*rnncc_size_function)(const int64_t* sizes, int64_t heads, int64_t* result);

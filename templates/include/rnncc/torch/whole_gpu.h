@@ -3,8 +3,7 @@
 // of a single step makes these products together with its own. Nothing here waits for the GPU.
 #pragma once
 
-#include "../cuda/small_products.h"
-#include "aten.h"
+#include "../cuda/step_products.h"
 #include "whole_call.h"
 
 namespace rnncc {
@@ -62,26 +61,22 @@ struct SingleStep {
       own.check_memory();
       biases.push_back({static_cast<const char*>(own.data()) + part.row * given.item(), part.column, part.rows});
     }
-    const rnncc_single_question question = {given.batch,
-                                            layout.heads,
-                                            layout.sizes.data(),
-                                            layout.stream_widths.data(),
-                                            biases.data(),
-                                            int64_t(biases.size()),
-                                            layout.columns() * layout.inputs()};
-    answer = layout.segment.plain.device_single(&question);
-    if (answer == RNNCC_THE_LOOP) biases.clear();
+    const rnncc_single_question question = {given.batch,         layout.heads,
+                                            layout.sizes.data(), layout.stream_widths.data(),
+                                            biases.data(),       int64_t(biases.size())};
+    is_taken = layout.segment.plain.device_single(&question);
   }
 
-  bool multiplies() const { return answer == RNNCC_PRODUCTS; }
+  StepProducts* together() { return is_taken ? &products : nullptr; }
 
-  rnncc_single_answer answer = RNNCC_THE_LOOP;
-  std::vector<rnncc_bias> biases;  // which the loop adds
+  bool is_taken = false;  // whether the loop adds the biases, and takes the products
+  std::vector<rnncc_bias> biases;
+  StepProducts products;
 };
 
-// Makes the streams side by side: x weightᵀ and the biases, where the loop does not add them (`apart`). `together`: gets
-// the product, where the loop makes it.
-inline Tensor product_of_input(const Whole& given, bool apart, SmallProducts* together) {
+// Makes the streams side by side: x weightᵀ and the biases. `together`: gets the product, where the loop takes it and
+// adds the biases.
+inline Tensor product_of_input(const Whole& given, StepProducts* together) {
   const Tensor &x = given.x(), &weight = given.parameter(0);
   x.check_memory();
   weight.check_memory();
@@ -94,7 +89,7 @@ inline Tensor product_of_input(const Whole& given, bool apart, SmallProducts* to
                   {weight.data(), 0, inputs, given.type}, given.rows(), columns, inputs);
     return stream;
   }
-  const Tensor bias = apart ? Tensor() : all_biases(given);
+  const Tensor bias = all_biases(given);
   // An optional argument points to its value, which torch deletes.
   StableValue* const optional = bias ? new StableValue(share(bias)) : nullptr;
   Tensor made = call_aten("aten::linear", "", {share(x), share(weight), reinterpret_cast<StableValue>(optional)});
@@ -137,9 +132,8 @@ inline void run_whole_forward_on_gpu(const rnncc_segment& segment, StableValue* 
     stack[0] = give(std::vector<Tensor>());
     return;
   }
-  const SingleStep single(given);
-  SmallProducts products;
-  Tensor stream = product_of_input(given, single.answer != RNNCC_THE_LOOP, single.multiplies() ? &products : nullptr);
+  SingleStep single(given);
+  Tensor stream = product_of_input(given, single.together());
   const Kept places(given);
   Tensor kept = call.training ? empty({places.bytes}, aoti_torch_dtype_uint8(), given.device) : Tensor();
   ForwardTables tables(
@@ -150,8 +144,8 @@ inline void run_whole_forward_on_gpu(const rnncc_segment& segment, StableValue* 
       });
   rnncc_forward_call run = tables.loop();
   run.biases = single.biases.data();
-  run.bias_count = int64_t(single.biases.size());
-  run.products = single.multiplies() ? &products : nullptr;
+  run.bias_count = single.is_taken ? int64_t(single.biases.size()) : 0;
+  run.products = single.together();
   segment.plain.device_forward(&run, 1, given.device.index);
   if (call.training && layout.keeps_streams) tables.made.push_back(std::move(stream));
   if (call.training) tables.made.push_back(std::move(kept));
@@ -162,7 +156,7 @@ inline void run_whole_forward_on_gpu(const rnncc_segment& segment, StableValue* 
 // are needed. A vector that the loop reads has the loop's share already. Any other is not initialised where each element
 // is written once, and has zeros where several parts are added to it.
 inline void bias_gradients(const Whole& given, const Tensor& d_stream, const std::vector<Tensor>& gradients,
-                           SmallProducts* together) {
+                           StepProducts* together) {
   const Layout& layout = given.layout;
   for (const Bias& part : layout.biases) {
     const Tensor& gradient = gradients[part.parameter];
@@ -195,7 +189,7 @@ inline void bias_gradients(const Whole& given, const Tensor& d_stream, const std
 
 // Gives the gradients of the input's product. `together`: gets the products and sums, where the loop makes them.
 inline void gradients_of_product(const Whole& given, const Tensor& d_stream, const Tensor& d_x,
-                                 const std::vector<Tensor>& gradients, SmallProducts* together) {
+                                 const std::vector<Tensor>& gradients, StepProducts* together) {
   const Layout& layout = given.layout;
   const int64_t rows = given.rows(), columns = layout.columns(), inputs = layout.inputs();
   if (together) {
@@ -247,18 +241,18 @@ inline void run_whole_backward_on_gpu(const rnncc_segment& segment, StableValue*
   BackwardTables tables(
       call, stream, [&](int32_t i) { return places.at(given, i, kept, output); },
       [&](int64_t i) { return make_parameter_gradient(given, i); });
-  const SingleStep single(given);
-  const bool adds = stream && single.answer != RNNCC_THE_LOOP;
-  SmallProducts products;
+  SingleStep single(given);
+  StepProducts* const together = single.together();
   rnncc_backward_call run = tables.loop();
   run.biases = single.biases.data();
-  run.bias_count = adds ? int64_t(single.biases.size()) : 0;
-  run.products = single.multiplies() ? &products : nullptr;
-  if (tables.d_stream && run.products)
-    gradients_of_product(given, tables.d_stream, tables.d_x, tables.d_parameters, &products);
+  run.bias_count = single.is_taken && stream ? int64_t(single.biases.size()) : 0;
+  run.products = together;
+  const auto multiply = [&] {
+    if (tables.d_stream) gradients_of_product(given, tables.d_stream, tables.d_x, tables.d_parameters, together);
+  };
+  if (together) multiply();
   segment.plain.device_backward(&run, 1, given.device.index);
-  if (tables.d_stream && !run.products)
-    gradients_of_product(given, tables.d_stream, tables.d_x, tables.d_parameters, nullptr);
+  if (!together) multiply();
   stack[0] = give(tables.take_gradients());
 }
 

@@ -1,0 +1,109 @@
+// The products of a single step. One launch makes those that are small together (small_products.cuh): torch makes them
+// one by one, and each takes the host longer than its arithmetic takes the GPU. torch makes the others.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "../torch/aten.h"
+#include "small_products_call.h"
+
+namespace rnncc {
+
+// The numbers that a product multiplies, m * n * k, up to which the GPU loses no more time than the host gains. Beyond,
+// torch's tiles are better.
+constexpr int64_t MOST_SMALL_WORK = int64_t(1) << 27;
+
+class StepProducts {
+ public:
+  // `out` [m, n]. The operands have one type. `adds`: the product is added to what `out` has.
+  void add(SmallForm form, const rnncc_tensor& out, const rnncc_tensor& a, const rnncc_tensor& b, int64_t m, int64_t n,
+           int64_t k, bool adds = false) {
+    if (m == 0 || n == 0) return;
+    const bool is_float = out.dtype == RNNCC_FLOAT32, is_large = a.data && m * n * k > MOST_SMALL_WORK;
+    if (is_large && adds) fail("a large product of a single step cannot be added to another one");
+    const auto fits = [](const rnncc_tensor& t) {
+      return reinterpret_cast<uintptr_t>(t.data) % (4 * dtype_bytes(t.dtype)) == 0 && t.entry % 4 == 0;
+    };
+    SmallProduct made = {a.data, b.data, out.data, a.entry, b.entry, out.entry};
+    made.m = int32_t(m);
+    made.n = int32_t(n);
+    made.k = int32_t(k);
+    made.form = form;
+    made.is_float = is_float;
+    made.adds = adds;
+    made.in_fours = form == SmallForm::outer ? m % 4 == 0 && fits(a) : k % 4 == 0 && fits(b);
+    const auto tiles = [](int32_t count, int32_t tile) { return (count + tile - 1) / tile; };
+    made.ctas = is_large ? 0 : tiles(made.m, rows_of_tile(made)) * tiles(made.n, SMALL_COLUMNS);
+    products_.push_back({made, b.dtype});
+  }
+
+  // out[n] = the sum of all `rows` rows of b.
+  void add_sum(const rnncc_tensor& out, const rnncc_tensor& b, int64_t n, int64_t rows, bool adds = false) {
+    add(SmallForm::across, out, {nullptr, 0, 0, b.dtype}, b, 1, n, rows, adds);
+  }
+
+  // Adds the products of `others` behind its own.
+  void append(const StepProducts& others) {
+    products_.insert(products_.end(), others.products_.begin(), others.products_.end());
+  }
+
+  // Makes all products, and forgets them. launch(call, CTAs) launches those that are small. A product that adds to what
+  // another one makes is in a later launch.
+  template <class Launch>
+  void make(Device device, const Launch& launch) {
+    SmallProductsCall call;
+    call.count = 0;
+    int64_t ctas = 0;
+    const auto flush = [&] {
+      if (call.count > 0) launch(call, ctas);
+      call.count = ctas = 0;
+    };
+    for (const Product& product : products_) {
+      if (product.small.ctas == 0) {
+        make_by_torch(product, device);
+        continue;
+      }
+      if (call.count == MOST_SMALL_PRODUCTS || waits(product.small, call)) flush();
+      ctas += product.small.ctas;
+      call.products[call.count++] = product.small;
+    }
+    flush();
+    products_.clear();
+  }
+
+ private:
+  // `small.ctas`: 0 where the product is not small.
+  struct Product {
+    SmallProduct small;
+    rnncc_dtype dtype;  // of the operands
+  };
+
+  static bool waits(const SmallProduct& product, const SmallProductsCall& call) {
+    return product.adds && std::any_of(call.products, call.products + call.count,
+                                       [&](const SmallProduct& other) { return overlap(product, other); });
+  }
+
+  static bool overlap(const SmallProduct& a, const SmallProduct& b) {
+    const auto end = [](const SmallProduct& p) {
+      return static_cast<char*>(p.out) + ((p.m - 1) * p.out_row + p.n) * int64_t(sizeof(float));
+    };
+    return a.out < end(b) && b.out < end(a);
+  }
+
+  static void make_by_torch(const Product& product, Device device) {
+    const SmallProduct& p = product.small;
+    const auto matrix = [&](const void* data, int64_t rows, int64_t columns, int64_t row, bool transposed,
+                            rnncc_dtype type) {
+      const std::vector<int64_t> strides = transposed ? std::vector<int64_t>{1, row} : std::vector<int64_t>{row, 1};
+      return over(data, {rows, columns}, strides, type, device);
+    };
+    multiply_to_float(matrix(p.out, p.m, p.n, p.out_row, false, p.is_float ? RNNCC_FLOAT32 : product.dtype),
+                      matrix(p.a, p.m, p.k, p.a_row, p.form == SmallForm::outer, product.dtype),
+                      matrix(p.b, p.k, p.n, p.b_row, p.form == SmallForm::rows, product.dtype));
+  }
+
+  std::vector<Product> products_;
+};
+
+}  // namespace rnncc
