@@ -67,8 +67,8 @@ _DTYPES = ("f32", "bf16", "f16")
 _OF_PROBLEM = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
 # Kernels that are the same for every cell, and of no loop.
 CORE, HEAD_NORM = Family("core", Scope.THREAD), Family("head_norm", Scope.THREAD)
-# The kernels of a single step.
-SINGLE = Family("single", Scope.THREAD)
+# Products of a few rows; and the kernels of a single step.
+SMALL, SINGLE = Family("small", Scope.THREAD), Family("single", Scope.THREAD)
 # Cells with sparse matrices: no shipped cell has any.
 SPARSE_LSTM = str(Path(__file__).resolve().parents[1] / "fixtures" / "sparselstm.rnn")
 BLOCK_LSTM = str(Path(__file__).resolve().parents[1] / "fixtures" / "blocklstm.rnn")
@@ -87,6 +87,7 @@ _SHARED: dict[Family, tuple[str, ...]] = {
         *(f"head_products_{dtype}_{columns}" for dtype in _DTYPES[1:] for columns in (64, 128)),
         *(f"head_sums_{dtype}" for dtype in _DTYPES[1:]),
     ),
+    SMALL: ("small_products",),
     HEAD_NORM: (
         *(f"head_norm_{direction}{names}" for direction in ("", "backward_") for names in _NORM_DTYPES),
         *(f"head_norm_sums_{dtype}" for dtype in _DTYPES),
@@ -153,7 +154,9 @@ EVERYWHERE = tuple(
     for architecture in ARCHITECTURES
     if architecture != HOPPER
 )
-SHARED = tuple(Case("layernormlstm", family, "bf16", name) for family in _SHARED for name in ARCHITECTURES)
+SHARED = tuple(Case("layernormlstm", family, "bf16", name) for family in _SHARED for name in ARCHITECTURES) + tuple(
+    Case("layernormlstm", SMALL, dtype, HOPPER) for dtype in ("f32", "f16")
+)
 
 
 @cache
@@ -243,7 +246,8 @@ def sources(case: Case, head_dim: int | None = None) -> tuple[Bundle, dict[str, 
         return bundle, allowed
     if case.family in _SHARED:
         bundle = compile_cells(replace(read_request(case.cell), architectures=(case.architecture,))).bundle
-        unit = next(unit for unit in bundle.device_units if unit.name == f"_{case.family.name}")
+        names = (f"_{case.family.name}", f"_{case.family.name}_{case.dtype}")
+        unit = next(unit for unit in bundle.device_units if unit.name in names)
         # Half of an SM's warps at once have enough bytes on their way. Backward 384 threads hold more each, and some
         # keep two numbers in memory.
         # Products of heads hold their sums: two CTAs per SM with tiles of 64 columns, and one with 128.
@@ -272,8 +276,6 @@ def sources(case: Case, head_dim: int | None = None) -> tuple[Bundle, dict[str, 
         allowed = {f"{program.name}{'_single' * single}": limit for program in programs}
     names = [scan.program for scan in scans] if case.family is SCAN else list(allowed)
     files = {f"{name}_{case.dtype}" for name in names}
-    if case.family is SINGLE:  # two CTAs per SM
-        allowed["single_products"] = Allowed(128, 0, 0)
     return replace(bundle, device_units=tuple(unit for unit in bundle.device_units if unit.name in files)), allowed
 
 

@@ -10,21 +10,22 @@ using namespace rnncc;
 
 template <class S>
 void launch(const SmallProductsCall& call, int64_t ctas) {
-  const auto run = [](const void* given) { small_products<S>(*static_cast<const SmallProductsCall*>(given)); };
+  const auto run = [](const void* given) { run_small_products<S>(*static_cast<const SmallProductsCall*>(given)); };
   emulated::launch({int(ctas), 1, 1, SMALL_THREADS, SMALL_SHARED_BYTES, 7}, run, &call);
 }
 
 }  // namespace
 
 // `numbers` of each of `count` products: the form, m, n, k, the elements from a row to the next of a, b and out, whether
-// out has floats, whether the product is added. `places` of each: a, b and out. Returns the number of launches.
+// out has floats, whether the product is added. `places` of each: a, b, out, and two biases. Returns the number of launches.
 extern "C" int64_t small_products(void** places, const int64_t* numbers, int64_t count, int32_t dtype) {
   StepProducts products;
   const rnncc_dtype type = rnncc_dtype(dtype);
-  for (int64_t i = 0; i < count; ++i, places += 3, numbers += 9) {
+  for (int64_t i = 0; i < count; ++i, places += 5, numbers += 9) {
     const rnncc_dtype of_out = numbers[7] ? RNNCC_FLOAT32 : type;
-    products.add(SmallForm(numbers[0]), {places[2], 0, numbers[6], of_out}, {places[0], 0, numbers[4], type},
-                 {places[1], 0, numbers[5], type}, numbers[1], numbers[2], numbers[3], numbers[8]);
+    products.add(SmallForm(numbers[0]), {numbers[1], numbers[2], numbers[3]}, {places[2], 0, numbers[6], of_out},
+                 {places[0], 0, numbers[4], type}, {places[1], 0, numbers[5], type},
+                 {bool(numbers[8]), {places[3], places[4]}});
   }
   int64_t launches = 0;
   products.make({aoti_torch_device_type_cpu(), 0}, [&](SmallProductsCall& call, int64_t ctas) {

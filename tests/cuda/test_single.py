@@ -132,4 +132,4 @@ def test_launches(file: str) -> None:
         ours(x, hx)
         names = launches_of(lambda: ours(x, hx))
     (single,) = (name for name in names if name.endswith("_forward_single"))
-    assert names == ["single_products", single]
+    assert names == ["small_products", single]

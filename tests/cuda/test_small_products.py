@@ -45,6 +45,7 @@ class Case:
     shift: int = 0
     ones: bool = False
     adds: bool = False
+    biases: int = 0
 
     def shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """Of a and b."""
@@ -66,6 +67,9 @@ class Product:
         self.right = x.T @ y if case.form == OUTER else x @ (y.T if case.form == ROWS else y)
         if case.adds:
             self.right += 512
+        self.biases = [torch.randn(case.n).to(dtype) for _ in range(case.biases)]
+        for bias in self.biases:
+            self.right += bias.double()
 
     def _drawn(self, shape: tuple[int, int], gap: int, dtype: torch.dtype) -> Tensor:
         """What lies around it is NaN."""
@@ -80,7 +84,9 @@ class Product:
         return case.form, case.m, case.n, case.k, *rows, self.memory.dtype == torch.float32, case.adds
 
     def places(self) -> tuple[int | None, ...]:
-        return None if self.case.ones else self.a.data_ptr(), self.b.data_ptr(), self.out.data_ptr()
+        a = None if self.case.ones else self.a.data_ptr()
+        biases = [*(bias.data_ptr() for bias in self.biases), None, None][:2]
+        return a, self.b.data_ptr(), self.out.data_ptr(), *biases
 
     def check(self, dtype: torch.dtype) -> None:
         """A sum of products of random signs is about the root of their number, and is rounded once."""
@@ -109,6 +115,7 @@ CASES = [
     *(Case(form, *sizes) for form in (ROWS, ACROSS, OUTER) for sizes in ((1, 32, 8), (4, 64, 36), (16, 33, 300))),
     *(Case(form, *sizes, gaps=(3, 1, 2)) for form in (ROWS, ACROSS, OUTER) for sizes in ((5, 7, 9), (18, 70, 41))),
     *(Case(form, 17, 40, 24, shift=1) for form in (ROWS, ACROSS, OUTER)),
+    Case(ROWS, 7, 40, 12, biases=1), Case(ROWS, 7, 39, 13, biases=2),
     Case(ROWS, 3, 5, 0), Case(ACROSS, 3, 5, 0), Case(OUTER, 3, 5, 0), Case(OUTER, 200, 40, 2),
     Case(ACROSS, 1, 50, 21, ones=True), Case(ACROSS, 1, 50, 21, ones=True, adds=True), Case(OUTER, 5, 6, 3, adds=True),
 ]  # fmt: skip

@@ -28,6 +28,7 @@ void {loop}_cuda(const rnncc_{way}_call* calls, int32_t count, int32_t) {{
     if ({loop}(calls + i) != 0) throw std::runtime_error("the loop failed");
 }}
 """
+_SHORT = "MOST_SHORT_WORK = int64_t(1) << 25;"
 LIBRARIES: list[torch.library.Library] = []
 
 
@@ -65,6 +66,10 @@ def build(module: Any, source: Source, folder: Path, *, single: bool = False) ->
 
 
 def _take_loops_of_cpus(texts: dict[str, str]) -> None:
+    # They make no products of the input.
+    header = "src/include/rnncc/torch/whole_gpu.h"
+    assert _SHORT in texts[header]
+    texts[header] = texts[header].replace(_SHORT, "MOST_SHORT_WORK = -1;")
     # Unlike those of a GPU, they take no saved values of 16 bits.
     texts["src/binding.cpp"] = re.sub(
         r"_saved_rounded\[\] = .*;", lambda line: line[0].replace("true", "false"), texts["src/binding.cpp"]

@@ -26,15 +26,10 @@ inline float __int_as_float(int bits) { return __uint_as_float(uint32_t(bits)); 
 # Kernels of several dtypes have one name. A launch gets the parameter alone.
 _KERNEL = """
 #define {name} {symbol}
-#define single_products {symbol}_products
 #include "{symbol}.cu"
 #undef {name}
-#undef single_products
 static void run_{symbol}(const void* call) {{
-  {symbol}(*static_cast<const rnncc::SingleCall<rnncc::{program}::Loop>*>(call));
-}}
-static void multiply_{symbol}(const void* call) {{
-  {symbol}_products(*static_cast<const rnncc::SmallProductsCall*>(call));
+  {symbol}(*static_cast<const {parameter}*>(call));
 }}
 """
 _LAUNCH = """
@@ -121,11 +116,14 @@ def _build_driver(texts: dict[str, str], folder: Path) -> None:
     write_headers(headers)
     source, rows = _BEFORE, []
     for path in sorted(texts):
+        symbol = Path(path).stem
         if found := re.fullmatch(r"src/((\w+)_single)_(f32|bf16|f16)\.cu", path):
-            symbol = Path(path).stem
-            source += _KERNEL.format(name=found[1], symbol=symbol, program=found[2])
-            rows += [f'{{"{symbol}", "{found[1]}", run_{symbol}}}',
-                     f'{{"{symbol}", "single_products", multiply_{symbol}}}']  # fmt: skip
+            name, parameter = found[1], f"rnncc::SingleCall<rnncc::{found[2]}::Loop>"
+        else:
+            name, parameter = "small_products", "rnncc::SmallProductsCall"
+        if found or symbol.startswith("_small_"):
+            source += _KERNEL.format(name=name, symbol=symbol, parameter=parameter)
+            rows.append(f'{{"{symbol}", "{name}", run_{symbol}}}')
             code = folder / "cuda" / f"{symbol}_sm_90a.cubin"
             code.parent.mkdir(exist_ok=True)
             code.touch()

@@ -10,6 +10,7 @@ from rnncc.ir.package import Package
 from rnncc.stages.render.cuda.device import alternating_files
 from rnncc.stages.render.cuda.fused import fused_architectures, fused_files
 from rnncc.stages.render.cuda.host import host_text
+from rnncc.stages.render.cuda.scalars import SCALARS
 from rnncc.stages.render.cuda.scan import scan_files
 from rnncc.stages.render.gpu_ops import gpu_ops
 from rnncc.stages.render.templates import text
@@ -45,6 +46,8 @@ def _host(name: str, content: str, shared: bool = False) -> tuple[File, Unit]:
 def _kernels(package: Package) -> Iterator[File]:
     for ops in gpu_ops(package):
         yield File(f"src/_{ops.unit}.cu", text(f"cuda/{ops.unit}.cu.j2"))
+    for scalar in SCALARS:
+        yield File(f"src/_small_{scalar.suffix}.cu", text("cuda/small.cu.j2", scalar=scalar))
     for cell in package.kernels:
         yield from alternating_files(cell.plan)
         yield from scan_files(cell)

@@ -242,7 +242,7 @@ class After {
     if (heads == 1) {
       const rnncc_tensor y = matrix_of(info.operand);
       if (together_) {
-        together_->add(SmallForm::outer, {out, 0, length, x.dtype}, x, y, height, length, rows());
+        together_->add(SmallForm::outer, {height, length, rows()}, {out, 0, length, x.dtype}, x, y);
         return;
       }
       multiply_into(over(out, {height, length}, {length, 1}, x.dtype, device()),

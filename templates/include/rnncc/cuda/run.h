@@ -29,12 +29,14 @@ class DeviceRuns {
   }
 
   void run() {
+    const bool is_single =
+        !kernels_.scans && kernels_.has_single && SingleRun::takes(tables_, first(), runs_[0].dims());
+    if (first().products && !is_single) make_given();
     if (kernels_.scans) return run_scans();
-    if (kernels_.has_single && SingleRun::takes(tables_, first(), runs_[0].dims())) {
+    if (is_single) {
       for (size_t i = 0; i < runs_.size(); ++i) SingleRun(tables_, calls_[i], runs_[i]).run(name_);
       return;
     }
-    if (first().products) fail("the products of the input belong to calls of one step");
     for (DeviceRun& run : runs_)
       if (can_be_fused() && has_whole_blocks(run))
         FirstUse::of_package().before(size_of(run), first().steps, [&] { return !choices(run, 1).empty(); });
@@ -51,6 +53,13 @@ class DeviceRuns {
 
  private:
   const Call& first() const { return calls_[0]; }
+  // Makes the products that a forward needs first.
+  void make_given() {
+    if (!first().table[SEQUENCES]) fail("products after a loop belong to calls of one step");
+    StepProducts products = *static_cast<const StepProducts*>(first().products);
+    make_products(products, runs_[0].scalar(), runs_[0].tensors().device);
+  }
+
   bool are_two_alike() const { return runs_.size() == 2 && runs_[0].scalar() == runs_[1].scalar(); }
 
   void run_scans() {

@@ -54,6 +54,14 @@ bool find_biases(const Tables& tables, const int64_t* dims, const rnncc_bias* bi
   return true;
 }
 
+// Makes products of this type on the stream that torch uses now.
+inline void make_products(StepProducts& products, rnncc_dtype dtype, Device device) {
+  products.make(device, [&](SmallProductsCall& call, int64_t ctas) {
+    const CUfunction kernel = find_kernel(device.index, std::string("_small_") + dtype_name(dtype), "small_products");
+    launch_kernel("small_products", kernel, {ctas, SMALL_THREADS, SMALL_SHARED_BYTES}, device.index, &call);
+  });
+}
+
 class SingleRun {
  public:
   SingleRun(const Tables& tables, const Call& call, DeviceRun& run)
@@ -75,12 +83,7 @@ class SingleRun {
     const std::string kernel = name + "_single", file = kernel + "_" + dtype_name(scalar());
     const auto* const given = static_cast<const StepProducts*>(call_.products);
     const bool is_forward = call_.table[SEQUENCES];
-    const auto make = [&](StepProducts& products) {
-      products.make(device(), [&](SmallProductsCall& call, int64_t ctas) {
-        launch_kernel("single_products", find_kernel(device().index, file, "single_products"),
-                      {ctas, SMALL_THREADS, SMALL_SHARED_BYTES}, device().index, &call);
-      });
-    };
+    const auto make = [&](StepProducts& products) { make_products(products, scalar(), device()); };
     if (given && is_forward) products_.append(*given);
     if (launches_ > 0) {
       const CUfunction function = find_kernel(device().index, file, kernel);
@@ -318,8 +321,8 @@ class SingleRun {
     char* const weight = static_cast<char*>(run_.tensors().at(WEIGHTS, matrix.index).data) +
                          dim(matrix.row) * columns * dtype_bytes(scalar());
     float* const to = const_cast<float*>(sums.base + sums.parts * sums.part);
-    products_.add(first.transposed ? SmallForm::across : SmallForm::rows, {to, 0, sums.row, RNNCC_FLOAT32}, operand,
-                  {weight, 0, columns, scalar()}, batch, width, terms);
+    products_.add(first.transposed ? SmallForm::across : SmallForm::rows, {batch, width, terms},
+                  {to, 0, sums.row, RNNCC_FLOAT32}, operand, {weight, 0, columns, scalar()});
   }
 
   const Tables& tables_;

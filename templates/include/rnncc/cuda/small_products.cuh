@@ -88,6 +88,9 @@ RNNCC_DEVICE void few_rows(const SmallProduct& p, int first_row, int first_colum
     if (row >= p.m || own >= p.n) continue;
     float sum = 0.0f;
 #pragma unroll
+    for (int b = 0; b < MOST_ADDED; ++b)
+      if (p.biases[b]) sum += to_float(static_cast<const S*>(p.biases[b])[own]);
+#pragma unroll
     for (int w = 0; w < SMALL_WARPS; ++w) sum += shared[w * ROWS * 32 + i];
     store_product<S>(p, row * p.out_row + own, sum);
   }
@@ -147,7 +150,7 @@ RNNCC_DEVICE void small_product(const SmallProduct& p, int cta, float* shared) {
 }
 
 template <class S>
-RNNCC_DEVICE void small_products(const SmallProductsCall& call) {
+RNNCC_DEVICE void run_small_products(const SmallProductsCall& call) {
   extern __shared__ __align__(128) char shared[];
   int i = 0, cta = blockIdx.x;
   while (cta >= call.products[i].ctas) cta -= call.products[i++].ctas;

@@ -1,4 +1,4 @@
-// The parameter of the kernel that makes the products of a single step: the host writes it (step_products.h), and the
+// The parameter of the kernel that makes products of a few rows or terms: the host writes it (step_products.h), and the
 // device reads it (small_products.cuh). Plain data.
 #pragma once
 
@@ -9,6 +9,8 @@ namespace rnncc {
 constexpr int SMALL_THREADS = 256, SMALL_WARPS = SMALL_THREADS / 32;
 constexpr int SMALL_COLUMNS = 32, SMALL_ROWS = 16, SMALL_FEW_ROWS = 4;  // of a warp's tile
 constexpr int SMALL_SHARED_BYTES = SMALL_WARPS * SMALL_ROWS * SMALL_COLUMNS * 4;
+
+constexpr int MOST_ADDED = 2;
 
 // What a product multiplies, and adds up over k.
 enum class SmallForm : int32_t {
@@ -24,8 +26,9 @@ struct SmallProduct {
   int64_t a_row, b_row, out_row;  // elements from a row to the next
   int32_t m, n, k;
   SmallForm form;
-  bool is_float;  // whether `out` has floats; else it has the operands' type
-  bool adds;      // whether the product is added to what `out` has
+  const void* biases[MOST_ADDED];  // each [n], which is added to every row of `out`; null: none
+  bool is_float;                   // whether `out` has floats; else it has the operands' type
+  bool adds;                       // whether the product is added to what `out` has
   bool in_fours;  // whether four elements of a row may be loaded at once: of b, or in the form `outer` of a
   int32_t ctas;
 };

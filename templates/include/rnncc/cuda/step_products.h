@@ -1,5 +1,6 @@
-// The products of a single step. One launch makes those that are small together (small_products.cuh): torch makes them
-// one by one, and each takes the host longer than its arithmetic takes the GPU. torch makes the others.
+// Products that a call needs together: those of a single step, or that of the input of a few steps. One launch makes
+// those that are small (small_products.cuh): torch makes them one by one, and each takes the host longer than its
+// arithmetic takes the GPU. torch makes the others.
 #pragma once
 
 #include <algorithm>
@@ -14,25 +15,38 @@ namespace rnncc {
 // torch's tiles are better.
 constexpr int64_t MOST_SMALL_WORK = int64_t(1) << 27;
 
+struct ProductSize {
+  int64_t m, n, k;
+
+  bool is_small() const { return m * n * k <= MOST_SMALL_WORK; }
+};
+
+// What is added to a product: what `out` has, and vectors [n].
+struct Added {
+  bool out = false;
+  const void* biases[MOST_ADDED] = {};
+};
+
 class StepProducts {
  public:
-  // `out` [m, n]. The operands have one type. `adds`: the product is added to what `out` has.
-  void add(SmallForm form, const rnncc_tensor& out, const rnncc_tensor& a, const rnncc_tensor& b, int64_t m, int64_t n,
-           int64_t k, bool adds = false) {
-    if (m == 0 || n == 0) return;
-    const bool is_float = out.dtype == RNNCC_FLOAT32, is_large = a.data && m * n * k > MOST_SMALL_WORK;
-    if (is_large && adds) fail("a large product of a single step cannot be added to another one");
+  // `out` [m, n]. The operands have one type.
+  void add(SmallForm form, const ProductSize& size, const rnncc_tensor& out, const rnncc_tensor& a,
+           const rnncc_tensor& b, const Added& added = {}) {
+    if (size.m == 0 || size.n == 0) return;
+    const bool is_large = a.data && !size.is_small();
+    if (is_large && (added.out || added.biases[0])) fail("nothing is added to a large product");
     const auto fits = [](const rnncc_tensor& t) {
       return reinterpret_cast<uintptr_t>(t.data) % (4 * dtype_bytes(t.dtype)) == 0 && t.entry % 4 == 0;
     };
     SmallProduct made = {a.data, b.data, out.data, a.entry, b.entry, out.entry};
-    made.m = int32_t(m);
-    made.n = int32_t(n);
-    made.k = int32_t(k);
+    made.m = int32_t(size.m);
+    made.n = int32_t(size.n);
+    made.k = int32_t(size.k);
     made.form = form;
-    made.is_float = is_float;
-    made.adds = adds;
-    made.in_fours = form == SmallForm::outer ? m % 4 == 0 && fits(a) : k % 4 == 0 && fits(b);
+    std::copy_n(added.biases, MOST_ADDED, made.biases);
+    made.is_float = out.dtype == RNNCC_FLOAT32;
+    made.adds = added.out;
+    made.in_fours = form == SmallForm::outer ? size.m % 4 == 0 && fits(a) : size.k % 4 == 0 && fits(b);
     const auto tiles = [](int32_t count, int32_t tile) { return (count + tile - 1) / tile; };
     made.ctas = is_large ? 0 : tiles(made.m, rows_of_tile(made)) * tiles(made.n, SMALL_COLUMNS);
     products_.push_back({made, b.dtype});
@@ -40,8 +54,10 @@ class StepProducts {
 
   // out[n] = the sum of all `rows` rows of b.
   void add_sum(const rnncc_tensor& out, const rnncc_tensor& b, int64_t n, int64_t rows, bool adds = false) {
-    add(SmallForm::across, out, {nullptr, 0, 0, b.dtype}, b, 1, n, rows, adds);
+    add(SmallForm::across, {1, n, rows}, out, {nullptr, 0, 0, b.dtype}, b, {adds, {}});
   }
+
+  bool is_empty() const { return products_.empty(); }
 
   // Adds the products of `others` behind its own.
   void append(const StepProducts& others) {

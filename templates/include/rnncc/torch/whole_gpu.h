@@ -1,6 +1,7 @@
 // The ops of a whole layer, or of a single step, on a GPU: as on the CPU (whole_op.h), but torch's own operations make
 // the input's product and its gradients, and the loop's choice of kernels is that of the loop's op (cuda/run.h). The loop
-// of a single step makes these products together with its own. Nothing here waits for the GPU.
+// makes small ones of these products: of a single step all, together with its own, and of a few steps the input's.
+// Nothing here waits for the GPU.
 #pragma once
 
 #include "../cuda/step_products.h"
@@ -18,6 +19,19 @@ inline Tensor rows_over(const Whole& given, const Tensor& memory, int64_t rows, 
   return over(memory.data(), {rows, columns}, {row, 1}, given.dtype, given.device);
 }
 
+// The columns of the streams where one of the biases begins or ends, in order, with the first and the end of all.
+inline std::vector<int64_t> edges_of_biases(const Layout& layout) {
+  std::vector<int64_t> edges = {0, layout.columns()};
+  for (const Bias& part : layout.biases) edges.insert(edges.end(), {part.column, part.column + part.rows});
+  std::sort(edges.begin(), edges.end());
+  edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
+  return edges;
+}
+
+inline bool is_within(int64_t column, const Bias& part) {
+  return part.column <= column && column < part.column + part.rows;
+}
+
 // The biases of all streams side by side; none where there are none. Those that meet in a column are added in the
 // parameters' dtype first, as torch adds them.
 inline Tensor all_biases(const Whole& given) {
@@ -28,16 +42,13 @@ inline Tensor all_biases(const Whole& given) {
     bias.check_memory();
     return alias(bias);
   }
-  std::vector<int64_t> edges = {0, layout.columns()};
-  for (const Bias& part : layout.biases) edges.insert(edges.end(), {part.column, part.column + part.rows});
-  std::sort(edges.begin(), edges.end());
-  edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
+  const std::vector<int64_t> edges = edges_of_biases(layout);
   std::vector<Tensor> pieces;
   for (size_t i = 0; i + 1 < edges.size(); ++i) {
     const int64_t begin = edges[i], count = edges[i + 1] - begin;
     Tensor sum;
     for (const Bias& part : layout.biases) {
-      if (begin < part.column || begin >= part.column + part.rows) continue;
+      if (!is_within(begin, part)) continue;
       Tensor own = elements(given, given.parameter(part.parameter), part.row + begin - part.column, count);
       sum = sum ? add(sum, own) : std::move(own);
     }
@@ -74,20 +85,57 @@ struct SingleStep {
   StepProducts products;
 };
 
-// Makes the streams side by side: x weightᵀ and the biases. `together`: gets the product, where the loop takes it and
-// adds the biases.
-inline Tensor product_of_input(const Whole& given, StepProducts* together) {
+// The product of the input of a few steps is small where it has no more work than this: in 16 bits, torch's tensor cores
+// would lose little time on it.
+constexpr int64_t MOST_SHORT_WORK = int64_t(1) << 25;
+
+// Adds the input's product and the biases to `products`. False where more biases meet in a column than it takes.
+inline bool add_input(const Whole& given, const rnncc_tensor& stream, StepProducts& products, bool with_biases) {
+  const Layout& layout = given.layout;
+  const int64_t inputs = layout.inputs();
+  const rnncc_tensor x = {given.x().data(), 0, given.x_row, given.type};
+  const auto at = [&](const rnncc_tensor& matrix, int64_t elements) {
+    return rnncc_tensor{static_cast<char*>(matrix.data) + elements * given.item(), 0, matrix.entry, given.type};
+  };
+  const auto edges = with_biases ? edges_of_biases(layout) : std::vector<int64_t>{0, layout.columns()};
+  StepProducts made;
+  for (size_t i = 0; i + 1 < edges.size(); ++i) {
+    const int64_t begin = edges[i], count = edges[i + 1] - begin;
+    Added added;
+    int biases = 0;
+    for (const Bias& part : layout.biases) {
+      if (!with_biases || !is_within(begin, part)) continue;
+      if (biases == MOST_ADDED) return false;
+      const Tensor& own = given.parameter(part.parameter);
+      own.check_memory();
+      added.biases[biases++] = static_cast<char*>(own.data()) + (part.row + begin - part.column) * given.item();
+    }
+    made.add(SmallForm::rows, {given.rows(), count, inputs}, at(stream, begin), x,
+             at({given.parameter(0).data(), 0, inputs, given.type}, begin * inputs), added);
+  }
+  products.append(made);
+  return true;
+}
+
+// Makes the streams side by side: x weightᵀ, and the biases but for a single step, which adds them itself. Where the
+// product is small, it comes into `products` instead, for the loop to make it.
+inline Tensor product_of_input(const Whole& given, bool is_single, StepProducts& products) {
   const Tensor &x = given.x(), &weight = given.parameter(0);
   x.check_memory();
   weight.check_memory();
-  const int64_t columns = given.layout.columns(), inputs = given.layout.inputs();
-  if (together) {
+  const int64_t rows = given.rows(), columns = given.layout.columns(), inputs = given.layout.inputs();
+  const ProductSize size = {rows, columns, inputs};
+  if (is_single || rows * columns * inputs <= MOST_SHORT_WORK) {
     std::vector<int64_t> sizes = sizes_of(x);
     sizes.back() = columns;
     Tensor stream = given.make(sizes);
-    together->add(SmallForm::rows, {stream.data(), 0, columns, given.type}, {x.data(), 0, given.x_row, given.type},
-                  {weight.data(), 0, inputs, given.type}, given.rows(), columns, inputs);
-    return stream;
+    if (size.is_small() && add_input(given, {stream.data(), 0, columns, given.type}, products, !is_single))
+      return stream;
+    if (is_single) {
+      multiply_into(rows_over(given, stream, rows, columns, columns), rows_over(given, x, rows, inputs, given.x_row),
+                    over(weight.data(), {inputs, columns}, {1, inputs}, given.dtype, given.device));
+      return stream;
+    }
   }
   const Tensor bias = all_biases(given);
   // An optional argument points to its value, which torch deletes.
@@ -133,7 +181,7 @@ inline void run_whole_forward_on_gpu(const rnncc_segment& segment, StableValue* 
     return;
   }
   SingleStep single(given);
-  Tensor stream = product_of_input(given, single.together());
+  Tensor stream = product_of_input(given, single.is_taken, single.products);
   const Kept places(given);
   Tensor kept = call.training ? empty({places.bytes}, aoti_torch_dtype_uint8(), given.device) : Tensor();
   ForwardTables tables(
@@ -145,7 +193,7 @@ inline void run_whole_forward_on_gpu(const rnncc_segment& segment, StableValue* 
   rnncc_forward_call run = tables.loop();
   run.biases = single.biases.data();
   run.bias_count = single.is_taken ? int64_t(single.biases.size()) : 0;
-  run.products = single.together();
+  run.products = single.products.is_empty() ? nullptr : &single.products;
   segment.plain.device_forward(&run, 1, given.device.index);
   if (call.training && layout.keeps_streams) tables.made.push_back(std::move(stream));
   if (call.training) tables.made.push_back(std::move(kept));
@@ -195,11 +243,11 @@ inline void gradients_of_product(const Whole& given, const Tensor& d_stream, con
   if (together) {
     const auto matrix = [&](const Tensor& t, int64_t row) { return rnncc_tensor{t.data(), 0, row, given.type}; };
     if (d_x)
-      together->add(SmallForm::across, matrix(d_x, inputs), matrix(d_stream, columns),
-                    matrix(given.parameter(0), inputs), rows, inputs, columns);
+      together->add(SmallForm::across, {rows, inputs, columns}, matrix(d_x, inputs), matrix(d_stream, columns),
+                    matrix(given.parameter(0), inputs));
     if (gradients[0])
-      together->add(SmallForm::outer, matrix(gradients[0], inputs), matrix(d_stream, columns),
-                    matrix(given.x(), given.x_row), columns, inputs, rows);
+      together->add(SmallForm::outer, {columns, inputs, rows}, matrix(gradients[0], inputs), matrix(d_stream, columns),
+                    matrix(given.x(), given.x_row));
     return bias_gradients(given, d_stream, gradients, together);
   }
   if (d_x)
