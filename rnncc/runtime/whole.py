@@ -247,8 +247,8 @@ def _recorded(forward_op: Any, backward_op: Any, cell: CellSpec, segment: Segmen
             fresh = iter(made)
             return tuple([next(fresh) if need else None for need in needed])
 
-    # Not Whole.apply: calls under functorch's transforms have gone the long way, and what that looks for takes as long as
-    # a launch.
+    # Not Whole.apply: calls under functorch's transforms have gone the long way, and what that looks for takes as long
+    # as a launch.
     return super(torch.autograd.Function, Whole).apply
 
 

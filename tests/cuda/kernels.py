@@ -246,8 +246,8 @@ def sources(case: Case, head_dim: int | None = None) -> tuple[Bundle, dict[str, 
         return bundle, allowed
     if case.family in _SHARED:
         bundle = compile_cells(replace(read_request(case.cell), architectures=(case.architecture,))).bundle
-        names = (f"_{case.family.name}", f"_{case.family.name}_{case.dtype}")
-        unit = next(unit for unit in bundle.device_units if unit.name in names)
+        either = (f"_{case.family.name}", f"_{case.family.name}_{case.dtype}")
+        unit = next(unit for unit in bundle.device_units if unit.name in either)
         # Half of an SM's warps at once have enough bytes on their way. Backward 384 threads hold more each, and some
         # keep two numbers in memory.
         # Products of heads hold their sums: two CTAs per SM with tiles of 64 columns, and one with 128.

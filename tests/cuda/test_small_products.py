@@ -1,5 +1,5 @@
-"""The products of a single step that one launch makes (templates/include/rnncc/cuda/small_products.cuh), beside numpy in
-float64. The kernel runs here thread by thread."""
+"""Products of a few rows or terms that one launch makes (templates/include/rnncc/cuda/small_products.cuh), beside those
+of torch in float64. The kernel runs here thread by thread."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A call of one step as a GPU runs it: a launch makes the products, or torch does where they are large, and small
-launches do the rest. Here on the CPU's tensors, with the kernels in the emulator (whole_single.py). tests/cuda/test_single.py needs a GPU."""
+"""A call of one step as a GPU runs it: a launch makes the products, torch those that are large, and small launches do
+the rest. Here on the CPU's tensors, with the kernels in the emulator (whole_single.py). tests/cuda/test_single.py needs
+a GPU."""
 
 from __future__ import annotations
 

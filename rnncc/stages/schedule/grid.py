@@ -37,9 +37,9 @@ _TILES = (1, 2, 4)
 _POLLED = 8  # pieces of 16 bytes that a lane asks for at a time
 _MORE_POLLED = (8, 16)  # the same where relayed sums are dealt out
 # A warp alone keeps the tensor cores of its quarter busy with so many sums of 16 rows and 8 batch entries: a quarter
-# begins a product every 6.3 cycles, and a sum takes its next one some 30 cycles later. The LSTM's steps say that eight
-# are enough, and four are not. Groups of more tiles were not measured. They are taken not to do so.
-_MANY_SUMS, _TILES_MEASURED = 8, 2
+# begins a product every 6.3 cycles, and a sum takes its next one some 30 cycles later. Four are not enough by the
+# LSTM's steps, and six are by JANET's. Groups of more tiles were not measured. They are taken not to do so.
+_MANY_SUMS, _TILES_MEASURED = 6, 2
 _POLLED_REGISTERS = 4  # for each piece beyond _POLLED
 # Registers per thread beside its part of the matrix: for what it always has and the words it polls; per tile of the
 # batch; per sums of 16 rows; per operand of an item, and more where an index is divided by 3. Half of an item's
