@@ -104,16 +104,17 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE
   // Two barriers per phase, and what other CTAs of the cluster give.
   static constexpr int BARRIER_BYTES = SPLIT > 1 ? 16 * PHASES : 0,
                        GIVEN_BYTES = BARRIER_BYTES + Phase<LAST>::GIVEN_END;
-  static constexpr uint32_t ZERO_PLACE = Phase<LAST>::MOST_POLLS * POLL_TERMS;  // behind all operands
+  // Behind all operands there are terms of zeros, one in each bank.
+  static constexpr uint32_t ZERO_PLACE = Phase<LAST>::MOST_POLLS * POLL_TERMS;
+  static constexpr int ZERO_BYTES = TERMS_PER_LINE * TERM_BYTES;
   // Before the loop there are no operands, and their room serves to count elements and to stage what threads hold.
-  static constexpr int WITH_ZERO_PLACE = ceil_div((Phase<LAST>::MOST_POLLS * POLL_TERMS + 1) * TERM_BYTES, 16) * 16,
-                       COUNT_BYTES = 2 * THREADS * 4,
+  static constexpr int WITH_ZEROS = ZERO_PLACE * TERM_BYTES + ZERO_BYTES, COUNT_BYTES = 2 * THREADS * 4,
                        BEFORE_LOOP = STAGED * QUAD_BYTES > COUNT_BYTES ? STAGED * QUAD_BYTES : COUNT_BYTES,
-                       OPERANDS_BYTES = WITH_ZERO_PLACE > BEFORE_LOOP ? WITH_ZERO_PLACE : BEFORE_LOOP;
+                       OPERANDS_BYTES = WITH_ZEROS > BEFORE_LOOP ? WITH_ZEROS : BEFORE_LOOP;
   static constexpr int WORD_BYTES = Phase<LAST>::WORDS_END;
   static constexpr int SHARED_BYTES = PARTIAL_BYTES + Layout::RECEIVED_BYTES + GIVEN_BYTES + INFO_BYTES +
                                       OPERANDS_BYTES + WORD_BYTES + Layout::Memory::BYTES;
-  static_assert(sizeof(E) == 4 || Phase<LAST>::MOST_POLLS * POLL_TERMS < 65536, "a word names a place in 16 bits");
+  static_assert(sizeof(E) == 4 || ZERO_PLACE + TERMS_PER_LINE <= 65536, "a word names a place in 16 bits");
 };
 
 // The products of a sparse kernel. Elements that have no room in lists are read from memory at every step: right, but
