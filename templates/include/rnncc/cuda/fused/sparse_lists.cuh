@@ -286,8 +286,14 @@ class SparseLists {
         at(from)[i] = moved;
       }
     }
+    // From here on a place is that of the load that comes first.
+    if constexpr (S::LOADS > 1)
+      for (int slot = 0; slot < room; ++slot) at(slot)[1] = at(slot)[1] * S::LOADS + first_load();
     return all;
   }
+  // Where a term takes two loads, the lanes of every other group (WordOrder) begin with the second one. So the lanes of
+  // two groups, which load at once, find their halves in different banks. They have the sums of these entries first.
+  RNNCC_DEVICE int first_load() const { return lane_ / S::TERMS_PER_LINE % S::LOADS; }
 
   // The first of the places that words without an element name: one in each bank.
   static constexpr uint32_t padding_ = S::ZERO_PLACE;
