@@ -276,7 +276,7 @@ class SparseLists {
       if (slot < all) set_word(at(slot), E{}, padding_ + bank);
     }
     for (int slot = 0; slot < all; ++slot) {
-      const int bank = order.next();
+      const uint32_t bank = order.next();
       int from = slot;
       while (bank_of(from) != bank) ++from;
 #pragma unroll

@@ -7,14 +7,14 @@
 namespace rnncc {
 
 // A *bank* here is as many of the chip's as an operand takes. Groups of BANKS lanes load at once: one operand of each
-// bank, at best. A *turn* is a word of each lane. All lists of a group have as many words as there are turns, since
-// padding counts as words. So if all banks have as many words as well, lists and banks are a regular bipartite graph
-// with an edge for each word. Then some turn takes a word of each list and a word of each bank, the same holds for the
-// words that are left, and no bank is met twice (Koenig).
+// bank, at best. A *slot* is a place in all lists: each lane has a word there. Padding counts as words, so each list has
+// a word for each slot. If each bank has as many words too, lists and banks are a regular bipartite graph with an edge
+// for each word. Then some slot can take a word of each list and of each bank, the same holds for the words that are
+// left, and lanes never meet in a bank (Koenig).
 //
 // Banks are made level first. Padding has operands in all banks, and goes to those that have too few words. As long as
-// banks still have more or fewer words than there are turns, a turn takes two words of the former and none of the
-// latter. A step of the chip more is the least that such a turn costs.
+// some have more words than there are slots left, and others fewer, a slot takes two words of the former and none of
+// the latter. Lanes then load in two steps.
 //
 // Bank b of a group is known to the group's lane b. In masks of the warp each group has as many bits as it has lanes.
 template <int BANKS>
@@ -25,9 +25,9 @@ class WordOrder {
 
   // Counts a word of the lane's list.
   RNNCC_DEVICE void add(uint32_t bank) { left_.add(bank); }
-  // Ends the counting. All lanes call it, and the functions below. `turns`: the same for all.
-  RNNCC_DEVICE void begin(uint32_t turns) {
-    turns_ = turns;
+  // Ends the counting. All lanes call it, and the functions below. `slots`: the same for all.
+  RNNCC_DEVICE void begin(uint32_t slots) {
+    slots_ = slots;
     for (uint32_t bank = 0; bank < BANKS; ++bank) {
       uint32_t sum = 0;
 #pragma unroll
@@ -36,11 +36,11 @@ class WordOrder {
     }
   }
   // The bank of one more word of the lane's list that is padding, if it wants one. Each list is padded until it has a
-  // word for each turn.
+  // word for each slot.
   RNNCC_DEVICE uint32_t pad(bool wanted) {
     for (uint32_t bank = BANKS;;) {
       // The first lanes that want a bank get the first ones that have too few words.
-      const uint32_t want = __ballot_sync(~0u, wanted) & group_, few = __ballot_sync(~0u, sum_ < turns_) & group_;
+      const uint32_t want = __ballot_sync(~0u, wanted) & group_, few = __ballot_sync(~0u, sum_ < slots_) & group_;
       if (__all_sync(~0u, !wanted)) return bank;
       const uint32_t before = (1u << lane_) - 1;
       if (wanted && __popc(want & before) < __popc(few)) {
@@ -56,7 +56,7 @@ class WordOrder {
   // The bank of the lane's next word.
   RNNCC_DEVICE uint32_t next() {
     const uint32_t in_banks = left_.any() << first_;
-    uint32_t many = __ballot_sync(~0u, sum_ > turns_) & group_, few = __ballot_sync(~0u, sum_ < turns_) & group_;
+    uint32_t many = __ballot_sync(~0u, sum_ > slots_) & group_, few = __ballot_sync(~0u, sum_ < slots_) & group_;
     // A bank that has too few words stands for one that has too many.
     uint32_t open = in_banks;
     int stands_for = lane_, takes = 1;
@@ -72,7 +72,7 @@ class WordOrder {
     const uint32_t taken = (own != 0 ? bank : __ffs(in_banks) - 1) - first_;
     left_.take(taken);
     sum_ -= ::min(sum_, uint32_t(takes));
-    --turns_;
+    --slots_;
     return taken;
   }
 
@@ -82,10 +82,11 @@ class WordOrder {
   RNNCC_DEVICE uint32_t match(uint32_t open) const {
     // Lanes propose a free bank. Where several propose the same one, the first lane gets it, and the others propose
     // again. Neighbours prefer different banks.
-    const uint32_t turn = first_ + (lane_ + turns_) % BANKS;
+    const uint32_t preferred = first_ + (lane_ + slots_) % BANKS;
     uint32_t own = 0, taken = 0;
     for (;;) {
-      const uint32_t free = own == 0 ? open & ~taken : 0, later = free >> turn << turn, all = later != 0 ? later : free;
+      const uint32_t free = own == 0 ? open & ~taken : 0, later = free >> preferred << preferred,
+                     all = later != 0 ? later : free;
       if (__all_sync(~0u, free == 0)) break;
       const uint32_t best = all & (0u - all), alike = __match_any_sync(~0u, best);
       if (best != 0 && __ffs(alike) - 1 == lane_) own = best;
@@ -154,9 +155,10 @@ class WordOrder {
 
   const int lane_, first_;  // the group's first lane, and its first bank
   const uint32_t group_;
-  BankCounts left_ = {};  // the words of the lane's list that have no turn yet
-  uint32_t sum_ = 0;      // about as many words of all lists of the group are in the lane's bank
-  uint32_t turns_ = 0;    // that are left
+  BankCounts left_ = {};  // the words of the lane's list that have no slot yet
+  // The words of all lists of the group that are in the lane's bank; about as many, where some lane had no bank for itself.
+  uint32_t sum_ = 0;
+  uint32_t slots_ = 0;  // that are left
 };
 
 }  // namespace rnncc
