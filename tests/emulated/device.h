@@ -337,6 +337,12 @@ inline bool __all_sync(unsigned, bool value) {
   for (int lane = 0; lane < 32; ++lane) all &= emulated::of_lane<bool>(lane);
   return all;
 }
+inline uint32_t __ballot_sync(unsigned, bool value) {
+  emulated::exchange(value, 0);
+  uint32_t true_of = 0;
+  for (int lane = 0; lane < 32; ++lane) true_of |= uint32_t(emulated::of_lane<bool>(lane)) << lane;
+  return true_of;
+}
 inline uint32_t __match_any_sync(unsigned, uint32_t value) {
   emulated::exchange(value, 0);
   uint32_t same = 0;

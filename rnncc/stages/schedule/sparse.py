@@ -196,7 +196,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     )
     term_bytes = element.size * entries
     terms = poll_terms * ceil_div(most_terms, poll_terms)
-    operand_bytes = 16 * ceil_div((terms + 1) * term_bytes, 16)
+    operand_bytes = terms * term_bytes + 128  # with zeros behind them, in all banks
     partial_bytes = 4 * entries * (_LISTS + most_rows)
     info_bytes = (
         4 * 8 * unit_blocks * split * summed(phase.sums * (1 + own) for phase, own in zip(products, waves, strict=True))

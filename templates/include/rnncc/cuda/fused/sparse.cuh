@@ -47,6 +47,8 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE
   }
   // Places lie in the same banks where their numbers are equal modulo this.
   static constexpr int TERMS_PER_LINE = 128 / TERM_BYTES;
+  // A thread loads a term at once, or in two halves.
+  static constexpr int LOADS = TERM_BYTES > 16 ? 2 : 1, LOAD_BYTES = TERM_BYTES / LOADS;
   // Sums of a pair of entries lie side by side: for a bit more of them than there are. Threads 4 r + q read or write
   // sum r of pair q at once, in different banks.
   __host__ __device__ static constexpr int banked(int sums) { return ceil_div(sums, 16) * 16 + 4; }
@@ -104,16 +106,17 @@ struct SparseShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, 1, TURNS_, LANE
   // Two barriers per phase, and what other CTAs of the cluster give.
   static constexpr int BARRIER_BYTES = SPLIT > 1 ? 16 * PHASES : 0,
                        GIVEN_BYTES = BARRIER_BYTES + Phase<LAST>::GIVEN_END;
-  static constexpr uint32_t ZERO_PLACE = Phase<LAST>::MOST_POLLS * POLL_TERMS;  // behind all operands
+  // Behind all operands there are terms of zeros, one in each bank.
+  static constexpr uint32_t ZERO_PLACE = Phase<LAST>::MOST_POLLS * POLL_TERMS;
+  static constexpr int ZERO_BYTES = TERMS_PER_LINE * TERM_BYTES;
   // Before the loop there are no operands, and their room serves to count elements and to stage what threads hold.
-  static constexpr int WITH_ZERO_PLACE = ceil_div((Phase<LAST>::MOST_POLLS * POLL_TERMS + 1) * TERM_BYTES, 16) * 16,
-                       COUNT_BYTES = 2 * THREADS * 4,
+  static constexpr int WITH_ZEROS = ZERO_PLACE * TERM_BYTES + ZERO_BYTES, COUNT_BYTES = 2 * THREADS * 4,
                        BEFORE_LOOP = STAGED * QUAD_BYTES > COUNT_BYTES ? STAGED * QUAD_BYTES : COUNT_BYTES,
-                       OPERANDS_BYTES = WITH_ZERO_PLACE > BEFORE_LOOP ? WITH_ZERO_PLACE : BEFORE_LOOP;
+                       OPERANDS_BYTES = WITH_ZEROS > BEFORE_LOOP ? WITH_ZEROS : BEFORE_LOOP;
   static constexpr int WORD_BYTES = Phase<LAST>::WORDS_END;
   static constexpr int SHARED_BYTES = PARTIAL_BYTES + Layout::RECEIVED_BYTES + GIVEN_BYTES + INFO_BYTES +
                                       OPERANDS_BYTES + WORD_BYTES + Layout::Memory::BYTES;
-  static_assert(sizeof(E) == 4 || Phase<LAST>::MOST_POLLS * POLL_TERMS < 65536, "a word names a place in 16 bits");
+  static_assert(sizeof(E) == 4 || ZERO_PLACE + TERMS_PER_LINE <= 65536, "a word names a place in 16 bits");
 };
 
 // The products of a sparse kernel. Elements that have no room in lists are read from memory at every step: right, but
@@ -200,7 +203,16 @@ class SparseProducts : public SparseLists<S> {
     const char* const words = words_ + Phase::words_begin(WAVE) + threadIdx.x * 16;
 #pragma unroll 4
     for (int i = 0; i < longest_[P] - HELD; ++i) add(Lists::load(words, i), sums);
-    if (WAVE == Phase::WAVES - 1) leave(threadIdx.x, sums);
+    if (WAVE == Phase::WAVES - 1) {
+      if constexpr (S::LOADS > 1)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const float first = sums[e], second = sums[4 + e];
+          sums[e] = Lists::first_load() == 0 ? first : second;
+          sums[4 + e] = Lists::first_load() == 0 ? second : first;
+        }
+      leave(threadIdx.x, sums);
+    }
     if (has_more_[P]) multiply_unlisted<P, WAVE>();
   }
 
@@ -210,11 +222,11 @@ class SparseProducts : public SparseLists<S> {
     for (int i = 0; i < 4; ++i) add(quad.value(i), quad.place(i), sums);
   }
   RNNCC_DEVICE void add(float value, uint32_t place, float (&sums)[S::LANE_ENTRIES]) const {
-    const char* const at = operands_ + place * S::TERM_BYTES;
+    const char* const at = operands_ + place * S::LOAD_BYTES;
     if constexpr (sizeof(E) == 4) {
 #pragma unroll
       for (int e = 0; e < S::LANE_ENTRIES; e += 4) {
-        const float4 v = *reinterpret_cast<const float4*>(at + e * 4);
+        const float4 v = *reinterpret_cast<const float4*>(e == 0 ? at : operands_ + (place ^ 1) * S::LOAD_BYTES);
         sums[e] = fmaf(value, v.x, sums[e]);
         sums[e + 1] = fmaf(value, v.y, sums[e + 1]);
         sums[e + 2] = fmaf(value, v.z, sums[e + 2]);
@@ -350,7 +362,7 @@ class SparseProducts : public SparseLists<S> {
       float sums[S::LANE_ENTRIES] = {};
       for (int octet = from / 8 + lane_; octet < Phase::end_term(WAVE) / 8; octet += 32)
         this->template for_elements<P>(row, octet, octet + 1, [&](int term, E x) {
-          if (term >= from) add(to_float(x), S::place_of(term - Phase::first_term(WAVE)), sums);
+          if (term >= from) add(to_float(x), S::place_of(term - Phase::first_term(WAVE)) * S::LOADS, sums);
         });
 #pragma unroll
       for (float& sum : sums)

@@ -1,6 +1,7 @@
 // What a CTA of a sparse kernel keeps of its matrices, and how it makes that before the first step.
 #pragma once
 
+#include "sparse_order.cuh"
 #include "sparse_split.cuh"
 
 namespace rnncc {
@@ -60,7 +61,7 @@ class SparseLists {
       constexpr int P = decltype(phase)::value;
       if constexpr (S::template Phase<P>::SUMS > 0) fill_phase<P>();
     });
-    if (threadIdx.x < S::TERM_BYTES / 4)
+    if (threadIdx.x < S::ZERO_BYTES / 4)
       reinterpret_cast<uint32_t*>(operands_ + padding_ * S::TERM_BYTES)[threadIdx.x] = 0;
   }
 
@@ -220,7 +221,7 @@ class SparseLists {
 
     const uint32_t own = info<P>(row), own_lists = own & 0xffff;
     // Puts the words of quads [from, from + room) of a wave of all lists into shared memory. Neighbours in a row go to
-    // different lists. Returns how many words the thread's own list has there.
+    // different lists. Returns how many words the lists of the warp have there.
     const auto put = [&](auto wave, char* words, int from, int room) {
       constexpr int WAVE = decltype(wave)::value;
       for (int slot = 0; slot < 4 * room; ++slot) set_word(word(words, threadIdx.x, slot), E{}, padding_);
@@ -240,11 +241,11 @@ class SparseLists {
     for_numbers<Phase::WAVES>([&](auto wave) {
       constexpr int WAVE = decltype(wave)::value, SHARED = ROOM - Phase::held(WAVE);
       if constexpr (SHARED > 0) {
-        const int own_words = put(wave, words_ + Phase::words_begin(WAVE), Phase::held(WAVE), SHARED);
-        if (own_words > 0) longest = ::max(longest, Phase::held(WAVE) + ceil_div(own_words, 4));
+        const int in_lists = put(wave, words_ + Phase::words_begin(WAVE), Phase::held(WAVE), SHARED);
+        if (in_lists > 0) longest = ::max(longest, Phase::held(WAVE) + in_lists / 4);
       }
     });
-    longest_[P] = __reduce_max_sync(~0u, longest);
+    longest_[P] = longest;
     // Last, since a thread has fewer registers for its work from then on.
     for_numbers<Phase::WAVES>([&](auto wave) {
       constexpr int WAVE = decltype(wave)::value, HELD = Phase::held(WAVE);
@@ -260,40 +261,24 @@ class SparseLists {
     });
   }
 
-  // Orders the words of lists, so that lanes which load operands at once mostly find them in different banks. Slot by
-  // slot, each lane proposes the free bank in which most of its words have their operands. Where several lanes propose
-  // the same bank, the first one gets it, and the others propose again. Where no lane has a word in a free bank, all
-  // banks are free again. A *bank* here is as many of the chip's as a term takes. Returns how many words the thread's
-  // list has.
+  // Orders the words of lists, so that lanes which load operands at once mostly find them in different banks. Padding
+  // comes among them. Returns how many words the lists of the warp have then: all have equally many.
   RNNCC_DEVICE int spread(char* words, int room) const {
-    constexpr uint32_t BANKS = S::TERMS_PER_LINE;
-    constexpr int AT_ONCE = BANKS > 8 ? BANKS : 8;  // lanes
     const auto at = [&](int slot) { return word(words, threadIdx.x, slot); };
-    const int first_bank = lane_ / AT_ONCE * BANKS;  // of the lanes that load at once
-    BankCounts left = {};                            // the words that have no slot yet
-    int own = 0;                                     // words of the list; behind them there is padding
-    for (; own < room && place_of_word(at(own)) != padding_; ++own) left.add(place_of_word(at(own)) % BANKS);
-    for (int slot = 0; !__all_sync(~0u, slot >= own); ++slot) {
-      uint32_t taken = 0, bank = 0;
-      bool waits = slot < own;
-      while (!__all_sync(~0u, !waits)) {
-        const uint32_t fullest = left.fullest(waits ? ~(taken >> first_bank) : 0);
-        // Where banks have as many words, neighbours prefer different ones.
-        const uint32_t turn = (lane_ + slot) % BANKS, later = fullest >> turn << turn;
-        const uint32_t best = __ffs(later != 0 ? later : fullest) - 1;
-        const uint32_t alike = __match_any_sync(~0u, fullest != 0 ? first_bank + best : 32 + lane_);
-        const bool wins = fullest != 0 && __ffs(alike) - 1 == lane_;
-        const uint32_t now = __reduce_or_sync(~0u, wins ? 1u << (first_bank + best) : 0);
-        taken = now != 0 ? taken | now : 0;
-        if (wins) {
-          waits = false;
-          bank = best;
-          left.take(bank);
-        }
-      }
-      if (slot >= own) continue;
+    const auto bank_of = [&](int slot) { return place_of_word(at(slot)) % S::TERMS_PER_LINE; };
+    WordOrder<S::TERMS_PER_LINE> order;
+    int own = 0;  // words of the list; behind them there is padding
+    for (; own < room && place_of_word(at(own)) < padding_; ++own) order.add(bank_of(own));
+    const int all = ceil_div(__reduce_max_sync(~0u, own), 4) * 4;
+    order.begin(all);
+    for (int slot = own; !__all_sync(~0u, slot >= all); ++slot) {
+      const uint32_t bank = order.pad(slot < all);
+      if (slot < all) set_word(at(slot), E{}, padding_ + bank);
+    }
+    for (int slot = 0; slot < all; ++slot) {
+      const uint32_t bank = order.next();
       int from = slot;
-      while (place_of_word(at(from)) % BANKS != bank) ++from;
+      while (bank_of(from) != bank) ++from;
 #pragma unroll
       for (int i = 0; i < Quad<E>::PARTS; ++i) {
         const uint32_t moved = at(slot)[i];
@@ -301,41 +286,17 @@ class SparseLists {
         at(from)[i] = moved;
       }
     }
-    return own;
+    // From here on a place is that of the load that comes first.
+    if constexpr (S::LOADS > 1)
+      for (int slot = 0; slot < room; ++slot) at(slot)[1] = at(slot)[1] * S::LOADS + first_load();
+    return all;
   }
-  // How many words of a list there are in each bank, at most 255. digits[i] has bit i of all counts: a bit per bank.
-  struct BankCounts {
-    uint32_t digits[8];
-    RNNCC_DEVICE void add(uint32_t bank) {
-      uint32_t carry = 1u << bank;
-#pragma unroll
-      for (uint32_t& digit : digits) {
-        const uint32_t before = digit;
-        digit ^= carry;
-        carry &= before;
-      }
-    }
-    RNNCC_DEVICE void take(uint32_t bank) {
-      uint32_t borrow = 1u << bank;
-#pragma unroll
-      for (uint32_t& digit : digits) {
-        digit ^= borrow;
-        borrow &= digit;
-      }
-    }
-    // Returns those of `banks` that have the most words, or none where they have no word.
-    RNNCC_DEVICE uint32_t fullest(uint32_t banks) const {
-      uint32_t all = 0;
-#pragma unroll
-      for (const uint32_t digit : digits) all |= digit;
-      banks &= all;
-#pragma unroll
-      for (int i = 7; i >= 0; --i) banks = (banks & digits[i]) != 0 ? banks & digits[i] : banks;
-      return banks;
-    }
-  };
+  // Where a term takes two loads, the lanes of every other group (WordOrder) begin with the second one. So the lanes of
+  // two groups, which load at once, find their halves in different banks. They have the sums of these entries first.
+  RNNCC_DEVICE int first_load() const { return lane_ / S::TERMS_PER_LINE % S::LOADS; }
 
-  static constexpr uint32_t padding_ = S::ZERO_PLACE;  // the place that words without an element name
+  // The first of the places that words without an element name: one in each bank.
+  static constexpr uint32_t padding_ = S::ZERO_PLACE;
   const int lane_, warp_;
   char* const partials_;
   Split<S> split_;
