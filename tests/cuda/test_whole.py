@@ -37,7 +37,7 @@ SIZES = pytest.mark.parametrize(
     ],
 )
 # So many that torch makes the product of the input in both ways.
-MANY = pytest.mark.parametrize(("steps", "batch", "hidden", "heads"), [(70, 64, 144, 2), (130, 32, 96, 1)])
+MANY = pytest.mark.parametrize(("steps", "batch", "hidden", "heads"), [(70, 128, 144, 2), (130, 128, 96, 1)])
 
 
 @pytest.fixture(autouse=True)

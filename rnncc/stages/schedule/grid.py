@@ -37,9 +37,10 @@ _TILES = (1, 2, 4)
 _POLLED = 8  # pieces of 16 bytes that a lane asks for at a time
 _MORE_POLLED = (8, 16)  # the same where relayed sums are dealt out
 # A warp alone keeps the tensor cores of its quarter busy with so many sums of 16 rows and 8 batch entries: a quarter
-# begins a product every 6.3 cycles, and a sum takes its next one some 30 cycles later. Four are not enough by the
-# LSTM's steps, and six are by JANET's. Groups of more tiles were not measured. They are taken not to do so.
-_MANY_SUMS, _TILES_MEASURED = 6, 2
+# begins a product every 6.3 cycles, and a sum takes its next one some 30 cycles later. By the LSTM's steps eight are
+# enough and four are not, and by JANET's six are. Six were not measured with several phases: there eight count as enough.
+# Groups of more tiles were not measured, and are taken not to do so.
+_MANY_SUMS, _MANY_SUMS_OF_PHASES, _TILES_MEASURED = 6, 8, 2
 _POLLED_REGISTERS = 4  # for each piece beyond _POLLED
 # Registers per thread beside its part of the matrix: for what it always has and the words it polls; per tile of the
 # batch; per sums of 16 rows; per operand of an item, and more where an index is divided by 3. Half of an item's
@@ -124,7 +125,8 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         return max(sum(element.fragments(part.halves(unit_block_count)) for part in phase.parts) for phase in parted)
 
     def has_many_sums(unit_block_count: int, tile_count: int) -> bool:
-        return tile_count <= _TILES_MEASURED and sums_of(unit_block_count) * tile_count >= _MANY_SUMS
+        enough = _MANY_SUMS if phases == 1 else _MANY_SUMS_OF_PHASES
+        return tile_count <= _TILES_MEASURED and sums_of(unit_block_count) * tile_count >= enough
 
     most_fragments = by(unit_blocks, choices, sums_of)
     most_chunks = max(phase_chunks, default=0)
