@@ -130,6 +130,8 @@ OTHERS: list[tuple[str, Callable[[str], FusedLoop], Measured]] = [
     ("layernormlstm", inference, on_grid(7.8, 768, 3, 16, 4, tiles=2)),
     ("layernormlstm", forward, on_grid(7.96, 768, 3, 16, 4, tiles=2)),
     ("layernormlstm", backward, on_grid(10.24, 768, 3, 16, 4, tiles=2)),
+    ("janet", inference, on_grid(2.5, 1536, 3, 16, 2, tiles=2)),
+    ("janet", inference, on_grid(3.1, 1536, 4, 16, 2, tiles=2)),
 ]
 
 

@@ -38,8 +38,8 @@ _POLLED = 8  # pieces of 16 bytes that a lane asks for at a time
 _MORE_POLLED = (8, 16)  # the same where relayed sums are dealt out
 # A warp alone keeps the tensor cores of its quarter busy with so many sums of 16 rows and 8 batch entries: a quarter
 # begins a product every 6.3 cycles, and a sum takes its next one some 30 cycles later. By the LSTM's steps eight are
-# enough and four are not, and by JANET's six are. Six were not measured with several phases: there eight count as enough.
-# Groups of more tiles were not measured, and are taken not to do so.
+# enough and four are not, and by JANET's six are. With several phases six were not measured: there eight count as
+# enough. Groups of more tiles were not measured, and are taken not to do so.
 _MANY_SUMS, _MANY_SUMS_OF_PHASES, _TILES_MEASURED = 6, 8, 2
 _POLLED_REGISTERS = 4  # for each piece beyond _POLLED
 # Registers per thread beside its part of the matrix: for what it always has and the words it polls; per tile of the
