@@ -6,9 +6,10 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,7 @@ def load_module(request: Request) -> ModuleType:
     # What stays on this machine needs no code for others, which takes three times as long to compile. Kernels for GPUs
     # are compiled when a call first needs them: most packages need few.
     wanted = _for_gpus(replace(request, instructions=own_instructions()), nvrtc, "auto")
-    package = _build(wanted, toolchain, None, say, meanwhile=_import_load)
+    package = _build(wanted, toolchain, None, say, is_for_now=True)
     if wanted.newton and wanted.has_clusters and not about(package)["newton"]:
         say(f"parallel_newton changes nothing: {request.name} has no loop that it is for")
     from rnncc.stages.load import load
@@ -241,9 +242,9 @@ def _import_load() -> None:
 
 def _build(
     request: Request, toolchain: Toolchain | None, nvrtc: Nvrtc | None, progress: Progress | None,
-    meanwhile: Callable[[], None] | None = None,
+    is_for_now: bool = False,
 ) -> Path:  # fmt: skip
-    """The folder of the package, found in the cache or made now. `meanwhile`: of Job."""
+    """The folder of the package, found in the cache or made now. `is_for_now`: it is loaded next."""
     from rnncc.machine.cache import Cache, default_root
     from rnncc.stages.build import Job, build, first_key
 
@@ -254,9 +255,17 @@ def _build(
     compilers = [" ".join(toolchain.command)] if toolchain is not None else []
     compilers += [f"NVRTC for {', '.join(nvrtc.architectures)}"] if nvrtc is not None else []
     debug(f"{request.name}: compilers are {', '.join(compilers) or 'missing'}")
-    folder = build(Job(key, request.name, Cache(default_root()), toolchain, nvrtc, progress, meanwhile), produce)
+    soon = (_import_load, partial(_shared, request)) if is_for_now else ()
+    folder = build(Job(key, request.name, Cache(default_root()), toolchain, nvrtc, progress, *soon), produce)
     debug(f"{request.name}: the package is {folder}")
     return folder
+
+
+def _shared(request: Request) -> Bundle:
+    """The units that every package has which is made for the same processors and kinds of devices."""
+    from rnncc.stages.render import render
+
+    return render(Package(request.name, instructions=request.instructions, on_gpus=request.is_for_gpus))[1]
 
 
 def make_product(request: Request, progress: Progress | None = None) -> Product:
