@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rnncc.ir.compilation import Compilation
-from rnncc.ir.package import CellKernels, CompiledCell, Package
+from rnncc.ir.package import OF_EVERY_PACKAGE, CellKernels, CompiledCell, Package
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
 from rnncc.ir.target import GPUS, has_clusters
@@ -132,12 +132,15 @@ def compile_file(
         raise built_by_another()
     architecture = gpu_at(gpu[:2], gpu[2]).architecture
     nvrtc = find_nvrtc((architecture,), required=True)
+    is_shared = file in OF_EVERY_PACKAGE
+    if is_shared:  # it is compiled once for all packages
+        text, name, options = "", "every_package", {}
     # Device code has the tables of the CPU's kernels.
     wanted = {"architectures": (architecture,), "instructions": own_instructions(), **options}
     request = Request(Source(f"<{name}>", text), name, **wanted)
 
     def produce() -> Bundle:
-        bundle = compile_cells(request).bundle
+        bundle = _shared(request) if is_shared else compile_cells(request).bundle
         return replace(bundle, device_units=tuple(unit for unit in bundle.device_units if unit.name == file))
 
     key = first_key(replace(request, name=f"{name}.{file}"), nvrtc, None)

@@ -10,6 +10,9 @@ from rnncc.ir.plan import KernelPlan
 from rnncc.ir.recurrence import Recurrence
 from rnncc.ir.schedule import FusedKernels, ScanKernels
 
+# The files of GPU kernels that every package for GPUs has: they are the same for every cell.
+OF_EVERY_PACKAGE = ("_core", "_small_f32", "_small_bf16", "_small_f16")
+
 
 @dataclass(frozen=True, slots=True)
 class CompiledCell:

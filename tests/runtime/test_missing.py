@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from rnncc import driver
+from rnncc.ir.package import OF_EVERY_PACKAGE
 from rnncc.ir.target import GPUS
 from rnncc.language.read import read_request
 from rnncc.machine import gpus
 from rnncc.runtime import first_use, fused
-from rnncc.stages.build import nvrtc
+from rnncc.stages.build import nvrtc, own_code
 from tests.compilers import quick_nvrtc, replace_nvrtc
 from tests.runtime.first_use import H200
 
@@ -50,6 +51,21 @@ def test_it_is_compiled_alone_and_once(need: Any, capfd: pytest.CaptureFixture[s
     fused.STATE.provided.clear()
     first_use.provide(FILE, H200)
     assert capfd.readouterr().err == ""
+
+
+def test_what_every_package_has_is_compiled_once_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_nvrtc(tmp_path, monkeypatch)
+
+    def made(cell: str, file: str) -> Path:
+        source = read_request(cell).source
+        return driver.compile_file(source.text, cell, {}, file, (9, 0, 132), own_code())
+
+    request = replace(read_request("lstm"), architectures=("sm_90a",), instructions="generic")
+    assert {unit.name for unit in driver._shared(request).device_units} == set(OF_EVERY_PACKAGE)
+    for file in OF_EVERY_PACKAGE:
+        assert made("lstm", file) == made("gru", file)
+        assert [path.name for path in made("gru", file).iterdir()] == [f"{file}_sm_90a.cubin"]
+    assert made("lstm", FILE) != made("lstm", "_core") and made("lstm", "_core") != made("lstm", "_small_f32")
 
 
 def test_threads_compile_it_once(need: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
