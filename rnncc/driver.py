@@ -134,7 +134,7 @@ def compile_file(
     nvrtc = find_nvrtc((architecture,), required=True)
     is_shared = file in OF_EVERY_PACKAGE
     if is_shared:  # it is compiled once for all packages
-        text, name, options = "", "every_package", {}
+        text, name, options = "", file.strip("_"), {}
     # Device code has the tables of the CPU's kernels.
     wanted = {"architectures": (architecture,), "instructions": own_instructions(), **options}
     request = Request(Source(f"<{name}>", text), name, **wanted)
@@ -258,8 +258,10 @@ def _build(
     compilers = [" ".join(toolchain.command)] if toolchain is not None else []
     compilers += [f"NVRTC for {', '.join(nvrtc.architectures)}"] if nvrtc is not None else []
     debug(f"{request.name}: compilers are {', '.join(compilers) or 'missing'}")
-    soon = (_import_load, partial(_shared, request)) if is_for_now else ()
-    folder = build(Job(key, request.name, Cache(default_root()), toolchain, nvrtc, progress, *soon), produce)
+    job = Job(key, request.name, Cache(default_root()), toolchain, nvrtc, progress)
+    if is_for_now:
+        job = replace(job, meanwhile=_import_load, shared=partial(_shared, request))
+    folder = build(job, produce)
     debug(f"{request.name}: the package is {folder}")
     return folder
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import Any
 
 import pytest
@@ -45,8 +46,10 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """All of these cells, whose layers call the op of a GPU."""
     text = "\n".join([*(read_source(locate(file)).text for file in SHIPPED), *TEXTS.values()])
     made = rnncc.compile(text)
-    space = whole_on_gpu.build(made, Source("cell.rnn", text), tmp_path_factory.mktemp("whole"))
+    folder = tmp_path_factory.mktemp("whole")
+    space = whole_on_gpu.build(made, Source("cell.rnn", text), folder)
     whole_on_gpu.take(made, space, [getattr(made, name).spec for name in NAMES])
+    made.__dict__["launches_of_given_products"] = partial(whole_on_gpu.launches_of_given_products, folder)
     return made
 
 
@@ -71,7 +74,13 @@ def test_both_ways_compute_the_same(
         tensor.requires_grad_()
     for states in (hx, None):
         given = [x, *layer.parameters(), *(flat(hx) if states is not None else ())]
+        before = module.launches_of_given_products()
         found = gradients(layer, x, states, given)
+        launches, work = (
+            module.launches_of_given_products() - before,
+            x.numel() * layer.get_parameter(layer._whole.names[0]).shape[0],
+        )
+        assert launches == (work <= whole_on_gpu.MOST_SHORT_WORK), "who makes the product of the input"
         with LongWay():
             expected = gradients(layer, x, states, given)
         with torch.no_grad():
@@ -139,7 +148,7 @@ def test_what_the_op_does_not_take(module: Any) -> None:
     assert called(lambda: layer(wide[..., :3])) == whole, "rows may lie further apart"
     with torch.no_grad():
         layer.eval().freeze()
-        assert torch.equal(layer(x)[0], layer.unfreeze()(x)[0]), "packed weights are for the CPU's op"
+        assert torch.allclose(layer(x)[0], layer.unfreeze()(x)[0], atol=1e-6), "packed weights are for the CPU's op"
     with pytest.raises(RuntimeError, match=r"input\.size"):
         layer(torch.randn(4, 2, 5))
     with pytest.raises(RuntimeError, match="not the same dtype"):

@@ -19,15 +19,18 @@ from rnncc.language.read import read_request
 from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
 from rnncc.stages.build.toolchain import BINDING
+from tests.emulated.compiled import write_headers
 from tests.runtime import whole_single
 
 LOOP = """
 int32_t {loop}(const rnncc_{way}_call*);
 void {loop}_cuda(const rnncc_{way}_call* calls, int32_t count, int32_t) {{
+  if (calls->products) make_given_products(calls->products, calls->streams->dtype);
   for (int32_t i = 0; i < count; ++i)
     if ({loop}(calls + i) != 0) throw std::runtime_error("the loop failed");
 }}
 """
+MOST_SHORT_WORK = 2000  # of these calls
 _SHORT = "MOST_SHORT_WORK = int64_t(1) << 25;"
 LIBRARIES: list[torch.library.Library] = []
 
@@ -45,7 +48,7 @@ def build(module: Any, source: Source, folder: Path, *, single: bool = False) ->
         loops = whole_single.build_loops(texts, folder)
     else:
         _take_loops_of_cpus(texts)
-        loops = ["src/loops.cpp"]
+        loops = ["src/loops.cpp", _build_given_products(folder), f"-Wl,-rpath,{folder}"]
     units = ["src/binding.cpp", "src/_core_binding.cpp", "src/_core_cuda.cpp", *loops]
     for path, text in texts.items():
         if path in units or path.endswith("_tables.h") or path.startswith("src/include/"):
@@ -66,10 +69,10 @@ def build(module: Any, source: Source, folder: Path, *, single: bool = False) ->
 
 
 def _take_loops_of_cpus(texts: dict[str, str]) -> None:
-    # They make no products of the input.
+    # Some of the products of tests are so large that torch makes them.
     header = "src/include/rnncc/torch/whole_gpu.h"
     assert _SHORT in texts[header]
-    texts[header] = texts[header].replace(_SHORT, "MOST_SHORT_WORK = -1;")
+    texts[header] = texts[header].replace(_SHORT, f"MOST_SHORT_WORK = {MOST_SHORT_WORK};")
     # Unlike those of a GPU, they take no saved values of 16 bits.
     texts["src/binding.cpp"] = re.sub(
         r"_saved_rounded\[\] = .*;", lambda line: line[0].replace("true", "false"), texts["src/binding.cpp"]
@@ -78,7 +81,29 @@ def _take_loops_of_cpus(texts: dict[str, str]) -> None:
     asked = re.findall(r"bool \w+_cuda\(.*\)", texts["src/binding.cpp"])
     stand_ins = "".join(LOOP.format(loop=loop, way=way) for loop, way in loops)
     stand_ins += "".join(f"{function} {{ return false; }}\n" for function in asked)
-    texts["src/loops.cpp"] = f'#include <stdexcept>\n#include "rnncc/core/call.h"\nextern "C" {{{stand_ins}}}\n'
+    texts["src/loops.cpp"] = (
+        '#include <stdexcept>\n#include "rnncc/core/call.h"\n'
+        f'extern "C" {{void make_given_products(const void*, int32_t);{stand_ins}}}\n'
+    )
+
+
+def _build_given_products(folder: Path) -> str:
+    """The library that makes products which are given to a loop."""
+    headers, torch_lib = folder / "emulated", Path(torch.__file__).parent / "lib"
+    write_headers(headers)
+    library = folder / "libgiven_products.so"
+    subprocess.run(
+        ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-U_FORTIFY_SOURCE", f"-I{headers}",
+         str(Path(__file__).with_name("given_products.cpp")), "-Wl,-Bsymbolic", "-o", str(library),
+         f"-L{torch_lib}", f"-Wl,-rpath,{torch_lib}", "-ltorch_cpu", "-lc10"], check=True,
+    )  # fmt: skip
+    return str(library)
+
+
+def launches_of_given_products(folder: Path) -> int:
+    """How often products were made so far that a loop was given, by the library of that folder."""
+    library = ctypes.CDLL(str(folder / "libgiven_products.so"))
+    return ctypes.c_int64.in_dll(library, "launches_of_given_products").value
 
 
 def take(module: Any, space: str, cells: Sequence[Any]) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from rnncc import driver
-from rnncc.ir.artifact import Bundle
+from rnncc.ir.artifact import Bundle, File, Unit
 from rnncc.language.diagnostics import RnnccError
 from rnncc.language.read import read_request
 from rnncc.machine.cache import Cache
 from rnncc.stages.build import Job, Product, Toolchain, build, find_toolchain
-from rnncc.stages.build.shared import Ahead, object_keys
+from rnncc.stages.build.shared import Ahead, compiled_ahead, object_keys
 from tests.stages.test_build import KEY, answer, contents, product
 
 
@@ -121,9 +121,48 @@ def test_nothing_runs_on_after_an_error(tmp_path: Path) -> None:
     assert time.monotonic() - begin < 120
 
 
+def test_an_interrupt_while_it_begins_stops_what_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = tmp_path / "pid"
+    compiler = compiler_that(f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 600", tmp_path)
+    two = replace(shared(), units=(*shared().units, Unit("src/other.cpp", "generic", True)),
+                  files=(*shared().files, File("src/other.cpp", "int other;\n")))  # fmt: skip
+    real = Ahead.add
+
+    def interrupted(self: Ahead, *given: object) -> None:
+        real(self, *given)  # type: ignore[arg-type]
+        end = time.monotonic() + 60
+        while not pid.exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Ahead, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt), compiled_ahead(two, compiler, Cache(tmp_path / "cache"), tmp_path / "work"):
+        raise AssertionError("it began")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+def test_what_a_launcher_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
+    compiler = compiler_that('setsid sleep 100 & exec g++ "$@"', tmp_path)
+    begin = time.monotonic()
+    assert answer(build(job(tmp_path / "cache", compiler), product)) == 42
+    assert time.monotonic() - begin < 90
+
+
+def test_other_commands_and_flags_make_other_objects() -> None:
+    compiler = find_toolchain()
+    keys = {
+        tuple(object_keys(shared(), replace(compiler, command=(*compiler.command, *more))).values())
+        for more in ((), ("-ffast-math",), ("-m32",))
+    }
+    assert len(keys) == 3
+
+
 def test_objects_are_taken_once_they_are_whole(tmp_path: Path) -> None:
-    with Ahead(shared(), find_toolchain(), Cache(tmp_path / "cache"), tmp_path / "work") as ahead:
+    with compiled_ahead(shared(), find_toolchain(), Cache(tmp_path / "cache"), tmp_path / "work") as ahead:
         (key,) = object_keys(shared(), find_toolchain()).values()
-        assert ahead.makes(key) and not ahead.makes(KEY)
+        while not ahead.has_begun(key):
+            pytest.fail("it is the only one, and must begin at once")
+        assert not ahead.has_begun(KEY)
         assert ahead.take(key, tmp_path / "core.o")
     assert (tmp_path / "core.o").read_bytes().startswith(b"\x7fELF")

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from rnncc.stages.build import commands, toolchain
 from rnncc.stages.build.install import check_stem, install
 from rnncc.stages.build.nvrtc import Nvrtc, find_nvrtc
 from rnncc.stages.build.processes import Outcome
-from rnncc.stages.build.shared import Ahead, compile_arguments, object_keys, write
+from rnncc.stages.build.shared import Ahead, compile_arguments, compiled_ahead, object_keys, write
 from rnncc.stages.build.toolchain import Toolchain, find_toolchain
 
 # The oldest torch that has the C interface which the binding calls (templates/include/rnncc/torch/shim.h).
@@ -198,11 +198,11 @@ def build_kernels(job: Job, what: str, produce: Callable[[], Bundle]) -> Path:
     return job.cache.build(job.key, job.stem, make, job.progress)
 
 
-def _ahead(job: Job, folder: Path) -> Ahead | nullcontext[None]:
-    # Where MAX_JOBS is set, no more commands run at once than that.
+def _ahead(job: Job, folder: Path) -> AbstractContextManager[Ahead]:
+    # MAX_JOBS bounds all commands together, and only ninja keeps to it. So nothing is compiled ahead where it is set.
     if commands.most_jobs() is not None or job.shared is None or job.compiler is None:
-        return nullcontext()
-    return Ahead(job.shared(), job.compiler, job.cache, folder.parent / "shared-objects")
+        return nullcontext(Ahead())
+    return compiled_ahead(job.shared(), job.compiler, job.cache, folder.parent / "shared-objects")
 
 
 def _write_runtime(folder: Path) -> None:
@@ -246,7 +246,7 @@ def _describe(job: Job, product: Product, compiler: Toolchain | None, namespace:
     manifest.seal(folder, about)
 
 
-def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, folder: Path, ahead: Ahead | None) -> None:
+def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, folder: Path, ahead: Ahead) -> None:
     """Compile and link. Object files go to a folder beside the package. All paths in commands are relative to the
     package, so that the output does not depend on where it lies."""
     work = folder.parent / "object-files"
@@ -269,7 +269,7 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, fold
             if job.cache.take_object(shared, folder / output, job.progress):
                 continue
             fresh.append((shared, folder / output))
-            if ahead is not None and ahead.makes(shared):
+            if ahead.has_begun(shared):
                 awaited[shared] = command
                 continue
         compiles.append(command)
@@ -289,8 +289,9 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, fold
     )
     outcome = commands.run(compiles, None, folder, job.progress, job.meanwhile)
     if outcome.succeeded:
-        late = [own for key, own in awaited.items() if ahead is not None and not ahead.take(key, folder / own.output)]
-        outcome = commands.run(late, link, folder, job.progress)
+        # These began first, so they take no longer than the others.
+        again = [command for key, command in awaited.items() if not ahead.take(key, folder / command.output)]
+        outcome = commands.run(again, link, folder, job.progress)
     if not outcome.succeeded:
         raise _failed(job, outcome, folder)
     for shared, path in fresh:

@@ -1,14 +1,15 @@
-"""Units that are the same for every package: their objects are kept in the cache, and compiled while the stages before
-still work on the cell."""
+"""Some units are the same for every package. Their objects are kept in the cache. Those that it lacks are compiled in
+threads while the earlier stages still work on the cell."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from rnncc.ir.artifact import Bundle, File, Unit
 from rnncc.machine.cache import Cache, digest
@@ -34,7 +35,7 @@ def object_keys(bundle: Bundle, compiler: Toolchain) -> dict[str, str]:
 
     def key(unit: Unit) -> str:
         flags = " ".join(toolchain.unit_flags(unit, compiler))
-        return digest(texts[unit.path], headers, flags, compiler.version)[:32]
+        return digest(texts[unit.path], headers, flags, "\n".join(compiler.command), compiler.version)[:32]
 
     return {unit.path: key(unit) for unit in bundle.units if unit.shared}
 
@@ -46,42 +47,46 @@ def compile_arguments(compiler: Toolchain, flags: Sequence[str], bundle: Bundle,
 
 
 class Ahead:
-    """Compiles those shared units of a bundle that the cache lacks, in threads, in a folder of its own. It is a context
-    manager: at its exit it stops what still runs. What fails here is left to whoever needs the object."""
+    """The objects that `compiled_ahead` makes, by their keys in the cache."""
 
-    def __init__(self, bundle: Bundle, compiler: Toolchain, cache: Cache, folder: Path) -> None:
-        self._folder, self._made = folder, {}
-        self._programs, self._pool = Programs(), ThreadPoolExecutor(len(os.sched_getaffinity(0)))
-        keys = object_keys(bundle, compiler)
-        missing = [unit for unit in bundle.units if unit.shared and not cache.has_object(keys[unit.path])]
-        if missing:
-            write(bundle.files, folder)
-        for unit in sorted(missing, key=lambda unit: unit.isa == "generic"):  # what chooses among others is short
-            output = f"{Path(unit.path).stem}.o"
-            flags = toolchain.unit_flags(unit, compiler)
-            arguments = compile_arguments(compiler, flags, bundle, unit.path, output)
-            self._made[keys[unit.path]] = (self._pool.submit(self._programs.run, arguments, folder), folder / output)
+    def __init__(self) -> None:
+        self._made: dict[str, tuple[Future[Outcome], Path]] = {}
 
-    def __enter__(self) -> Ahead:
-        return self
+    def add(self, key: str, running: Future[Outcome], path: Path) -> None:
+        """`running` writes the object to `path`."""
+        self._made[key] = running, path
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self._programs.__exit__(kind, error, traceback)
-        self._pool.shutdown()
-
-    def makes(self, key: str) -> bool:
-        """Whether the object of that key is being compiled here, or was."""
-        return key in self._made
+    def has_begun(self, key: str) -> bool:
+        """Whether the object is being compiled, or was. One that has not begun is left to the caller."""
+        return key in self._made and not self._made[key][0].cancel()
 
     def take(self, key: str, target: Path) -> bool:
-        """Wait for an object and move it to `target`. Returns whether it was compiled."""
+        """Wait for an object that has begun, and move it to `target`. Returns whether it was compiled."""
         running, path = self._made[key]
-        if not running.result().succeeded or elf.fault(path):
-            return False
+        if running.exception() is not None or not running.result().succeeded or elf.fault(path):
+            return False  # the caller compiles it again, and tells what happens then
         shutil.move(path, target)
         return True
 
-    _made: dict[str, tuple[Future[Outcome], Path]]
+
+@contextmanager
+def compiled_ahead(bundle: Bundle, compiler: Toolchain, cache: Cache, folder: Path) -> Iterator[Ahead]:
+    """Compile those shared units of a bundle that the cache lacks, in a folder of their own, on all processors but the
+    one where Python works. At the end what still runs is stopped."""
+    keys = object_keys(bundle, compiler)
+    missing = [unit for unit in bundle.units if unit.shared and not cache.has_object(keys[unit.path])]
+    if missing:
+        write(bundle.files, folder)
+    ahead = Ahead()
+    with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) - 1)) as pool, Programs() as programs:
+        try:
+            for unit in missing:
+                output = f"{Path(unit.path).stem}.o"
+                flags = toolchain.unit_flags(unit, compiler)
+                words = shlex.join(compile_arguments(compiler, flags, bundle, unit.path, output))
+                # Into a file: what a launcher leaves running would keep a pipe open.
+                shell = ("sh", "-c", f"exec {words} > {shlex.quote(output)}.log 2>&1")
+                ahead.add(keys[unit.path], pool.submit(programs.run, shell, folder), folder / output)
+            yield ahead
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -150,7 +150,7 @@ class DeviceRun {
     allocate();
   }
 
-  // The operand of a product that torch makes between launches gets rows for torch to read.
+  // The operand of a product that is made between launches gets rows to read.
   void multiplies(int slot) { multiplied_.push_back(slot); }
   bool is_multiplied(int slot) const {
     return std::find(multiplied_.begin(), multiplied_.end(), slot) != multiplied_.end();

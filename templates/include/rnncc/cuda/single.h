@@ -1,6 +1,5 @@
 // Runs one step of a loop: launches make the products (step_products.h), and launches in between do the elementwise parts
-// (single.cuh). The alternating kernel would pack the weights first, which takes longer than to
-// multiply by them once.
+// (single.cuh). The alternating kernel would pack the weights first, which takes longer than to multiply by them once.
 #pragma once
 
 #include <numeric>

@@ -102,7 +102,7 @@ class StepProducts {
 
   static bool overlap(const SmallProduct& a, const SmallProduct& b) {
     const auto end = [](const SmallProduct& p) {
-      return static_cast<char*>(p.out) + ((p.m - 1) * p.out_row + p.n) * int64_t(sizeof(float));
+      return static_cast<char*>(p.out) + ((p.m - 1) * p.out_row + p.n) * (p.is_float ? 4 : 2);
     };
     return a.out < end(b) && b.out < end(a);
   }

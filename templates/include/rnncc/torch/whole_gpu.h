@@ -85,9 +85,10 @@ struct SingleStep {
   StepProducts products;
 };
 
-// The product of the input of a few steps is small where it has no more work than this: in 16 bits, torch's tensor cores
-// would lose little time on it.
+// The product of the input of a few steps is small where it has no more work and rows than this: in 16 bits, torch's
+// tensor cores would save little time on it.
 constexpr int64_t MOST_SHORT_WORK = int64_t(1) << 25;
+constexpr int64_t MOST_SHORT_ROWS = 2048;
 
 // Adds the input's product and the biases to `products`. False where more biases meet in a column than it takes.
 inline bool add_input(const Whole& given, const rnncc_tensor& stream, StepProducts& products, bool with_biases) {
@@ -125,7 +126,7 @@ inline Tensor product_of_input(const Whole& given, bool is_single, StepProducts&
   weight.check_memory();
   const int64_t rows = given.rows(), columns = given.layout.columns(), inputs = given.layout.inputs();
   const ProductSize size = {rows, columns, inputs};
-  if (is_single || rows * columns * inputs <= MOST_SHORT_WORK) {
+  if (is_single || (rows <= MOST_SHORT_ROWS && rows * columns * inputs <= MOST_SHORT_WORK)) {
     std::vector<int64_t> sizes = sizes_of(x);
     sizes.back() = columns;
     Tensor stream = given.make(sizes);
