@@ -6,15 +6,15 @@
 
 namespace rnncc {
 
-// A *bank* here is as many of the chip's as an operand takes. Groups of BANKS lanes load at once: one operand of each
-// bank, at best. A *slot* is a place in all lists: each lane has a word there. Padding counts as words, so each list has
-// a word for each slot. If each bank has as many words too, lists and banks are a regular bipartite graph with an edge
-// for each word. Then some slot can take a word of each list and of each bank, the same holds for the words that are
-// left, and lanes never meet in a bank (Koenig).
+// A *bank* here is as wide as one operand. BANKS lanes form a *group* and load together; without conflicts each takes
+// another bank. A *slot* is one place in every list. Lists and banks form a bipartite graph with an edge for each word,
+// padding included. Where each list and each bank has as many words as there are slots, the graph is regular, and by
+// Koenig's theorem it splits into perfect matchings. Each slot gets one of them.
 //
-// Banks are made level first. Padding has operands in all banks, and goes to those that have too few words. As long as
-// some have more words than there are slots left, and others fewer, a slot takes two words of the former and none of
-// the latter. Lanes then load in two steps.
+// Padding makes banks level as far as it goes, since there is padding of every bank. Where a bank still has more words
+// than slots are left, a slot takes two words of it, and none of a bank that has too few. That slot takes two accesses,
+// and later ones can be free of conflicts. Where a term takes two loads (float32, 8 entries), two groups load together,
+// each another half.
 //
 // Bank b of a group is known to the group's lane b. In masks of the warp each group has as many bits as it has lanes.
 template <int BANKS>
@@ -57,16 +57,17 @@ class WordOrder {
   RNNCC_DEVICE uint32_t next() {
     const uint32_t in_banks = left_.any() << first_;
     uint32_t many = __ballot_sync(~0u, sum_ > slots_) & group_, few = __ballot_sync(~0u, sum_ < slots_) & group_;
-    // A bank that has too few words stands for one that has too many.
-    uint32_t open = in_banks;
+    // A bank that has too few words stands for one that has too many. `takes`: how many words this slot takes of the
+    // lane's bank: 1, or 2 of a crowded one, or 0 of its stand-in.
+    uint32_t allowed = in_banks;
     int stands_for = lane_, takes = 1;
     for (; many != 0 && few != 0; many &= many - 1, few &= few - 1) {
-      const int from = __ffs(many) - 1, by = __ffs(few) - 1;
-      open = (open & ~(1u << by)) | (in_banks >> from & 1) << by;
-      if (by == lane_) stands_for = from, takes = 0;
-      if (from == lane_) takes = 2;
+      const int crowded = __ffs(many) - 1, sparse = __ffs(few) - 1;
+      allowed = (allowed & ~(1u << sparse)) | (in_banks >> crowded & 1) << sparse;
+      if (sparse == lane_) stands_for = crowded, takes = 0;
+      if (crowded == lane_) takes = 2;
     }
-    const uint32_t own = match(open);
+    const uint32_t own = match(allowed);
     const int bank = __shfl_sync(~0u, stands_for, own != 0 ? __ffs(own) - 1 : lane_);
     // Where lists differ very much, some lane may have no bank for itself.
     const uint32_t taken = (own != 0 ? bank : __ffs(in_banks) - 1) - first_;
