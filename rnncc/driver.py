@@ -6,10 +6,9 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +81,7 @@ def load_module(request: Request) -> ModuleType:
     # What stays on this machine needs no code for others, which takes three times as long to compile. Kernels for GPUs
     # are compiled when a call first needs them: most packages need few.
     wanted = _for_gpus(replace(request, instructions=own_instructions()), nvrtc, "auto")
-    package = _build(wanted, toolchain, None, say, is_for_now=True)
+    package = _build(wanted, toolchain, None, say, meanwhile=_import_load)
     if wanted.newton and wanted.has_clusters and not about(package)["newton"]:
         say(f"parallel_newton changes nothing: {request.name} has no loop that it is for")
     from rnncc.stages.load import load
@@ -140,7 +139,7 @@ def compile_file(
     request = Request(Source(f"<{name}>", text), name, **wanted)
 
     def produce() -> Bundle:
-        bundle = _shared(request) if is_shared else compile_cells(request).bundle
+        bundle = _of_every_package(request) if is_shared else compile_cells(request).bundle
         return replace(bundle, device_units=tuple(unit for unit in bundle.device_units if unit.name == file))
 
     key = first_key(replace(request, name=f"{name}.{file}"), nvrtc, None)
@@ -245,9 +244,9 @@ def _import_load() -> None:
 
 def _build(
     request: Request, toolchain: Toolchain | None, nvrtc: Nvrtc | None, progress: Progress | None,
-    is_for_now: bool = False,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Path:  # fmt: skip
-    """The folder of the package, found in the cache or made now. `is_for_now`: it is loaded next."""
+    """The folder of the package, found in the cache or made now. `meanwhile`: of Job."""
     from rnncc.machine.cache import Cache, default_root
     from rnncc.stages.build import Job, build, first_key
 
@@ -258,15 +257,12 @@ def _build(
     compilers = [" ".join(toolchain.command)] if toolchain is not None else []
     compilers += [f"NVRTC for {', '.join(nvrtc.architectures)}"] if nvrtc is not None else []
     debug(f"{request.name}: compilers are {', '.join(compilers) or 'missing'}")
-    job = Job(key, request.name, Cache(default_root()), toolchain, nvrtc, progress)
-    if is_for_now:
-        job = replace(job, meanwhile=_import_load, shared=partial(_shared, request))
-    folder = build(job, produce)
+    folder = build(Job(key, request.name, Cache(default_root()), toolchain, nvrtc, progress, meanwhile), produce)
     debug(f"{request.name}: the package is {folder}")
     return folder
 
 
-def _shared(request: Request) -> Bundle:
+def _of_every_package(request: Request) -> Bundle:
     """The units that every package has which is made for the same processors and kinds of devices."""
     from rnncc.stages.render import render
 

@@ -34,7 +34,7 @@ from tests.emulated.test_reductions import CELLS
 MAIN = ("lstm", "gru")
 OLDEST, HOPPER = kernels.OLDEST, kernels.HOPPER
 HOPPER_CASES = [case for case in kernels.cases(MAIN[:1]) if case.architecture == HOPPER]
-OF_LSTM = tuple(family for family in (ALTERNATING, *FUSED) if not family.for_zeros)
+OF_LSTM = tuple(family for family in (ALTERNATING, kernels.SINGLE, *FUSED) if not family.for_zeros)
 DTYPES = {family: [case.dtype for case in HOPPER_CASES if case.family is family] for family in OF_LSTM}
 # Loops with lengths and resets have the same products: those of one cell are enough here, in one dtype for each family.
 MASKED = {family: dtypes[index % len(dtypes)] for index, (family, dtypes) in enumerate(DTYPES.items())}

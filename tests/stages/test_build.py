@@ -124,6 +124,10 @@ def test_a_shared_object_is_compiled_once(tmp_path: Path, monkeypatch: pytest.Mo
     package = build(Job("f" * 32, "toy", cache, find_toolchain()), lambda: product(7))
     assert answer(package) == 7
     assert not [name for name in compiled if "core" in name]
+    # Another command may make another object.
+    compiler = find_toolchain()
+    build(Job("e" * 32, "toy", cache, replace(compiler, command=(*compiler.command, "-O0"))), product)
+    assert [name for name in compiled if "core" in name]
 
 
 def test_a_compiler_error_keeps_its_log_and_leaves_nothing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rnncc.ir.package import OF_EVERY_PACKAGE
 from rnncc.ir.plan import KernelPlan, NoForm, scan_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.recurrence import RecurrenceKind
@@ -283,11 +284,11 @@ def test_files_of_a_package(plans: dict[str, KernelPlan]) -> None:
     def names(cell: str) -> set[str]:
         return {unit.name for unit in for_gpus([plans[cell]]).device_units}
 
-    # `core`: what every package has. Each program has a file for each dtype.
+    # Each program has a file for each dtype.
     def every(*loops: str) -> set[str]:
         variants = ("forward", "backward", "masked_forward", "masked_backward")
         programs = [f"{loop}_{variant}" for loop in loops for variant in variants]
-        return {"_core", *(f"{program}_{dtype}" for program in programs for dtype in ("f32", "bf16", "f16"))}
+        return {*OF_EVERY_PACKAGE, *(f"{program}_{dtype}" for program in programs for dtype in ("f32", "bf16", "f16"))}
 
     # A loop with products has more for calls of one step, which have no masks.
     single = {f"scrn_1_{way}_single_{dtype}" for way in ("forward", "backward") for dtype in ("f32", "bf16", "f16")}

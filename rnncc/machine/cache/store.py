@@ -38,10 +38,6 @@ class Cache:
         """The finished package of that key, or None where there is none or a damaged one. Marks it as used."""
         return self._find(key)[0]
 
-    def has_object(self, key: str) -> bool:
-        """Whether there seems to be a shared object of that key."""
-        return any(key_of(path) == key and path.suffix == ".o" for path, _ in entries(self.root, "objects"))
-
     def take_object(self, key: str, target: Path, progress: Progress | None = None) -> bool:
         """Copy the shared object of that key to `target`. Returns whether there was one. A damaged one is removed and
         reported."""

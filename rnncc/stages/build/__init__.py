@@ -14,8 +14,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
@@ -30,7 +29,6 @@ from rnncc.stages.build import commands, toolchain
 from rnncc.stages.build.install import check_stem, install
 from rnncc.stages.build.nvrtc import Nvrtc, find_nvrtc
 from rnncc.stages.build.processes import Outcome
-from rnncc.stages.build.shared import Ahead, compile_arguments, compiled_ahead, object_keys, write
 from rnncc.stages.build.toolchain import Toolchain, find_toolchain
 
 # The oldest torch that has the C interface which the binding calls (templates/include/rnncc/torch/shim.h).
@@ -94,7 +92,6 @@ class Job:
     nvrtc      compiles GPU kernels, or None for a package without
     progress   hears what goes on
     meanwhile  is called while the compilers of a package run
-    shared     makes the units that every such package has: they are compiled while `produce` works on its cells
     """
 
     key: str
@@ -104,7 +101,6 @@ class Job:
     nvrtc: Nvrtc | None = None
     progress: Progress | None = None
     meanwhile: Callable[[], None] | None = None
-    shared: Callable[[], Bundle] | None = None
 
 
 def first_key(request: Request, nvrtc: Nvrtc | None, compiler: Toolchain | None) -> str:
@@ -158,17 +154,17 @@ def build(job: Job, produce: Callable[[], Product]) -> Path:
     compiled. Without a compiler the package runs the eager fallback alone."""
 
     def make(folder: Path) -> None:
-        with _ahead(job, folder) as ahead:
-            product = produce()
-            bundle, namespace = product.bundle, _namespace(product, job.stem)
-            if job.progress is not None and bundle is not None:
-                targets = " for " + ", ".join(job.nvrtc.architectures) if job.nvrtc is not None else ""
-                job.progress(f"compiling {job.stem} ({', '.join(product.cells)}){targets}")
-            write(product.files + (bundle.files if bundle is not None else ()), folder)
-            _write_runtime(folder)
-            compiler = job.compiler if bundle is not None else None
-            if bundle is not None and compiler is not None:
-                _compile(job, bundle, compiler, namespace, folder, ahead)
+        commands.most_jobs()  # a wrong setting is an error before the work
+        product = produce()
+        bundle, namespace = product.bundle, _namespace(product, job.stem)
+        if job.progress is not None and bundle is not None:
+            targets = " for " + ", ".join(job.nvrtc.architectures) if job.nvrtc is not None else ""
+            job.progress(f"compiling {job.stem} ({', '.join(product.cells)}){targets}")
+        _write(product.files + (bundle.files if bundle is not None else ()), folder)
+        _write_runtime(folder)
+        compiler = job.compiler if bundle is not None else None
+        if bundle is not None and compiler is not None:
+            _compile(job, bundle, compiler, namespace, folder)
         # This comes last: a package without a manifest is not finished.
         _describe(job, product, compiler, namespace, folder)
 
@@ -184,7 +180,7 @@ def build_kernels(job: Job, what: str, produce: Callable[[], Bundle]) -> Path:
     def make(folder: Path) -> None:
         commands.most_jobs()  # a wrong setting is an error before the work
         bundle = produce()
-        write(bundle.files, folder)
+        _write(bundle.files, folder)
         if bundle.device_units:
             say(f"compiling {what}")
             begin = time.monotonic()
@@ -198,11 +194,11 @@ def build_kernels(job: Job, what: str, produce: Callable[[], Bundle]) -> Path:
     return job.cache.build(job.key, job.stem, make, job.progress)
 
 
-def _ahead(job: Job, folder: Path) -> AbstractContextManager[Ahead]:
-    # MAX_JOBS bounds all commands together, and only ninja keeps to it. So nothing is compiled ahead where it is set.
-    if commands.most_jobs() is not None or job.shared is None or job.compiler is None:
-        return nullcontext(Ahead())
-    return compiled_ahead(job.shared(), job.compiler, job.cache, folder.parent / "shared-objects")
+def _write(files: Sequence[File], folder: Path) -> None:
+    for file in files:
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(file.text, encoding="utf-8")
 
 
 def _write_runtime(folder: Path) -> None:
@@ -246,16 +242,19 @@ def _describe(job: Job, product: Product, compiler: Toolchain | None, namespace:
     manifest.seal(folder, about)
 
 
-def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, folder: Path, ahead: Ahead) -> None:
+def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, folder: Path) -> None:
     """Compile and link. Object files go to a folder beside the package. All paths in commands are relative to the
     package, so that the output does not depend on where it lies."""
     work = folder.parent / "object-files"
     work.mkdir()
-    keys = object_keys(bundle, compiler)
+    include = [f"-I{path}" for path in bundle.include]
+    # Shared units may read the headers of the include folders. A cell's own header lies beside its units.
+    fixed = [file for file in bundle.files if file.path.startswith(tuple(f"{path}/" for path in bundle.include))]
+    headers = digest(*(part for file in fixed for part in (file.path, file.text)))
+    texts = {file.path: file.text for file in bundle.files}
     compiles: list[commands.Command] = []
     objects: list[str] = []
     fresh: list[tuple[str, Path]] = []
-    awaited: dict[str, commands.Command] = {}
     binding = Unit("src/binding.cpp", "binding", False)
     for unit in (*bundle.units, binding):
         output = f"../object-files/{Path(unit.path).stem}.o"
@@ -263,16 +262,13 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, fold
         flags = toolchain.unit_flags(unit, compiler)
         if unit == binding:
             flags = (*flags, f"-DRNNCC_SPACE={namespace}")
-        command = commands.Command(output, tuple(compile_arguments(compiler, flags, bundle, unit.path, output)))
         if unit.shared:
-            shared = keys[unit.path]
+            shared = digest(texts[unit.path], headers, " ".join(flags), *compiler.command, compiler.version)[:32]
             if job.cache.take_object(shared, folder / output, job.progress):
                 continue
             fresh.append((shared, folder / output))
-            if ahead.has_begun(shared):
-                awaited[shared] = command
-                continue
-        compiles.append(command)
+        arguments = (*compiler.command, *flags, *include, "-c", unit.path, "-o", output)
+        compiles.append(commands.Command(output, arguments))
     if job.nvrtc is not None:
         compiles += _device_commands(bundle, folder, job.nvrtc, job.progress or (lambda message: None))
     # The slow units come first, so that they do not run alone at the end.
@@ -287,11 +283,7 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, fold
         library,
         (*compiler.command, *toolchain.LINK, *objects, "-Wl,--no-as-needed", stub, "-o", library),
     )
-    outcome = commands.run(compiles, None, folder, job.progress, job.meanwhile)
-    if outcome.succeeded:
-        # These began first, so they take no longer than the others.
-        again = [command for key, command in awaited.items() if not ahead.take(key, folder / command.output)]
-        outcome = commands.run(again, link, folder, job.progress)
+    outcome = commands.run(compiles, link, folder, job.progress, job.meanwhile)
     if not outcome.succeeded:
         raise _failed(job, outcome, folder)
     for shared, path in fresh:

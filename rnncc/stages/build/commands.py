@@ -63,7 +63,7 @@ def run(
     failed command. ninja's own files, and the commands' output, go to a folder beside `folder`."""
     work = folder.parent / "ninja-files"
     work.mkdir(exist_ok=True)
-    compiled = _run(compiles, folder, work, progress, meanwhile) if compiles else Outcome(True, "")
+    compiled = _run(compiles, folder, work, progress, meanwhile)
     if link is None or not compiled.succeeded:
         return compiled
     linked = _run((link,), folder, work)
