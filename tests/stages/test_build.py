@@ -35,7 +35,6 @@ from rnncc.stages.build import (
     find_toolchain,
     first_key,
     install,
-    processes,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,26 +107,6 @@ def test_a_long_build_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Mon
     counts = [message for message in said[2:] if isinstance(message, Count)]
     done, total = [count.done for count in counts], counts[0].total
     assert len(done) == len(said) - 2 > 1 and done == sorted(done) and 0 <= done[0] < total == done[-1]
-
-
-def test_a_shared_object_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = Cache(tmp_path)
-    build(Job(KEY, "toy", cache, find_toolchain()), product)
-    compiled: list[str] = []
-    real = commands.run
-
-    def spy(compiles: list[commands.Command], *rest: object) -> processes.Outcome:
-        compiled.extend(command.output for command in compiles)
-        return real(compiles, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(commands, "run", spy)
-    package = build(Job("f" * 32, "toy", cache, find_toolchain()), lambda: product(7))
-    assert answer(package) == 7
-    assert not [name for name in compiled if "core" in name]
-    # Another command may make another object.
-    compiler = find_toolchain()
-    build(Job("e" * 32, "toy", cache, replace(compiler, command=(*compiler.command, "-O0"))), product)
-    assert [name for name in compiled if "core" in name]
 
 
 def test_a_compiler_error_keeps_its_log_and_leaves_nothing(tmp_path: Path) -> None:
