@@ -1,20 +1,7 @@
-// A C function over rnncc/cuda/small_products.cuh for tests, on the CPU: every thread of a launch runs (device.h).
-#include "rnncc/cuda/step_products.h"
-#include "rnncc/cuda/device.h"
-#include "rnncc/cuda/scalar.cuh"
-#include "rnncc/cuda/small_products.cuh"
-
-namespace {
+// A C function over rnncc/cuda/small_products.cuh for tests, on the CPU.
+#include "../emulated/small_products.h"
 
 using namespace rnncc;
-
-template <class S>
-void launch(const SmallProductsCall& call, int64_t ctas) {
-  const auto run = [](const void* given) { run_small_products<S>(*static_cast<const SmallProductsCall*>(given)); };
-  emulated::launch({int(ctas), 1, 1, SMALL_THREADS, SMALL_SHARED_BYTES, 7}, run, &call);
-}
-
-}  // namespace
 
 // `numbers` of each of `count` products: the form, m, n, k, the elements from a row to the next of a, b and out, whether
 // out has floats, whether the product is added. `places` of each: a, b, out, and two biases. Returns the number of launches.
@@ -27,10 +14,5 @@ extern "C" int64_t small_products(void** places, const int64_t* numbers, int64_t
                  {places[0], 0, numbers[4], type}, {places[1], 0, numbers[5], type},
                  {bool(numbers[8]), {places[3], places[4]}});
   }
-  int64_t launches = 0;
-  products.make({aoti_torch_device_type_cpu(), 0}, [&](SmallProductsCall& call, int64_t ctas) {
-    ++launches;
-    (type == RNNCC_FLOAT32 ? launch<float> : type == RNNCC_BFLOAT16 ? launch<bfloat16> : launch<float16>)(call, ctas);
-  });
-  return launches;
+  return emulated::make_small_products(products, type);
 }

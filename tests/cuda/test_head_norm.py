@@ -4,7 +4,6 @@ GPU. float64 torch says what is right."""
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch import Tensor
 import rnncc
 from rnncc.runtime import rows
 from tests.cuda.harness import launches_of
-from tests.emulated.compiled import write_headers
+from tests.emulated.compiled import library_of
 
 on_gpu = pytest.mark.gpu
 # The dtypes of value and result, as head_norm.cpp counts them, and the bound of the result's relative error.
@@ -85,15 +84,7 @@ class Problem:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    folder = tmp_path_factory.mktemp("head_norm")
-    write_headers(folder)
-    target = folder / "head_norm.so"
-    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-U_FORTIFY_SOURCE", f"-I{folder}"]
-    done = subprocess.run(
-        [*command, str(HERE / "head_norm.cpp"), "-o", str(target)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    opened = ctypes.CDLL(str(target))
+    opened = ctypes.CDLL(str(library_of(HERE / "head_norm.cpp", tmp_path_factory.mktemp("head_norm"))))
     opened.head_norm.restype = ctypes.c_char_p
     return opened
 

@@ -4,7 +4,6 @@ the rows are dealt out and copied, and by the package's own kernel, which runs h
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ import rnncc
 from rnncc.verify import BOUNDS, relative_error
 from tests.cpu.host import build, call
 from tests.cuda.harness import DTYPES, Packages, assert_true, draw, launches_of
-from tests.emulated.compiled import write_headers
+from tests.emulated.compiled import library_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +78,8 @@ def test_every_row_counts_once(library: ctypes.CDLL, rows: int, rest: tuple[int,
 
 @pytest.fixture(scope="module")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    folder = tmp_path_factory.mktemp("head_products")
-    write_headers(folder)
-    source, target = Path(__file__).with_name("head_products.cpp"), folder / "head_products.so"
-    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-U_FORTIFY_SOURCE", f"-I{folder}"]
-    libraries = Path(torch.__file__).parent / "lib"
-    linked = [f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-ltorch_cpu", "-lc10"]
-    subprocess.run([*command, str(source), "-o", str(target), *linked], check=True)
-    return ctypes.CDLL(str(target))
+    source = Path(__file__).with_name("head_products.cpp")
+    return ctypes.CDLL(str(library_of(source, tmp_path_factory.mktemp("head_products"))))
 
 
 def multiplied(

@@ -4,7 +4,6 @@ of torch in float64. The kernel runs here thread by thread."""
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.emulated.compiled import write_headers
+from tests.emulated.compiled import library_of
 
 ROWS, ACROSS, OUTER = range(3)
 GUARD = 64
@@ -22,14 +21,8 @@ TYPES = {torch.float32: 0, torch.bfloat16: 2, torch.float16: 3}
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    folder = tmp_path_factory.mktemp("small_products")
-    write_headers(folder)
-    source, target = Path(__file__).with_name("small_products.cpp"), folder / "small_products.so"
-    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-U_FORTIFY_SOURCE", f"-I{folder}"]
-    libraries = Path(torch.__file__).parent / "lib"
-    linked = [f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-ltorch_cpu", "-lc10"]
-    subprocess.run([*command, str(source), "-o", str(target), *linked], check=True)
-    return ctypes.CDLL(str(target))
+    source = Path(__file__).with_name("small_products.cpp")
+    return ctypes.CDLL(str(library_of(source, tmp_path_factory.mktemp("small_products"))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import torch
+
 from rnncc.ir.artifact import File
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import Program
@@ -89,6 +91,16 @@ def write_headers(folder: Path) -> None:
         text = path.read_text(encoding="utf-8")
         shared = "extern __shared__ __align__(128) char shared[];"
         path.write_text(text.replace(shared, "char* const shared = emulated::shared_memory();"), encoding="utf-8")
+
+
+def library_of(source: Path, folder: Path) -> Path:
+    """A library of C functions over the headers of the GPU kernels, which write_headers puts into the folder."""
+    write_headers(folder)
+    target = folder / f"lib{source.stem}.so"
+    torch_lib = Path(torch.__file__).parent / "lib"
+    linked = ("-Wl,-Bsymbolic", f"-L{torch_lib}", f"-Wl,-rpath,{torch_lib}", "-ltorch_cpu", "-lc10")
+    subprocess.run([*_COMPILER, "-shared", f"-I{folder}", str(source), "-o", str(target), *linked], check=True)
+    return target
 
 
 @cache

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.emulated.compiled import write_headers
+from tests.emulated.compiled import library_of
 
 SOURCE = Path(__file__).with_name("order.cpp")
 LANES = 32
@@ -19,13 +18,7 @@ BANKS = (4, 8, 16)
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """order.cpp, compiled for the CPU."""
-    folder = tmp_path_factory.mktemp("order")
-    write_headers(folder)
-    made = folder / "order.so"
-    command = ["g++", "-std=c++17", "-O1", "-fPIC", "-w", "-U_FORTIFY_SOURCE", f"-I{folder}", "-shared", str(SOURCE)]
-    done = subprocess.run([*command, "-o", str(made)], stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return ctypes.CDLL(str(made))
+    return ctypes.CDLL(str(library_of(SOURCE, tmp_path_factory.mktemp("order"))))
 
 
 def ordered(library: ctypes.CDLL, words: torch.Tensor, slots: int) -> torch.Tensor:

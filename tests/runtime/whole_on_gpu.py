@@ -19,7 +19,7 @@ from rnncc.language.read import read_request
 from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
 from rnncc.stages.build.toolchain import BINDING
-from tests.emulated.compiled import write_headers
+from tests.emulated.compiled import library_of
 from tests.runtime import whole_single
 
 LOOP = """
@@ -48,7 +48,8 @@ def build(module: Any, source: Source, folder: Path, *, single: bool = False) ->
         loops = whole_single.build_loops(texts, folder)
     else:
         _take_loops_of_cpus(texts)
-        loops = ["src/loops.cpp", _build_given_products(folder), f"-Wl,-rpath,{folder}"]
+        given = library_of(Path(__file__).with_name("given_products.cpp"), folder / "given")
+        loops = ["src/loops.cpp", str(given), f"-Wl,-rpath,{given.parent}"]
     units = ["src/binding.cpp", "src/_core_binding.cpp", "src/_core_cuda.cpp", *loops]
     for path, text in texts.items():
         if path in units or path.endswith("_tables.h") or path.startswith("src/include/"):
@@ -87,22 +88,9 @@ def _take_loops_of_cpus(texts: dict[str, str]) -> None:
     )
 
 
-def _build_given_products(folder: Path) -> str:
-    """The library that makes products which are given to a loop."""
-    headers, torch_lib = folder / "emulated", Path(torch.__file__).parent / "lib"
-    write_headers(headers)
-    library = folder / "libgiven_products.so"
-    subprocess.run(
-        ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-U_FORTIFY_SOURCE", f"-I{headers}",
-         str(Path(__file__).with_name("given_products.cpp")), "-Wl,-Bsymbolic", "-o", str(library),
-         f"-L{torch_lib}", f"-Wl,-rpath,{torch_lib}", "-ltorch_cpu", "-lc10"], check=True,
-    )  # fmt: skip
-    return str(library)
-
-
 def launches_of_given_products(folder: Path) -> int:
     """How often products were made so far that a loop was given, by the library of that folder."""
-    library = ctypes.CDLL(str(folder / "libgiven_products.so"))
+    library = ctypes.CDLL(str(folder / "given/libgiven_products.so"))
     return ctypes.c_int64.in_dll(library, "launches_of_given_products").value
 
 

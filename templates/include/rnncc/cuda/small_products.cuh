@@ -8,13 +8,6 @@
 
 namespace rnncc {
 
-template <int N>
-struct Number {
-  static constexpr int value = N;
-};
-
-RNNCC_DEVICE int at_most(int value, int most) { return value < most ? value : most; }
-
 // The four elements from p on; zeros stand for those beyond `left`.
 template <bool IN_FOURS>
 RNNCC_DEVICE float4 load_four(const float* p, int left) {
@@ -48,9 +41,9 @@ RNNCC_DEVICE void store_product(const SmallProduct& p, int64_t at, float sum) {
 template <class S, int ROWS, bool ACROSS, bool IN_FOURS>
 RNNCC_DEVICE void few_rows(const SmallProduct& p, int first_row, int first_column, float* shared) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int column = at_most(first_column + lane, p.n - 1), rows = p.m - first_row;
+  const int column = ::min(first_column + lane, p.n - 1), rows = p.m - first_row;
   const int each = (p.k + 4 * SMALL_WARPS - 1) / (4 * SMALL_WARPS) * 4;
-  const int begin = at_most(warp * each, p.k), end = at_most(begin + each, p.k);
+  const int begin = ::min(warp * each, p.k), end = ::min(begin + each, p.k);
   const S* const a = static_cast<const S*>(p.a) + first_row * p.a_row;
   const S* const b = static_cast<const S*>(p.b) + (ACROSS ? column : column * p.b_row);
   float* const own = shared + warp * ROWS * 32;  // the warp's terms of a
@@ -62,7 +55,7 @@ RNNCC_DEVICE void few_rows(const SmallProduct& p, int first_row, int first_colum
       own[r * 32 + lane] = !exists ? 0.0f : ACROSS && !p.a ? 1.0f : to_float(a[r * p.a_row + first + lane]);
     }
     __syncwarp();
-    const int terms = at_most(end - first, 32);
+    const int terms = ::min(end - first, 32);
 #pragma unroll 2
     for (int i = 0; i < terms; i += 4) {
       float4 y;
@@ -96,11 +89,17 @@ RNNCC_DEVICE void few_rows(const SmallProduct& p, int first_row, int first_colum
   }
 }
 
+template <class S, int ROWS, bool IN_FOURS>
+RNNCC_DEVICE void few_rows_of_form(const SmallProduct& p, int first_row, int first_column, float* shared) {
+  if (p.form == SmallForm::across) return few_rows<S, ROWS, true, false>(p, first_row, first_column, shared);
+  few_rows<S, ROWS, false, IN_FOURS>(p, first_row, first_column, shared);
+}
+
 // A warp's tile of 16 rows and 32 columns, with all terms.
 template <class S, bool IN_FOURS>
 RNNCC_DEVICE void few_terms(const SmallProduct& p, int first_row, int first_column) {
   if (first_row >= p.m) return;
-  const int own = first_column + threadIdx.x % 32, column = at_most(own, p.n - 1);
+  const int own = first_column + threadIdx.x % 32, column = ::min(own, p.n - 1);
   const S* a = static_cast<const S*>(p.a) + first_row;
   const S* b = static_cast<const S*>(p.b) + column;
   float4 sums[SMALL_ROWS / 4] = {};
@@ -141,12 +140,8 @@ RNNCC_DEVICE void small_product(const SmallProduct& p, int cta, float* shared) {
   // CTAs beside each other read the same weights.
   const int rows = rows_of_tile(p), tiles = (p.m + rows - 1) / rows;
   const int row = cta % tiles * rows, column = cta / tiles * SMALL_COLUMNS;
-  const auto run = [&](auto number) {
-    constexpr int ROWS = decltype(number)::value;
-    p.form == SmallForm::across ? few_rows<S, ROWS, true, false>(p, row, column, shared)
-                                : few_rows<S, ROWS, false, IN_FOURS>(p, row, column, shared);
-  };
-  rows == SMALL_ROWS ? run(Number<SMALL_ROWS>()) : run(Number<SMALL_FEW_ROWS>());
+  if (rows == SMALL_ROWS) return few_rows_of_form<S, SMALL_ROWS, IN_FOURS>(p, row, column, shared);
+  few_rows_of_form<S, SMALL_FEW_ROWS, IN_FOURS>(p, row, column, shared);
 }
 
 template <class S>

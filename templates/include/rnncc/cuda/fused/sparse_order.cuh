@@ -35,7 +35,7 @@ class WordOrder {
       if (first_ + int(bank) == lane_) sum_ = sum;
     }
   }
-  // The bank of one more word of the lane's list that is padding, if it wants one. Each list is padded until it has a
+  // Returns the bank of one more word of the lane's list that is padding, if it wants one. Each list is padded until it has a
   // word for each slot.
   RNNCC_DEVICE uint32_t pad(bool wanted) {
     for (uint32_t bank = BANKS;;) {
@@ -53,7 +53,7 @@ class WordOrder {
       if ((few >> lane_ & 1) != 0 && __popc(few & before) < __popc(want)) ++sum_;
     }
   }
-  // The bank of the lane's next word.
+  // Returns the bank of the lane's next word.
   RNNCC_DEVICE uint32_t next() {
     const uint32_t in_banks = left_.any() << first_;
     uint32_t many = __ballot_sync(~0u, sum_ > slots_) & group_, few = __ballot_sync(~0u, sum_ < slots_) & group_;
