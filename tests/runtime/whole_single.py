@@ -99,7 +99,7 @@ def build_loops(texts: dict[str, str], folder: Path) -> list[str]:
     _build_driver(texts, folder)
     driver = "src/include/rnncc/cuda/driver.h"
     texts[driver] = texts[driver].replace("libcuda.so.1", str(folder / "libdriver.so"))
-    for name in ("run.h", "single.h", "direction.h"):
+    for name in ("run.h", "single.h", "direction.h", "after.h"):
         path = f"src/include/rnncc/cuda/{name}"
         texts[path] = texts[path].replace("aoti_torch_device_type_cuda()", "aoti_torch_device_type_cpu()")
         texts[path] = re.sub(r"device\(\)\.index", "0", texts[path])

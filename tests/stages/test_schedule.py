@@ -114,6 +114,23 @@ def test_kernels_are_for_larger_and_larger_batches() -> None:
             assert next_one.family.scope is Scope.GRID or next_one.launch_batch is None
 
 
+def test_after_a_kernel_comes_the_one_for_the_next_power_of_two() -> None:
+    kernels = schedule(forward("nn_rnn"), Problem(1024, 1, "fp32"), H200).kernels
+    assert [kernel.launch_batch for kernel in kernels if kernel.family is GRID] == [24, 32, 64]
+
+
+def test_in_float32_warps_of_one_gate_have_more_rows() -> None:
+    by_dtype = {
+        dtype: next(
+            dict(kernel.tiles)["unit_tile"]
+            for kernel in schedule(forward("nn_rnn"), Problem(512, 1, dtype), H200).kernels
+            if kernel.family is GATHER
+        )
+        for dtype in ("fp32", "bf16")
+    }
+    assert by_dtype == {"fp32": 32, "bf16": 16}
+
+
 def test_the_kernel_that_is_planned_to_be_quickest_runs_the_batch() -> None:
     found = schedule(forward("lstm"), Problem(768, 1, "bf16"), H200)
     grid, tiled, narrow, wide, clusters = found.kernels

@@ -76,9 +76,9 @@ def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> Found:
     """What `schedule` gives, with the proofs from which `Found.explained` makes its reasons later.
 
     A cluster kernel takes any batch, group after group. The CTAs of a grid kernel must all run at once, so after such a
-    kernel comes the quickest one for twice its batch, or at least for one entry more. A batch beyond that takes several
-    launches of one of them, where that is quicker. Before a cluster kernel stands one that takes a large batch at once,
-    if it is quicker there.
+    kernel comes the quickest one for the next power of two, or at least for one entry more. A batch beyond that takes
+    several launches of one of them, where that is quicker. Before a cluster kernel stands one that takes a large batch
+    at once, if it is quicker there.
     """
     if isinstance(loop, NoForm):
         return Found(Schedule((), None, (Rejected(None, None, (Limit("form", loop.reason, ""),)),), 0))
@@ -141,8 +141,13 @@ def _for_larger_batches(answer: _Answer, search: _Search) -> Iterator[FusedSched
         yield kernel
         if kernel.launch_batch is None:
             return
-        wider = _larger(answer, 2 * kernel.launch_batch, search)
+        wider = _larger(answer, _power_above(kernel.launch_batch), search)
         answer = wider if wider.quickest else _larger(answer, kernel.launch_batch + 1, search)
+
+
+def _power_above(batch: int) -> int:
+    """The next power of two, which is what most batches are."""
+    return 1 << batch.bit_length()
 
 
 def _larger(answer: _Answer, batch: int, search: _Search) -> _Answer:

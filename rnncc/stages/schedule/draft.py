@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from rnncc.constrint import Expression, Model, Solution, Variable, ceil_div, lookup, minimum
+from rnncc.constrint import Expression, Model, Solution, Variable, ceil_div, lookup, maximum, minimum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import Family, Scope
 from rnncc.ir.problem import Problem
@@ -252,6 +252,18 @@ class Elements:
     def product(self, rate: Rates) -> int:
         """The time of a fragment of 32 terms times 8 batch entries on a quarter of an SM, in tenths of a nanosecond."""
         return rate.float_product if self.is_float else 2 * rate.product
+
+    def products(self, rate: Rates, warps: Operand, parts: Iterable[tuple[Operand, Operand]]) -> Operand:
+        """The time in which all warps of a CTA multiply by 8 batch entries, in tenths of a nanosecond. `parts`: the
+        fragments and the chunks of 32 terms that a warp has of each kind of products.
+
+        In float32 a lane multiplies what it loads by its rows alone. So products of few fragments take as long as the
+        loads of all warps. A warp that has a quarter to itself waits for its loads, and takes as long as two."""
+        pairs, quarter = [*parts], ceil_div(warps, 4)
+        if not self.is_float:
+            return self.product(rate) * quarter * summed(f * n for f, n in pairs)
+        own = self.product(rate) * maximum(quarter, 2)
+        return summed(maximum(own * f * n, rate.float_operand * warps * n) for f, n in pairs)
 
 
 def elements(problem: Problem) -> Elements:

@@ -109,9 +109,8 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     require_shared(model, shared_bytes, target)
 
     item = rate.gather_piece * facts.pieces + rate.operation * facts.operations
-    multiplied = element.product(rate) * ceil_div(warps, 4) * summed(
-        f * whole for f, whole in zip(fragments, pairs, strict=True)
-    ) + ceil_div(rate.matrix * matrix_bytes, 1024)
+    product_time = element.products(rate, warps, zip(fragments, pairs, strict=True))
+    multiplied = product_time + ceil_div(rate.matrix * matrix_bytes, 1024)
     posts = facts.operands * owned * by(ctas, sizes, lambda c: rate.post * ceil(c, element.peers) if c > 1 else 0)
     # Each item gives a part of each reduction.
     joined = rate.part * facts.reductions * dim

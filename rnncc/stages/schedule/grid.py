@@ -193,16 +193,16 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         + ceil_div(6 * element.size * sum(phase.terms for phase in parted) * group * readers, target.l2_gb_s)
         + phases * rate.grid_entry * group
     )
-    own_product = element.product(rate) * summed(f * n for f, n in zip(fragments, chunks, strict=True)) * tiles
+    product_time = element.products(rate, K_WARPS, zip(fragments, chunks, strict=True)) * tiles
     # Two warps share a quarter of an SM. A step takes what one of them waits and multiplies, or the wait for the first
     # operands of each phase, and the products of both. Where a warp has many sums, it keeps the tensor cores busy while
     # the other one waits. Where it has few, its products depend on each other: they take as long as those of both.
-    sharers = ceil(K_WARPS, 4)
-    multiplied: Operand = waits + sharers * own_product
+    multiplied: Operand = waits + product_time
     if not element.is_float and any(polls_of_products(n, _POLLED) > len(phase_chunks) for n in _TILES):
-        factor = by(8 * unit_blocks + tiles, both[8:], lambda key: 1 if has_many_sums(key // 8, key % 8) else sharers)
+        sharers = ceil(K_WARPS, 4)
+        hidden = by(8 * unit_blocks + tiles, both[8:], lambda key: sharers if has_many_sums(key // 8, key % 8) else 1)
         first = ceil_div(len(phase_chunks) * waits, polls)
-        multiplied = maximum(waits + factor * own_product, first + sharers * own_product)
+        multiplied = maximum(waits + ceil_div(product_time, hidden), first + product_time)
     step = (
         multiplied
         + rate.poll * by(tiles, _TILES, received_polls)

@@ -15,12 +15,13 @@ from rnncc.ir.target import GPUS, Target
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Times in tenths of a nanosecond. The first eight are for all fused families. Each group of the others is for the
+    """Times in tenths of a nanosecond. The first nine are for all fused families. Each group of the others is for the
     family that its first name says; those of grid serve sparse and blocks too, and those of sparse serve blocks.
 
     product        an mma.m16n8k16 on a quarter of an SM
-    float_product  float32 there: 8 rows, 32 terms and 8 batch entries in 64 cycles, with the loads of operands (an
-                   estimate)
+    float_product  float32 there: 8 rows, 32 terms and 8 batch entries in 64 cycles
+    float_operand  the operands of such a product, which a warp loads from shared memory: 16 times 512 bytes, while no
+                   other warp of the SM loads any
     matrix         1024 bytes of a matrix from shared memory
     spill          a register of all threads that goes to memory and back
     operation      an instruction of an item's elementwise work, for both batch entries of a lane
@@ -73,6 +74,7 @@ class Rates:
 
     product: int = 45
     float_product: int = 420
+    float_operand: int = 345
     matrix: int = 20
     spill: int = 115
     operation: int = 10

@@ -81,8 +81,8 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     require_shared(model, shared_bytes, target)
 
     item = rate.scatter_piece * facts.pieces + rate.operation * facts.operations
-    products = ceil_div(warps, 4) * element.fragments(2) * rows * pairs
-    multiplied = element.product(rate) * products + ceil_div(rate.matrix * matrix_bytes, 1024)
+    product_time = element.products(rate, warps, [(element.fragments(2) * rows, pairs)])
+    multiplied = product_time + ceil_div(rate.matrix * matrix_bytes, 1024)
     sent = facts.sums * dim * k_warps * by(ctas, sizes, lambda c: rate.send if c > 1 else rate.local)
     step = rate.scatter + item * owned + multiplied + rate.spill * spilled + sent + rate.warp * warps
     return Draft(

@@ -40,7 +40,7 @@ class After {
     together_ = together;
     std::map<int, std::vector<int>> by_matrix;
     for (int o = 0; o < tables_.outer_count; ++o) by_matrix[tables_.outers[o].matrix].push_back(o);
-    clear(by_matrix);
+    clear_unwritten(by_matrix);
     for (int o = 0; o < tables_.outer_count;) {
       const int matrix = tables_.outers[o].matrix;
       const std::vector<int>& same = by_matrix[matrix];
@@ -93,7 +93,8 @@ class After {
     return count;
   }
 
-  void clear(const std::map<int, std::vector<int>>& by_matrix) {
+  // Makes zeros of what nothing else writes.
+  void clear_unwritten(const std::map<int, std::vector<int>>& by_matrix) {
     for (int z = 0; z < tables_.zero_count; ++z) {
       const ZeroInfo& zero = tables_.zeros[z];
       const rnncc_tensor& t = tensors_.at(zero.table, zero.index);
@@ -104,9 +105,8 @@ class After {
     }
     for (int16_t w = 0; call_.table[D_WEIGHTS] && w < tables_.weight_count; ++w) {
       const rnncc_tensor t = weight_gradient(w);
-      if (!t.data || written(w, by_matrix) == dims_[tables_.weight_rows + w] * dims_[tables_.weight_columns + w])
-        continue;
-      RNNCC_TORCH(aoti_torch_zero_(tensors_.view(D_WEIGHTS, w, t).get()));
+      const int64_t count = dims_[tables_.weight_rows + w] * dims_[tables_.weight_columns + w];
+      if (t.data && written(w, by_matrix) != count) clear(t.data, count * dtype_bytes(t.dtype), device().index);
     }
   }
 
@@ -155,7 +155,7 @@ class After {
     if (edge.data) {
       copy(end, edge.data, {1, batch, width}, edge, dtype);
     } else {
-      RNNCC_TORCH(aoti_torch_zero_(over(end, {batch, width}, {width, 1}, dtype, device()).get()));
+      clear(end, at, device().index);
     }
     held_.push_back(std::move(made));
     return {data, batch * width, width, dtype};
@@ -226,7 +226,7 @@ class After {
     if (!earlier) from.data = static_cast<char*>(from.data) + from.step * dtype_bytes(dtype);
     if (!edge.data) {
       Tensor zeros = empty({batch, dim(info.width)}, torch_dtype(dtype), device());
-      RNNCC_TORCH(aoti_torch_zero_(zeros.get()));
+      clear(zeros.data(), zeros.elements() * dtype_bytes(dtype), device().index);
       edge = {zeros.data(), 0, dim(info.width), dtype};
       held_.push_back(std::move(zeros));
     }

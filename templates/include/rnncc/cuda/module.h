@@ -211,6 +211,12 @@ inline void launch_kernel(const std::string& name, CUfunction kernel, const Laun
   check_cuda(driver().cuLaunchKernelEx(&how, kernel, parameters, nullptr), "launching " + name);
 }
 
+// Makes so many bytes zeros, on the stream that torch uses now. The driver's own function takes the host less time than
+// torch's.
+inline void clear(void* data, int64_t bytes, int32_t device) {
+  check_cuda(driver().cuMemsetD8Async(uint64_t(data), 0, size_t(bytes), current_stream(device)), "clearing memory");
+}
+
 }  // namespace rnncc
 
 // From now on the folder's kernels that take every size are the package's too.
