@@ -16,11 +16,13 @@ class File:
 @dataclass(frozen=True, slots=True)
 class Unit:
     """A translation unit to compile: `path` is one of the bundle's files; `isa` its instruction set (`generic`, `v3`,
-    `v4`: x86-64's levels). `shared`: the same bytes for every cell, so that its object may be kept between builds."""
+    `v4`: x86-64's levels). `shared`: the same bytes for every cell, so that its object may be kept between builds.
+    `is_double`: whether it computes in double."""
 
     path: str
     isa: str
     shared: bool = False
+    is_double: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,21 +9,22 @@ from rnncc.ir.artifact import Unit
 from rnncc.stages.build import Toolchain, find_toolchain, toolchain
 
 
-def test_gcc_compiles_what_cells_share_with_parts_of_o2_and_clang_with_o2() -> None:
+def test_gcc_compiles_what_cells_share_and_doubles_with_parts_of_o2_and_clang_with_o2() -> None:
     gcc, clang = (
         Toolchain(("c++",), "c++ (GCC) 12.2.0"),
         Toolchain(("c++",), "clang version 14.0.6"),
     )
     core, cell, binding = Unit("core.cpp", "v3", True), Unit("cell.cpp", "v3"), Unit("binding.cpp", "binding")
+    doubles = Unit("cell_f64.cpp", "v3", is_double=True)
     for compiler, core_level, binding_level in ((gcc, "-O1", "-Og"), (clang, "-O2", "-O1")):
-        for unit, level in ((core, core_level), (cell, "-O2"), (binding, binding_level)):
+        for unit, level in ((core, core_level), (cell, "-O2"), (doubles, core_level), (binding, binding_level)):
             flags = toolchain.unit_flags(unit, compiler)
             assert [flag for flag in flags if flag.startswith("-O")] == [level]
             assert ("-march=x86-64-v3" in flags) == (unit is not binding)
     assert not any(flag.startswith("-O") for flags in toolchain.ISA.values() for flag in flags)
     # An option that clang does not know may be an error of its.
-    both = {*toolchain.unit_flags(core, clang), *toolchain.unit_flags(binding, clang)}
-    assert not both & {*toolchain.CORE[1:], *toolchain.BINDING[len(toolchain.COMMON) :]}
+    of_clang = {flag for unit in (core, doubles, binding) for flag in toolchain.unit_flags(unit, clang)}
+    assert not of_clang & {*toolchain.CORE[1:], *toolchain.DOUBLES[1:], *toolchain.BINDING[len(toolchain.COMMON) :]}
 
 
 def test_what_cells_share_fuses_products_into_sums(tmp_path: Path) -> None:
@@ -37,6 +38,7 @@ def test_what_cells_share_fuses_products_into_sums(tmp_path: Path) -> None:
         "}\n"
     )
     compiler = find_toolchain()
-    flags = toolchain.unit_flags(Unit("core.cpp", "v3", True), compiler)
-    command = [*compiler.command, *flags, "-S", str(source), "-o", "-"]
-    assert "vfmadd" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for is_double in (False, True):
+        flags = toolchain.unit_flags(Unit("core.cpp", "v3", True, is_double), compiler)
+        command = [*compiler.command, *flags, "-S", str(source), "-o", "-"]
+        assert "vfmadd" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -47,7 +47,7 @@ def _driver(instructions: str) -> Iterator[tuple[File, Unit]]:
     for isa in _sets(instructions):
         for scalar in SCALARS:
             content = text("cpp/core.cpp.j2", isa=isa, scalar=scalar)
-            yield _unit(f"_core_{isa}_{scalar.suffix}", isa, content, shared=True)
+            yield _unit(f"_core_{isa}_{scalar.suffix}", isa, content, shared=True, is_double=scalar.name == "double")
     chooses = text("cpp/core_dispatch.cpp.j2", instructions=instructions)
     yield _unit("_core", "generic", chooses, shared=True)
     yield _unit("_core_binding", "binding", text("cpp/core_binding.cpp.j2"), shared=True)
@@ -61,7 +61,7 @@ def _loops(plan: KernelPlan, instructions: str) -> Iterator[tuple[File, Unit]]:
     for isa in _sets(instructions):
         for scalar in SCALARS:
             content = text("cpp/cell.cpp.j2", cell=plan.cell, name=name, isa=isa, scalar=scalar, programs=programs)
-            yield _unit(f"{name}_{isa}_{scalar.suffix}", isa, content)
+            yield _unit(f"{name}_{isa}_{scalar.suffix}", isa, content, is_double=scalar.name == "double")
 
 
 def _headers(plan: KernelPlan) -> Iterator[File]:
@@ -74,6 +74,6 @@ def _headers(plan: KernelPlan) -> Iterator[File]:
     yield File(f"src/{name}_functions.h", text("cpp/functions.h.j2", **about, programs=functions))
 
 
-def _unit(name: str, isa: str, content: str, shared: bool = False) -> tuple[File, Unit]:
+def _unit(name: str, isa: str, content: str, *, shared: bool = False, is_double: bool = False) -> tuple[File, Unit]:
     path = f"src/{name}.cpp"
-    return File(path, content), Unit(path, isa, shared)
+    return File(path, content), Unit(path, isa, shared, is_double)

@@ -1,6 +1,7 @@
 // Matrix products for recurrent layers: C[m, n] = A[m, k] * B[k, n] (+ bias[n]) (+ C).
 //
-// B lies in panels (panels.h). The micro kernel has up to 6 rows of C in one panel in registers. This register blocking
+// B lies in panels (panels.h). The micro kernel has up to 6 rows of C in one panel in registers (1, 3 or 6 of doubles:
+// fewer kernels take less time to compile). This register blocking
 // follows Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34(3), 2008.
 //
 // Threads belong to the caller: every function takes the range of rows or panels to compute. Each element of C is
@@ -83,21 +84,31 @@ static __attribute__((noinline)) void micro_kernel(int64_t k, const Tile<T>& til
   }
 }
 
+template <class T>
+constexpr bool has_all_rows = sizeof(T) == 4;
+
 template <class T, int VECTORS>
 RNNCC_INLINE void micro_kernel_rows(int64_t rows, int64_t k, const Tile<T>& tile, bool accumulate) {
+  if constexpr (has_all_rows<T>) {
+    switch (rows) {
+      case 2: return micro_kernel<T, 2, VECTORS, 1>(k, tile, accumulate);
+      case 4: return micro_kernel<T, 4, VECTORS, 1>(k, tile, accumulate);
+      case 5: return micro_kernel<T, 5, VECTORS, 1>(k, tile, accumulate);
+      default: break;
+    }
+  }
   switch (rows) {
     case 1: return micro_kernel<T, 1, VECTORS, 1>(k, tile, accumulate);
-    case 2: return micro_kernel<T, 2, VECTORS, 1>(k, tile, accumulate);
     case 3: return micro_kernel<T, 3, VECTORS, 1>(k, tile, accumulate);
-    case 4: return micro_kernel<T, 4, VECTORS, 1>(k, tile, accumulate);
-    case 5: return micro_kernel<T, 5, VECTORS, 1>(k, tile, accumulate);
     default: return micro_kernel<T, 6, VECTORS, 1>(k, tile, accumulate);
   }
 }
 
 // How many rows the next tile has when `left` are left: 6, but 7 and 8 are halved, since a tile of 1 or 2 rows waits
 // for its sums.
+template <class T>
 RNNCC_INLINE int64_t tile_rows(int64_t left) {
+  if constexpr (!has_all_rows<T>) return left >= kernel_rows ? kernel_rows : left >= 3 ? 3 : 1;
   return left <= kernel_rows ? left : left <= 8 ? (left + 1) / 2 : kernel_rows;
 }
 
@@ -121,7 +132,7 @@ static void multiply_block(T* c, int64_t c_row, const T* a, int64_t a_row, int64
     }
     if (tile.columns > width) tile.columns = width;
     for (int64_t row = 0; row < rows;) {
-      const int64_t step = tile_rows(rows - row);
+      const int64_t step = tile_rows<T>(rows - row);
       if (width == panel_columns<T>) {
         micro_kernel_rows<T, panel_vectors>(step, k, tile, accumulate);
       } else {
@@ -220,12 +231,17 @@ static void direct_rows_of(T* c, int64_t c_row, const T* a, int64_t a_row, const
 template <class T>
 static void gemm_direct(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t rows, const T* w, int64_t ld, int64_t n,
                         int64_t k, const T* bias, bool accumulate) {
-  switch (rows) {
-    case 1: return direct_rows_of<T, 1>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
-    case 2: return direct_rows_of<T, 2>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
-    case 3: return direct_rows_of<T, 3>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
-    case 4: return direct_rows_of<T, 4>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
-    default: return;
+  if constexpr (has_all_rows<T>) {
+    switch (rows) {
+      case 1: return direct_rows_of<T, 1>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
+      case 2: return direct_rows_of<T, 2>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
+      case 3: return direct_rows_of<T, 3>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
+      case 4: return direct_rows_of<T, 4>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
+      default: return;
+    }
+  } else {
+    for (int64_t row = 0; row < rows; ++row)
+      direct_rows_of<T, 1>(c + row * c_row, c_row, a + row * a_row, a_row, w, ld, n, k, bias, accumulate);
   }
 }
 
