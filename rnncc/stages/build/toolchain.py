@@ -27,16 +27,15 @@ ISA: dict[str, tuple[str, ...]] = {
 }
 # -O3 was measured: the same speed to 2 %, 1.7 times the compile time (the kernels are vectorised by hand).
 CELL = ("-O2",)
-# What every cell shares is most of a first build. These parts of GCC's -O2 make products fast: the speed of -O2 to 3 %,
-# in two thirds of the compile time. Without -fexpensive-optimizations GCC fuses no product into its sum, and products
-# take 1.3 times as long. clang knows no such options.
+# What every cell shares is most of a first build. For floats, these parts of GCC's -O2 make products fast: the speed of
+# -O2 to 3 %, in two thirds of the compile time. Without -fexpensive-optimizations GCC fuses no product into its sum,
+# and products take 1.3 times as long. clang knows no such options.
 CORE = ("-O1", "-fexpensive-optimizations", "-fipa-cp", "-fschedule-insns2", "-fstrict-aliasing")
 CORE_OF_CLANG = ("-O2",)
-# Doubles are for checks, where a third less time to compile counts more than a tenth of speed. Without these passes GCC
-# cannot tell that what it warns of never happens; the same code for floats is compiled with all of them.
-DOUBLES = ("-O1", "-fexpensive-optimizations", "-fno-tree-ccp", "-fno-ipa-modref", "-fno-tree-pta", "-fno-dse",
-           "-fno-compare-elim", "-fno-tree-dominator-opts", "-fno-guess-branch-probability",
-           "-Wno-maybe-uninitialized")  # fmt: skip
+# Doubles are for checks, where less time to compile counts more than a tenth of speed. Without these passes GCC cannot
+# tell that what it warns of never happens; the same code for floats is compiled with all of them. GCC refuses to leave
+# out a pass that it does not have: these are in every GCC that has C++17.
+DOUBLES = ("-O1", "-fexpensive-optimizations", "-fno-tree-ccp", "-fno-tree-pta", "-fno-dse", "-Wno-maybe-uninitialized")
 # torch's symbols are found in torch itself, which is in the process before the package; the empty libtorch.so that the
 # linker sees only makes the loader look there. -Bsymbolic: two packages must not see each other's functions.
 LINK = ("-shared", "-Wl,-Bsymbolic", "-Wl,--build-id=none", "-Wl,-s")

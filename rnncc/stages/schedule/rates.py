@@ -1,7 +1,7 @@
 """The cost model: the time that each part of a step takes, in tenths of a nanosecond.
 
 The rates are fitted to the times that benchmarks/gpu_dense.py measured on an H200 (tests/test_gpu_predicted.py), and to
-single kernels in bfloat16, most of them the LSTM's (tests/stages/test_schedule_cost.py). The sums of parts come within
+single kernels, most of them the LSTM's in bfloat16 (tests/stages/test_schedule_cost.py). The sums of parts come within
 a factor of 1.3 of both, and within 1.15 of sparse kernels (tests/stages/test_schedule_sparse_measured.py). On other
 GPUs, what happens on the chip scales with the clock, and products with their own rate.
 """
@@ -19,9 +19,9 @@ class Rates:
     family that its first name says; those of grid serve sparse and blocks too, and those of sparse serve blocks.
 
     product        an mma.m16n8k16 on a quarter of an SM
-    float_product  float32 there: 8 rows, 32 terms and 8 batch entries in 64 cycles
-    float_operand  the operands of such a product, which a warp loads from shared memory: 16 times 512 bytes, while no
-                   other warp of the SM loads any
+    float_product  float32 there: 8 rows, 32 terms and 8 batch entries, at least 64 cycles
+    float_operand  a warp's loads of the operands of such a product from shared memory, 8192 bytes, at least 64 cycles of
+                   the SM
     matrix         1024 bytes of a matrix from shared memory
     spill          a register of all threads that goes to memory and back
     operation      an instruction of an item's elementwise work, for both batch entries of a lane

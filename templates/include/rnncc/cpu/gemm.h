@@ -1,7 +1,6 @@
 // Matrix products for recurrent layers: C[m, n] = A[m, k] * B[k, n] (+ bias[n]) (+ C).
 //
-// B lies in panels (panels.h). The micro kernel has up to 6 rows of C in one panel in registers (1, 3 or 6 of doubles:
-// fewer kernels take less time to compile). This register blocking
+// B lies in panels (panels.h). The micro kernel has up to 6 rows of C in one panel in registers. This register blocking
 // follows Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34(3), 2008.
 //
 // Threads belong to the caller: every function takes the range of rows or panels to compute. Each element of C is
@@ -84,6 +83,7 @@ static __attribute__((noinline)) void micro_kernel(int64_t k, const Tile<T>& til
   }
 }
 
+// Doubles are for checks: they have tiles of 1, 3 and 6 rows alone, which take less time to compile.
 template <class T>
 constexpr bool has_all_rows = sizeof(T) == 4;
 
@@ -104,8 +104,8 @@ RNNCC_INLINE void micro_kernel_rows(int64_t rows, int64_t k, const Tile<T>& tile
   }
 }
 
-// How many rows the next tile has when `left` are left: 6, but 7 and 8 are halved, since a tile of 1 or 2 rows waits
-// for its sums.
+// How many rows the next tile has when `left` are left: 6, but 7 and 8 are halved where T has all tiles, since one of 1
+// or 2 rows waits for its sums.
 template <class T>
 RNNCC_INLINE int64_t tile_rows(int64_t left) {
   if constexpr (!has_all_rows<T>) return left >= kernel_rows ? kernel_rows : left >= 3 ? 3 : 1;
@@ -231,17 +231,12 @@ static void direct_rows_of(T* c, int64_t c_row, const T* a, int64_t a_row, const
 template <class T>
 static void gemm_direct(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t rows, const T* w, int64_t ld, int64_t n,
                         int64_t k, const T* bias, bool accumulate) {
-  if constexpr (has_all_rows<T>) {
-    switch (rows) {
-      case 1: return direct_rows_of<T, 1>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
-      case 2: return direct_rows_of<T, 2>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
-      case 3: return direct_rows_of<T, 3>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
-      case 4: return direct_rows_of<T, 4>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
-      default: return;
-    }
-  } else {
-    for (int64_t row = 0; row < rows; ++row)
-      direct_rows_of<T, 1>(c + row * c_row, c_row, a + row * a_row, a_row, w, ld, n, k, bias, accumulate);
+  switch (rows) {
+    case 1: return direct_rows_of<T, 1>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
+    case 2: return direct_rows_of<T, 2>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
+    case 3: return direct_rows_of<T, 3>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
+    case 4: return direct_rows_of<T, 4>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
+    default: return;
   }
 }
 
