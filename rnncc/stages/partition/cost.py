@@ -1,8 +1,8 @@
 """Estimates what a cell's kernels cost to compile, by the contents of its loops after every `for` is unrolled.
 
 The estimate does not run `differentiate` and `lower`, which make the code (also the backward, and a second variant with
-resets and lengths): on cells of thousands of operations they take seconds themselves. tests/stages/test_partition_cost.py
-compares the estimated size of the code with the real one.
+resets and lengths): on cells of thousands of operations they take seconds themselves.
+tests/stages/test_partition_cost.py compares the estimated size of the code with the real one.
 """
 
 from __future__ import annotations

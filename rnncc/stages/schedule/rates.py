@@ -20,8 +20,8 @@ class Rates:
 
     product        an mma.m16n8k16 on a quarter of an SM
     float_product  float32 there: 8 rows, 32 terms and 8 batch entries, at least 64 cycles
-    float_operand  a warp's loads of the operands of such a product from shared memory, 8192 bytes, at least 64 cycles of
-                   the SM
+    float_operand  a warp's loads of the operands of such a product from shared memory: 8192 bytes, at least 64 cycles
+                   of the SM
     matrix         1024 bytes of a matrix from shared memory
     spill          a register of all threads that goes to memory and back
     operation      an instruction of an item's elementwise work, for both batch entries of a lane
