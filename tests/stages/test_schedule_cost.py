@@ -1,4 +1,4 @@
-"""The cost model against steps measured on an H200: single kernels, the shape given, T = 1024, or 128 in float32."""
+"""The cost model against steps measured on an H200: single kernels, the shape given, T = 1024 (float32: 64 or 128)."""
 
 from __future__ import annotations
 
