@@ -1,9 +1,10 @@
-"""A call of one step as a GPU runs it: a launch makes the products, torch those that are large, and small launches do
+"""A call of one step as a GPU runs it: a launch makes the products, cuBLAS those that are large, and small launches do
 the rest. Here on the CPU's tensors, with the kernels in the emulator (whole_single.py). tests/cuda/test_single.py needs
 a GPU."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,11 +36,16 @@ NAMES = [*SHIPPED.values(), "Read", "Rows", "Tied"]
 
 
 @pytest.fixture(scope="module")
-def module(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("single")
+
+
+@pytest.fixture(scope="module")
+def module(folder: Path) -> Any:
     """All of these cells, whose layers call the op of a GPU."""
     text = "\n".join([*(read_source(locate(file)).text for file in SHIPPED), TEXTS["Read"], ROWS, TIED])
     made = rnncc.compile(text)
-    space = whole_on_gpu.build(made, Source("cell.rnn", text), tmp_path_factory.mktemp("single"), single=True)
+    space = whole_on_gpu.build(made, Source("cell.rnn", text), folder, single=True)
     whole_on_gpu.take(made, space, [getattr(made, name).spec for name in NAMES])
     whole_single.take_products_of_16_bits()
     return made
@@ -152,6 +158,26 @@ def test_weights_that_are_not_finite(module: Any) -> None:
     with torch.no_grad():
         step.weight_hh[0, 0] = float("nan")
         assert step(x)[0].isnan().any()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "overlapping", "products"),
+    [(torch.float32, False, 2), (torch.float32, True, 1), (torch.bfloat16, False, 1)],
+)
+def test_cublas_makes_large_products(
+    module: Any, folder: Path, dtype: torch.dtype, overlapping: bool, products: int
+) -> None:
+    """The input's and the state's. torch makes those with a result of 16 bits, or of a state whose rows overlap."""
+    torch.manual_seed(0)
+    step, x = module.LSTMCell(5, 24, dtype=dtype), torch.randn(18, 5, dtype=dtype)
+    states = [torch.randn(1, 24, dtype=dtype).expand(18, 24) for _ in range(2)]
+    with torch.no_grad():
+        before = whole_on_gpu.products_of_cublas(folder)
+        found = step(x, tuple(states if overlapping else (state.contiguous() for state in states)))
+        assert whole_on_gpu.products_of_cublas(folder) - before == products
+        with LongWay():
+            expected = step(x, tuple(states))
+    assert all((one - other).abs().max() <= closeness(dtype) for one, other in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("name", NAMES)

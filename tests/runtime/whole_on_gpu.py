@@ -94,6 +94,11 @@ def launches_of_given_products(folder: Path) -> int:
     return ctypes.c_int64.in_dll(library, "launches_of_given_products").value
 
 
+def products_of_cublas(folder: Path) -> int:
+    """How many products cuBLAS has made so far, for the library that was built in that folder for single steps."""
+    return ctypes.c_int64.in_dll(ctypes.CDLL(str(folder / "lib.so")), "products_of_cublas").value
+
+
 def take(module: Any, space: str, cells: Sequence[Any]) -> None:
     """From now on the module's layers call the ops of that namespace, which take the dtypes of a GPU. `cells`: the
     specs of all."""

@@ -82,10 +82,36 @@ int cuMemsetD8Async(unsigned long long to, unsigned char value, size_t bytes, vo
 _MISSING = """
 #define NOT_CALLED(name) int name(void) { abort(); }
 """
-# What torch without CUDA lacks.
+# What torch without CUDA lacks. To cuBLAS, a matrix lies column by column. A product refuses what cuBLAS refuses.
 _TORCH = """
+#include <cstring>
 #include "rnncc/torch/shim.h"
+static float number(const void* data, int64_t at, int type) {
+  if (type == 0) return static_cast<const float*>(data)[at];
+  if (type == 2) return float(static_cast<const _Float16*>(data)[at]);
+  const uint32_t bits = uint32_t(static_cast<const uint16_t*>(data)[at]) << 16;
+  float value;
+  memcpy(&value, &bits, 4);
+  return value;
+}
 extern "C" {
+int32_t torch_get_current_cuda_blas_handle(void** handle) { return *handle = nullptr, 0; }
+int cublasSetStream_v2(void*, void*) { return 1; }
+int cublasSetWorkspace_v2(void*, void*, size_t) { return 1; }
+__attribute__((visibility("default"))) int64_t products_of_cublas;
+int cublasGemmEx(void*, int ta, int tb, int m, int n, int k, const void*, const void* a, int type_a, int lda,
+                 const void* b, int type_b, int ldb, const void*, void* c, int type_c, int ldc, int, int) {
+  if (lda < (ta ? k : m) || ldb < (tb ? n : k) || ldc < m || type_a != type_b || type_c != 0) return 7;
+  ++products_of_cublas;
+  for (int64_t j = 0; j < n; ++j)
+    for (int64_t i = 0; i < m; ++i) {
+      float sum = 0.0f;
+      for (int64_t p = 0; p < k; ++p)
+        sum += number(a, ta ? i * lda + p : p * lda + i, type_a) * number(b, tb ? p * ldb + j : j * ldb + p, type_b);
+      static_cast<float*>(c)[j * ldc + i] = sum;
+    }
+  return 0;
+}
 int32_t aoti_torch_get_current_cuda_stream(int32_t, void** stream) { return *stream = nullptr, 0; }
 int32_t aoti_torch_create_device_guard(int32_t, DeviceGuardHandle* guard) { return *guard = nullptr, 0; }
 int32_t aoti_torch_delete_device_guard(DeviceGuardHandle) { return 0; }
@@ -104,7 +130,7 @@ def build_loops(texts: dict[str, str], folder: Path) -> list[str]:
         texts[path] = texts[path].replace("aoti_torch_device_type_cuda()", "aoti_torch_device_type_cpu()")
         texts[path] = re.sub(r"device\(\)\.index", "0", texts[path])
     texts["src/torch_cuda.cpp"] = _TORCH
-    # Some products of tests are so large that torch makes them.
+    # Some products of tests are so large that cuBLAS makes them, or torch.
     work = "src/include/rnncc/cuda/step_products.h"
     assert _WORK in texts[work]
     texts[work] = texts[work].replace(_WORK, "MOST_SMALL_WORK = 3000;")

@@ -1,12 +1,13 @@
 // Products that a call needs together: those of a single step, or that of the input of a few steps. One launch makes
 // those that are small (small_products.cuh): torch makes them one by one, and each takes the host longer than its
-// arithmetic takes the GPU. torch makes the others.
+// arithmetic takes the GPU. cuBLAS makes the others, or torch where they have results of 16 bits.
 #pragma once
 
 #include <algorithm>
 #include <vector>
 
 #include "../torch/aten.h"
+#include "cublas.h"
 #include "small_products_call.h"
 
 namespace rnncc {
@@ -77,7 +78,7 @@ class StepProducts {
     };
     for (const Product& product : products_) {
       if (product.small.ctas == 0) {
-        make_by_torch(product, device);
+        make_large(product, device);
         continue;
       }
       if (call.count == MOST_SMALL_PRODUCTS || waits(product.small, call)) flush();
@@ -107,8 +108,17 @@ class StepProducts {
     return a.out < end(b) && b.out < end(a);
   }
 
-  static void make_by_torch(const Product& product, Device device) {
+  static void make_large(const Product& product, Device device) {
     const SmallProduct& p = product.small;
+    const FloatProduct floats = {p.m,
+                                 p.n,
+                                 p.k,
+                                 {p.a, p.a_row, p.form == SmallForm::outer},
+                                 {p.b, p.b_row, p.form == SmallForm::rows},
+                                 static_cast<float*>(p.out),
+                                 p.out_row,
+                                 product.dtype};
+    if (p.is_float && Cublas::exists() && floats.fits()) return floats.run(Cublas());
     const auto matrix = [&](const void* data, int64_t rows, int64_t columns, int64_t row, bool transposed,
                             rnncc_dtype type) {
       const std::vector<int64_t> strides = transposed ? std::vector<int64_t>{1, row} : std::vector<int64_t>{row, 1};

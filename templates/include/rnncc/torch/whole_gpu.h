@@ -90,7 +90,8 @@ struct SingleStep {
 constexpr int64_t MOST_SHORT_WORK = int64_t(1) << 25;
 constexpr int64_t MOST_SHORT_ROWS = 2048;
 
-// Adds the input's product and the biases to `products`. False where more biases meet in a column than it takes.
+// Adds the input's product and the biases to `products`. False where more biases meet in a column than it takes. A product
+// with biases must be small.
 inline bool add_input(const Whole& given, const rnncc_tensor& stream, StepProducts& products, bool with_biases) {
   const Layout& layout = given.layout;
   const int64_t inputs = layout.inputs();
@@ -118,25 +119,18 @@ inline bool add_input(const Whole& given, const rnncc_tensor& stream, StepProduc
   return true;
 }
 
-// Makes the streams side by side: x weightᵀ, and the biases but for a single step, which adds them itself. Where the
-// product is small, it comes into `products` instead, for the loop to make it.
+// Makes the streams side by side: x weightᵀ, and the biases but for a single step, which adds them itself. The product of a
+// single step, or a small one, comes into `products` instead, for the loop to make it.
 inline Tensor product_of_input(const Whole& given, bool is_single, StepProducts& products) {
   const Tensor &x = given.x(), &weight = given.parameter(0);
   x.check_memory();
   weight.check_memory();
   const int64_t rows = given.rows(), columns = given.layout.columns(), inputs = given.layout.inputs();
-  const ProductSize size = {rows, columns, inputs};
   if (is_single || (rows <= MOST_SHORT_ROWS && rows * columns * inputs <= MOST_SHORT_WORK)) {
     std::vector<int64_t> sizes = sizes_of(x);
     sizes.back() = columns;
     Tensor stream = given.make(sizes);
-    if (size.is_small() && add_input(given, {stream.data(), 0, columns, given.type}, products, !is_single))
-      return stream;
-    if (is_single) {
-      multiply_into(rows_over(given, stream, rows, columns, columns), rows_over(given, x, rows, inputs, given.x_row),
-                    over(weight.data(), {inputs, columns}, {1, inputs}, given.dtype, given.device));
-      return stream;
-    }
+    if (add_input(given, {stream.data(), 0, columns, given.type}, products, !is_single)) return stream;
   }
   const Tensor bias = all_biases(given);
   // An optional argument points to its value, which torch deletes.

@@ -7,7 +7,7 @@
 #include "../graph.h"
 #include "../parameter.h"
 #include "index.h"
-#include "product.h"
+#include "../cublas.h"
 
 namespace rnncc {
 
@@ -215,7 +215,7 @@ class FusedRun : LoopParameter {
     cublas.use(stream_, workspace);
     const auto take_turn = [&](CUstream stream, int64_t index) {
       launch_step(stream, index);
-      for (const StepProduct& product : products_) product.run(cublas);
+      for (const FloatProduct& product : products_) product.run(cublas);
     };
     int64_t done = 0;
     if (call.steps >= FEWEST_FOR_A_GRAPH && !is_captured(stream_)) {
@@ -305,9 +305,16 @@ class FusedRun : LoopParameter {
     const int64_t first = transposed ? gates - 1 : 0;
     for (size_t d = 0; d < directions.size(); ++d) {
       char* const base = exchanges_ + d * exchange_bytes_;
-      products_.push_back({reinterpret_cast<float*>(base + carried + operands), base + carried,
-                           matrix(directions[d].tensors, info_.matrices[first], info_.matrix_parts[first]), scalar,
-                           transposed, int(call.batch), int(info_.sums * head_dim), int(info_.operands * head_dim)});
+      const int width = int(info_.sums * head_dim), terms = int(info_.operands * head_dim);
+      const void* const weight = matrix(directions[d].tensors, info_.matrices[first], info_.matrix_parts[first]);
+      products_.push_back({int(call.batch),
+                           width,
+                           terms,
+                           {base + carried, terms, false},
+                           {weight, transposed ? width : terms, !transposed},
+                           reinterpret_cast<float*>(base + carried + operands),
+                           width,
+                           scalar});
     }
   }
 
@@ -320,7 +327,7 @@ class FusedRun : LoopParameter {
 
   const FusedChoice& choice_;
   const FusedKernel& kernel_;
-  std::vector<StepProduct> products_;  // one per direction, where a launch is a step
+  std::vector<FloatProduct> products_;  // one per direction, where a launch is a step
   CUstream stream_ = nullptr;
   char* exchanges_ = nullptr;   // the exchanges of all directions, or the values that launches leave each other
   FusedPlace exchange_ = {};    // the next direction's part of them

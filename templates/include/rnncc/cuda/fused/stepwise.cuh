@@ -1,5 +1,5 @@
 // A fused loop with one launch per step, for products that occupy the whole GPU by themselves. cuBLAS multiplies
-// (product.h). Then each thread does the elementwise part of one unit of one batch entry.
+// (../cublas.h). Then each thread does the elementwise part of one unit of one batch entry.
 #pragma once
 
 #include "step.cuh"

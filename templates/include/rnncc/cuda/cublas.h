@@ -1,8 +1,8 @@
-// The product of a step, as a launch of its own by cuBLAS. It uses the handle that torch has for the thread, so that
-// torch's switch for TF32 holds. It does not go through torch's mm, which takes the host as long as some launches.
+// Products by cuBLAS that do not go through torch's mm, which takes the host as long as some launches. They use the handle
+// that torch has for the thread, so that torch's switch for TF32 holds.
 #pragma once
 
-#include "../module.h"
+#include "module.h"
 
 // A function of torch with CUDA support since 2.10 (torch/csrc/stable/c/shim.h), and functions of the cuBLAS that comes
 // with torch (cublas_api.h).
@@ -26,8 +26,8 @@ inline void check_cublas(int code, const char* what) {
   if (code != 0) fail(std::string(what) + ": cuBLAS says " + std::to_string(code));
 }
 
-// cuBLAS for the current device and thread. Nothing has to be put back afterwards: torch sets the stream anew whenever
-// it takes the handle, and that also ends the use of a workspace.
+// cuBLAS for the current device and thread, on the stream that torch uses now. Nothing has to be put back after `use`: torch
+// sets the stream anew whenever it takes the handle, and that also ends the use of a workspace.
 class Cublas {
  public:
   // NVIDIA recommends so much from Hopper on.
@@ -53,24 +53,44 @@ class Cublas {
   void* handle_;
 };
 
-// sums [batch][width] = operands [batch][terms] @ matrixᵀ. Rows are contiguous, and the sums are floats. The matrix is
-// stored as [width][terms], or where it is `transposed` as [terms][width].
-struct StepProduct {
-  float* sums;
-  const char *operands, *matrix;
-  rnncc_dtype dtype;  // of operands and matrix
-  bool transposed;
-  int batch, width, terms;
+// out [m][n] = a [m][k] b [k][n], of floats from operands of one type.
+struct FloatProduct {
+  // As it lies in memory: `row` elements from a row to the next. Where it is `transposed`, the rows are those of its
+  // transpose.
+  struct Matrix {
+    const void* data;
+    int64_t row;
+    bool transposed;
+
+    // Whether cuBLAS takes it: rows follow each other, and do not overlap.
+    bool fits(int rows, int columns) const {
+      const int length = transposed ? rows : columns;
+      return has_one_row(rows, columns) || (row >= length && row <= INT32_MAX);
+    }
+    int leading(int rows, int columns) const {
+      return has_one_row(rows, columns) ? (transposed ? rows : columns) : int(row);
+    }
+    bool has_one_row(int rows, int columns) const { return (transposed ? columns : rows) == 1; }
+  };
+
+  bool fits() const { return a.fits(m, k) && b.fits(k, n) && Matrix{out, out_row, false}.fits(m, n); }
 
   // cuBLAS takes matrices column by column, so it sees all of them transposed.
   void run(const Cublas& cublas) const {
     const int type = dtype == RNNCC_FLOAT32 ? CUDA_R_32F : dtype == RNNCC_FLOAT16 ? CUDA_R_16F : CUDA_R_16BF;
     const float one = 1.0f, zero = 0.0f;
-    check_cublas(cublasGemmEx(cublas.handle(), transposed ? CUBLAS_OP_N : CUBLAS_OP_T, CUBLAS_OP_N, width, batch, terms,
-                              &one, matrix, type, transposed ? width : terms, operands, type, terms, &zero, sums,
-                              CUDA_R_32F, width, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-                 "a step's product");
+    const auto as = [](const Matrix& matrix) { return matrix.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
+    check_cublas(cublasGemmEx(cublas.handle(), as(b), as(a), n, m, k, &one, b.data, type, b.leading(k, n), a.data, type,
+                              a.leading(m, k), &zero, out, CUDA_R_32F, Matrix{out, out_row, false}.leading(m, n),
+                              CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+                 "a product");
   }
+
+  int m, n, k;
+  Matrix a, b;
+  float* out;
+  int64_t out_row;
+  rnncc_dtype dtype;  // of a and b
 };
 
 }  // namespace rnncc
