@@ -72,32 +72,37 @@ class ArgumentBuffer : public ParameterBuffer {
   std::vector<OfDirection> directions;  // as many as the kernel has
 };
 
-// One allocation for several parts. Call `want` for each part; `allocate` then tells each `place` its address.
+// One allocation for several parts, some of which are zeros at first. Call `want` for each part; `allocate` then tells each
+// `place` its address.
 class Workspace {
  public:
-  void want(int64_t bytes, std::function<void(char*)> place) {
-    parts_.push_back({used_, std::move(place)});
-    used_ += round_up(bytes, 256);
-  }
+  void want(int64_t bytes, std::function<void(char*)> place) { plain_.add(bytes, std::move(place)); }
+  void want_zeros(int64_t bytes, std::function<void(char*)> place) { zeros_.add(bytes, std::move(place)); }
   void allocate(Device device) {
-    memory = empty({used_ > 0 ? used_ : 1}, aoti_torch_dtype_uint8(), device);
-    for (const Part& part : parts_) part.place(static_cast<char*>(memory.data()) + part.at);
+    const int64_t bytes = zeros_.bytes + plain_.bytes;
+    if (bytes == 0) return;
+    memory_ = empty({bytes}, aoti_torch_dtype_uint8(), device);
+    char* const start = static_cast<char*>(memory_.data());
+    if (zeros_.bytes > 0) clear(start, zeros_.bytes, device.index);
+    zeros_.place_all(start);
+    plain_.place_all(start + zeros_.bytes);
   }
-  bool is_empty() const { return parts_.empty(); }
-  // The same with zeros.
-  void allocate_zeros(Device device) {
-    allocate(device);
-    clear(memory.data(), memory.elements(), device.index);
-  }
-  Tensor memory;
 
  private:
-  struct Part {
-    int64_t at;
-    std::function<void(char*)> place;
+  // Parts side by side.
+  struct Parts {
+    void add(int64_t size, std::function<void(char*)> place) {
+      all.push_back({bytes, std::move(place)});
+      bytes += round_up(std::max<int64_t>(size, 1), 256);
+    }
+    void place_all(char* start) const {
+      for (const auto& [at, place] : all) place(start + at);
+    }
+    std::vector<std::pair<int64_t, std::function<void(char*)>>> all;
+    int64_t bytes = 0;
   };
-  std::vector<Part> parts_;
-  int64_t used_ = 0;
+  Parts zeros_, plain_;
+  Tensor memory_;
 };
 
 // One direction of a layer: fills the alternating kernel's parameter, or describes itself to a fused or scan kernel.
@@ -141,8 +146,8 @@ class DeviceRun {
             element(tensors_.at(WEIGHTS, matrix.index), dim(matrix.row) * schedule.products[p].row_length);
       }
     }
-    zeroed_.want(128, [&](char* p) { own.header->barrier = reinterpret_cast<uint32_t*>(p); });
-    zeroed_.want(image_step * RING, [&](char* p) { own.header->images = p; });
+    workspace_.want_zeros(128, [&](char* p) { own.header->barrier = reinterpret_cast<uint32_t*>(p); });
+    workspace_.want_zeros(image_step * RING, [&](char* p) { own.header->images = p; });
     workspace_.want(schedule.packed_bytes, [&](char* p) { own.header->packed = p; });
     fill_tensors(own);
     allocate();
@@ -161,10 +166,7 @@ class DeviceRun {
     }
     for (int s = 0; s < tables_.slot_count; ++s) place_slot(s, own);
   }
-  void allocate() {
-    if (!zeroed_.is_empty()) zeroed_.allocate_zeros(device_);
-    if (!workspace_.is_empty()) workspace_.allocate(device_);
-  }
+  void allocate() { workspace_.allocate(device_); }
   Workspace& workspace() { return workspace_; }
   CallTensors& tensors() { return tensors_; }
   // Where torch finds a stored slot; none where it is not recorded.
@@ -249,7 +251,7 @@ class DeviceRun {
         if (t.data) {
           *place = {element(t, dim(info.offset)), t.step, t.entry, 0};
         } else {
-          zeroed_.want(dim(info.width) * 4, [place](char* p) { *place = {p, 0, 0, 0}; });
+          workspace_.want_zeros(dim(info.width) * 4, [place](char* p) { *place = {p, 0, 0, 0}; });
         }
         return;
       }
@@ -260,7 +262,7 @@ class DeviceRun {
         if (t.data) return;
         const int64_t rows = is_multiplied(s) ? call_.batch : 1;
         place->row = rows > 1 ? dim(info.width) : 0;
-        zeroed_.want(rows * dim(info.width) * 4, [place](char* p) { place->base = p; });
+        workspace_.want_zeros(rows * dim(info.width) * 4, [place](char* p) { place->base = p; });
         return;
       }
       case Kind::vector: *place = {element(tensors_.at(WEIGHTS, info.index), dim(info.offset)), 0, 0, 0}; return;
@@ -340,7 +342,7 @@ class DeviceRun {
   const Device device_;
   const std::vector<int64_t> dims_;
   CallTensors tensors_;
-  Workspace zeroed_, workspace_;
+  Workspace workspace_;
   std::vector<int> multiplied_;
   std::map<int, rnncc_tensor> records_;
   std::map<int, Tensor> totals_;
