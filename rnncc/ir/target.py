@@ -84,6 +84,12 @@ class Target:
         return f"{major}.{minor}"
 
     @property
+    def float_lanes(self) -> int:
+        """How many multiply-adds of float32 an SM makes per cycle, without tensor cores (CUDA C++ programming guide,
+        "Throughput of Native Arithmetic Instructions")."""
+        return 64 if number_of(self.architecture) == 80 else 128
+
+    @property
     def has_clusters(self) -> bool:
         """Whether there are clusters of several CTAs."""
         return any(ctas > 1 for ctas, _ in self.clusters)

@@ -8,6 +8,7 @@ from rnncc.ir.family import WIDE, Scope
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS, Target
 from rnncc.stages.schedule import schedule
+from rnncc.stages.schedule.rates import product_rate, rates
 from tests.stages.scheduling import backward, forward
 
 H200 = GPUS["h200"]
@@ -54,3 +55,12 @@ def test_ptx_has_no_products_of_warpgroups() -> None:
     assert all(kernel.family is not WIDE for kernel in found.kernels)
     (limits,) = (entry.limits for entry in found.rejected if entry.family is WIDE)
     assert [limit.name for limit in limits] == ["GPUs but those of compute capability 9.0"]
+
+
+def test_an_a100_multiplies_half_as_many_floats_per_cycle() -> None:
+    """As an A10 of the same generation does per SM: 64 multiply-adds, not 128."""
+    a100, a10 = GPUS["a100"], GPUS["a10"]
+    per_cycle = [product_rate(gpu, "fp32") / (gpu.sms * gpu.clock_mhz) for gpu in (a100, a10)]
+    assert 2 * per_cycle[0] == pytest.approx(per_cycle[1])
+    cycles = [rates(gpu).float_product * gpu.clock_mhz for gpu in (a100, a10)]
+    assert cycles[0] == pytest.approx(2 * cycles[1], rel=0.01)

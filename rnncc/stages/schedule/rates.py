@@ -3,7 +3,7 @@
 The rates are fitted to the times that benchmarks/gpu_dense.py measured on an H200 (tests/test_gpu_predicted.py), and to
 single kernels, most of them the LSTM's in bfloat16 (tests/stages/test_schedule_cost.py). The sums of parts come within
 a factor of 1.3 of both, and within 1.15 of sparse kernels (tests/stages/test_schedule_sparse_measured.py). On other
-GPUs, what happens on the chip scales with the clock, and products with their own rate.
+GPUs, what happens on the chip scales with the clock, and products with their own rates.
 """
 
 from __future__ import annotations
@@ -130,18 +130,23 @@ def rates(target: Target) -> Rates:
     scaled = {field.name: round(getattr(measured, field.name) * slower(target)) for field in fields(measured)}
     for name in ("product", "mma"):
         scaled[name] = round(getattr(measured, name) * slower(target) * target.product_cycles / h200.product_cycles)
+    for name in ("float_product", "multiply_add"):
+        scaled[name] = round(getattr(measured, name) * slower(target) * h200.float_lanes / target.float_lanes)
     return Rates(**scaled)
 
 
 # What cuBLAS reaches on an H200, as measured: in 16 bits as a part of the rate by `product_cycles`, in float32 as a
-# part of the fused multiply-adds of 128 lanes.
+# part of its fused multiply-adds.
 _PRODUCT_RATE, _FLOAT_PRODUCT_RATE = 1.13, 0.76
 _MULTIPLY_ADDS = 4 * 16 * 8 * 16  # per SM and `product_cycles`: one mma per quarter
 
 
 def product_rate(target: Target, dtype: str) -> float:
     """The rate of torch's large products: multiply-adds per microsecond."""
-    a_clock = _FLOAT_PRODUCT_RATE * 128 if dtype == "fp32" else _PRODUCT_RATE * _MULTIPLY_ADDS / target.product_cycles
+    if dtype == "fp32":
+        a_clock = _FLOAT_PRODUCT_RATE * target.float_lanes
+    else:
+        a_clock = _PRODUCT_RATE * _MULTIPLY_ADDS / target.product_cycles
     return a_clock * target.clock_mhz * target.sms
 
 
