@@ -115,20 +115,18 @@ def test_kernels_are_for_larger_and_larger_batches() -> None:
 
 
 def test_after_a_kernel_comes_the_one_for_the_next_power_of_two() -> None:
-    kernels = schedule(forward("nn_rnn"), Problem(1024, 1, "fp32"), H200).kernels
-    assert [kernel.launch_batch for kernel in kernels if kernel.family is GRID] == [24, 32, 64]
+    kernels = schedule(backward("lstm"), Problem(768, 1, "bf16"), H200).kernels
+    assert [kernel.launch_batch for kernel in kernels] == [40, 80, 128, 320, None]
 
 
-def test_in_float32_warps_of_one_gate_have_more_rows() -> None:
-    by_dtype = {
-        dtype: next(
-            dict(kernel.tiles)["unit_tile"]
-            for kernel in schedule(forward("nn_rnn"), Problem(512, 1, dtype), H200).kernels
-            if kernel.family is GATHER
-        )
-        for dtype in ("fp32", "bf16")
-    }
-    assert by_dtype == {"fp32": 32, "bf16": 16}
+def test_in_float32_lanes_of_one_gate_have_more_rows() -> None:
+    """Without them the largest matrices have more room."""
+    found = [
+        dict(kernel.tiles)["lane_rows"]
+        for head_dim in (512, 2048)
+        for kernel in schedule(forward("mgu"), Problem(head_dim, 1, "fp32"), H200).kernels[:1]
+    ]
+    assert found == [4, 1]
 
 
 def test_the_kernel_that_is_planned_to_be_quickest_runs_the_batch() -> None:
@@ -324,7 +322,7 @@ def test_a_grid_holds_only_the_matrices_that_exist(name: str) -> None:
         assert own < whole
         found = next(kernel for kernel in schedule(loop, problem, H200).kernels if kernel.family is GRID)
         phases = [phase for phase in loop.phases if phase.sums]
-        assert len(found.shape) == 3 + sum(len(set(phase.taken_by)) for phase in phases)
+        assert len(found.shape) == 4 + sum(len(set(phase.taken_by)) for phase in phases)
 
 
 def _with_and_without_matrices_for_all(loop: FusedLoop) -> tuple[Facts, Facts]:
@@ -362,7 +360,7 @@ def test_the_work_of_a_schedule_and_its_reasons_is_bounded(
     name: str, problem: Problem, gpu: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In runs of propagators, of which there are about 200 a millisecond, for what takes longest of all shipped cells:
-    within 50 ms. The clock is benchmarks/constrint.py's."""
+    within 55 ms. The clock is benchmarks/constrint.py's."""
     meters: list[Meter] = []
     begin = Meter.__init__
 
@@ -372,4 +370,4 @@ def test_the_work_of_a_schedule_and_its_reasons_is_bounded(
 
     monkeypatch.setattr(Meter, "__init__", counted)
     schedule(backward(name), problem, GPUS[gpu], reasons=True)
-    assert 0 < sum(meter.steps for meter in meters) < 9_000
+    assert 0 < sum(meter.steps for meter in meters) < 11_000

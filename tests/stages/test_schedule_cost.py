@@ -45,8 +45,8 @@ def cluster(us: float, family: Family, head_dim: int, batch: int, **given: int) 
     return Measured(us, family, head_dim, batch, given)
 
 
-def on_grid(us: float, head_dim: int, unit_blocks: int, batch: int, groups: int, tiles: int = 1) -> Measured:
-    return Measured(us, GRID, head_dim, batch, {"unit_blocks": unit_blocks, "tiles": tiles}, groups)
+def on_grid(us: float, head_dim: int, unit_blocks: int, batch: int, groups: int, **given: int) -> Measured:
+    return Measured(us, GRID, head_dim, batch, {"unit_blocks": unit_blocks, "tiles": 1, **given}, groups)
 
 
 def at_large(us: float, head_dim: int, unit_blocks: int, batch: int) -> Measured:
@@ -133,29 +133,42 @@ OTHERS: list[tuple[str, Callable[[str], FusedLoop], Measured]] = [
     ("janet", inference, on_grid(2.5, 1536, 3, 16, 2, tiles=2)),
     ("janet", inference, on_grid(3.1, 1536, 4, 16, 2, tiles=2)),
 ]
-# In float32. Cells of few gates load operands for few rows.
+# In float32. Cells of few gates load operands for few rows, unless lanes share these (lane_rows=4). The times of
+# clusters of such lanes are those of a layer's step, by its passes.
 FLOATS: list[tuple[str, Callable[[str], FusedLoop], Measured]] = [
-    ("nn_rnn", forward, cluster(4.93, GATHER, 512, 8, ctas=8, unit_warps=8, k_warps=1, unit_blocks=1)),
-    ("nn_rnn", forward, cluster(2.47, GATHER, 512, 8, ctas=8, unit_warps=2, k_warps=4, unit_blocks=4)),
-    ("nn_rnn", forward, cluster(10.3, GATHER, 1024, 8, ctas=16, unit_warps=8, k_warps=1, unit_blocks=1)),
-    ("janet", forward, cluster(3.02, GATHER, 512, 8, ctas=16, unit_warps=4, k_warps=2, unit_blocks=1)),
-    ("janet", forward, cluster(3.93, GATHER, 512, 8, ctas=16, unit_warps=2, k_warps=2, unit_blocks=2)),
-    ("mgu", forward, cluster(2.03, GATHER, 256, 8, ctas=8, unit_warps=1, k_warps=8, unit_blocks=4)),
-    ("nn_rnn", forward, cluster(0.98, SCATTER, 256, 8, ctas=8, items=4, row_warps=8, k_warps=1)),
-    ("nn_rnn", forward, on_grid(1.68, 512, 3, 8, 6)),
-    ("nn_rnn", forward, on_grid(1.92, 512, 4, 8, 8)),
-    ("nn_rnn", forward, on_grid(3.56, 512, 4, 16, 8, tiles=2)),
-    ("nn_rnn", forward, on_grid(7.53, 768, 3, 32, 4, tiles=4)),
-    ("nn_rnn", forward, on_grid(2.70, 1024, 2, 8, 2)),
-    ("nn_rnn", forward, on_grid(3.20, 1024, 4, 8, 4)),
-    ("nn_rnn", forward, on_grid(5.58, 1024, 4, 16, 4, tiles=2)),
-    ("mgu", forward, on_grid(5.55, 1024, 2, 8, 2)),
-    ("mgu", forward, on_grid(6.60, 1024, 4, 8, 4)),
-    ("nn_gru", forward, on_grid(4.10, 1024, 2, 8, 2)),
-    ("nn_gru", backward, on_grid(4.80, 512, 4, 8, 8)),
-    ("lstm", forward, on_grid(5.98, 1024, 1, 16, 1, tiles=2)),
-    ("lstm", backward, on_grid(8.16, 1024, 1, 8, 1)),
-    ("lstm", backward, on_grid(16.1, 1024, 1, 16, 1, tiles=2)),
+    ("nn_rnn", forward, cluster(4.93, GATHER, 512, 8, ctas=8, unit_warps=8, k_warps=1, unit_blocks=1, lane_rows=1)),
+    ("nn_rnn", forward, cluster(2.47, GATHER, 512, 8, ctas=8, unit_warps=2, k_warps=4, unit_blocks=4, lane_rows=1)),
+    ("nn_rnn", forward, cluster(10.3, GATHER, 1024, 8, ctas=16, unit_warps=8, k_warps=1, unit_blocks=1, lane_rows=1)),
+    ("janet", forward, cluster(3.02, GATHER, 512, 8, ctas=16, unit_warps=4, k_warps=2, unit_blocks=1, lane_rows=1)),
+    ("janet", forward, cluster(3.93, GATHER, 512, 8, ctas=16, unit_warps=2, k_warps=2, unit_blocks=2, lane_rows=1)),
+    ("mgu", forward, cluster(2.03, GATHER, 256, 8, ctas=8, unit_warps=1, k_warps=8, unit_blocks=4, lane_rows=1)),
+    ("nn_rnn", forward, cluster(0.98, SCATTER, 256, 8, ctas=8, items=4, row_warps=8, k_warps=1, lane_rows=1)),
+    ("nn_rnn", forward, on_grid(1.68, 512, 3, 8, 6, lane_rows=1)),
+    ("nn_rnn", forward, on_grid(1.92, 512, 4, 8, 8, lane_rows=1)),
+    ("nn_rnn", forward, on_grid(3.56, 512, 4, 16, 8, tiles=2, lane_rows=1)),
+    ("nn_rnn", forward, on_grid(7.53, 768, 3, 32, 4, tiles=4, lane_rows=1)),
+    ("nn_rnn", forward, on_grid(2.70, 1024, 2, 8, 2, lane_rows=1)),
+    ("nn_rnn", forward, on_grid(3.20, 1024, 4, 8, 4, lane_rows=1)),
+    ("nn_rnn", forward, on_grid(5.58, 1024, 4, 16, 4, tiles=2, lane_rows=1)),
+    ("mgu", forward, on_grid(5.55, 1024, 2, 8, 2, lane_rows=1)),
+    ("mgu", forward, on_grid(6.60, 1024, 4, 8, 4, lane_rows=1)),
+    ("nn_gru", forward, on_grid(4.10, 1024, 2, 8, 2, lane_rows=1)),
+    ("nn_gru", backward, on_grid(4.80, 512, 4, 8, 8, lane_rows=1)),
+    ("lstm", forward, on_grid(5.98, 1024, 1, 16, 1, tiles=2, lane_rows=1)),
+    ("lstm", backward, on_grid(8.16, 1024, 1, 8, 1, lane_rows=1)),
+    ("lstm", backward, on_grid(16.1, 1024, 1, 16, 1, tiles=2, lane_rows=1)),
+    ("nn_rnn", forward, cluster(2.27, GATHER, 512, 8, ctas=8, unit_warps=8, k_warps=1, unit_blocks=1, lane_rows=4)),
+    ("nn_rnn", forward, cluster(5.07, GATHER, 1024, 8, ctas=16, unit_warps=8, k_warps=1, unit_blocks=1, lane_rows=4)),
+    ("nn_gru", forward, cluster(3.27, GATHER, 512, 8, ctas=16, unit_warps=4, k_warps=2, unit_blocks=1, lane_rows=4)),
+    ("nn_gru", backward, cluster(4.52, GATHER, 512, 8, ctas=16, unit_warps=4, k_warps=2, unit_blocks=1, lane_rows=4)),
+    ("mgu", forward, cluster(1.18, GATHER, 64, 6, ctas=1, unit_warps=8, k_warps=1, unit_blocks=1, lane_rows=4)),
+    ("lem", backward, cluster(3.23, GATHER, 256, 8, ctas=8, unit_warps=4, k_warps=2, unit_blocks=1, lane_rows=4)),
+    ("lstm", backward, cluster(0.81, SCATTER, 64, 8, ctas=4, items=2, row_warps=4, k_warps=2, lane_rows=4)),
+    ("nn_rnn", forward, on_grid(1.31, 512, 2, 2, 4, lane_rows=4)),
+    ("mgu", forward, on_grid(4.88, 1024, 2, 8, 2, lane_rows=4)),
+    ("nn_gru", backward, on_grid(3.03, 512, 1, 8, 2, lane_rows=4)),
+    ("lstm", backward, on_grid(8.42, 512, 2, 16, 4, tiles=2, lane_rows=4)),
+    ("lstm", backward, on_grid(11.2, 1024, 1, 16, 1, tiles=2, lane_rows=4)),
 ]
 
 

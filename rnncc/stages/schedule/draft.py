@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from rnncc.constrint import Expression, Model, Solution, Variable, ceil_div, lookup, maximum, minimum
+from rnncc.constrint import Expression, Model, Solution, Variable, ceil_div, lookup, minimum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import Family, Scope
 from rnncc.ir.problem import Problem
@@ -14,6 +14,7 @@ from rnncc.ir.schedule import FusedSchedule, ceil
 from rnncc.ir.target import REGISTERS, Target
 from rnncc.language.diagnostics import InternalError
 from rnncc.stages.schedule.facts import Facts, PhaseFacts, beside_memory_us, reached_gb_s
+from rnncc.stages.schedule.lanes import float_sum_registers
 from rnncc.stages.schedule.rates import Rates
 
 MOST_WARPS = 16
@@ -152,6 +153,12 @@ class Draft:
         return Solution(self.model.variables, tuple(values))
 
 
+def tensor_products(rate: Rates, warps: Operand, kinds: Iterable[tuple[Operand, Operand]]) -> Operand:
+    """The time in which all warps of a CTA multiply by 8 batch entries on tensor cores, in tenths of a nanosecond.
+    `kinds`: of each kind of products the fragments, and the chunks of 32 terms that a warp has."""
+    return 2 * rate.product * ceil_div(warps, 4) * summed(f * n for f, n in kinds)
+
+
 def round_up(a: int, b: int) -> int:
     """The next multiple of `b`."""
     return ceil(a, b) * b
@@ -240,35 +247,19 @@ class Elements:
         """Shared memory of a half-tile of a pair per warp, in bytes."""
         return 256 * self.size
 
-    def accumulator_registers(self, halves: int) -> int:
-        """Registers per thread for the sums of half-tiles. In float32 a lane has all eight batch entries while it
-        multiplies, then two of them, and eight terms of an operand. A small number of tensor core tiles has a second
-        set of sums (`multiply` in cluster.cuh)."""
+    def accumulator_registers(self, halves: int, lane_rows: int = 1) -> int:
+        """Registers per thread for the sums of half-tiles. In float32 a lane has all eight batch entries of its rows
+        while it multiplies, then two of one row, and the terms of an operand. A small number of tensor core tiles has a
+        second set of sums (`multiply` in cluster.cuh)."""
         if self.is_float:
-            return 10 * halves + 8
+            return float_sum_registers(halves, lane_rows) + 8
         rows = ceil(halves, 2)
         return rows * 4 * (2 if rows < 4 else 1)
-
-    def product(self, rate: Rates) -> int:
-        """The time of a fragment of 32 terms times 8 batch entries on a quarter of an SM, in tenths of a nanosecond."""
-        return rate.float_product if self.is_float else 2 * rate.product
-
-    def products(self, rate: Rates, warps: Operand, parts: Iterable[tuple[Operand, Operand]]) -> Operand:
-        """The time in which all warps of a CTA multiply by 8 batch entries, in tenths of a nanosecond. `parts`: the
-        fragments and the chunks of 32 terms that a warp has of each kind of products.
-
-        In float32 a lane multiplies what it loads by its rows alone. So products of few fragments take as long as the
-        loads of all warps. A warp that has a quarter to itself waits for its loads, and takes as long as two."""
-        pairs, quarter = [*parts], ceil_div(warps, 4)
-        if not self.is_float:
-            return self.product(rate) * quarter * summed(f * n for f, n in pairs)
-        own = self.product(rate) * maximum(quarter, 2)
-        return summed(maximum(own * f * n, rate.float_operand * warps * n) for f, n in pairs)
 
 
 def elements(problem: Problem) -> Elements:
     """The elements of the problem's dtype."""
-    return Elements(4, 1088, 2) if problem.is_float else Elements(2, 640, 4)
+    return Elements(4, 1152, 2) if problem.is_float else Elements(2, 640, 4)
 
 
 def share(batch: int, seats: int) -> int:

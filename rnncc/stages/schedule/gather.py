@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rnncc.constrint import Model, ceil_div, lookup, maximum
+from rnncc.constrint.expr import Operand
 from rnncc.ir.family import GATHER
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import ceil
@@ -27,8 +28,11 @@ from rnncc.stages.schedule.draft import (
     require_registers,
     require_shared,
     summed,
+    tensor_products,
 )
 from rnncc.stages.schedule.facts import Facts
+from rnncc.stages.schedule.lanes import LaneProduct, Lanes, by_rows, lane_rows_variable
+from rnncc.stages.schedule.parts import times
 from rnncc.stages.schedule.rates import rates
 
 _K_WARPS = (1, 2, 4, 8)
@@ -59,6 +63,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     pairs = of_kinds(kinds, own_pairs)
     most_pairs = of_kinds(kinds, [phase.operands * most for phase in facts.products])
     register_pairs = held_variables(model, "register_pairs", most_pairs)
+    lane_rows = lane_rows_variable(model, element.is_float)
 
     items = model.integer("items", 1, _MOST_ITEMS)  # per CTA, of 8 units each
     dim = ctas * items  # in blocks of 8 units
@@ -76,10 +81,14 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     halves = [sums * unit_blocks for sums in facts.kinds]
     for held, whole in zip(register_pairs, pairs, strict=True):
         model.require(held <= whole, because="matrix: a warp's part of it, in registers or in shared memory")
-    sums_and_operands = by(
+    sums_and_operands = by_rows(
         unit_blocks,
-        _UNIT_BLOCKS,
-        lambda u: element.accumulator_registers(facts.sums * u) + PAIR_REGISTERS * element.fragments(facts.sums * u),
+        max(_UNIT_BLOCKS),
+        lane_rows,
+        lambda u, most: (
+            max(element.accumulator_registers(sums * u, most) for sums in facts.kinds or (facts.sums,))
+            + PAIR_REGISTERS * element.fragments(facts.sums * u)
+        ),
     )
     owned = ceil_div(unit_blocks, k_warps)
     phases, buffers = len(facts.phases), 2 if len(facts.phases) == 1 else 1
@@ -109,8 +118,17 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     require_shared(model, shared_bytes, target)
 
     item = rate.gather_piece * facts.pieces + rate.operation * facts.operations
-    product_time = element.products(rate, warps, zip(fragments, pairs, strict=True))
-    multiplied = product_time + ceil_div(rate.matrix * matrix_bytes, 1024)
+    if element.is_float:
+        lanes = Lanes(rate, warps, unit_blocks, max(_UNIT_BLOCKS), lane_rows)
+        shared = zip(facts.kinds, shared_pairs, strict=True)
+        multiplied = (
+            lanes.products(_products(sums, own) for sums, own in zip(facts.kinds, pairs, strict=True))
+            + lanes.folded(_products(phase.sums) for phase in facts.products)
+            + lanes.matrices(_products(sums, own) for sums, own in shared)
+        )
+    else:
+        product_time = tensor_products(rate, warps, zip(fragments, pairs, strict=True))
+        multiplied = product_time + ceil_div(rate.matrix * matrix_bytes, 1024)
     posts = facts.operands * owned * by(ctas, sizes, lambda c: rate.post * ceil(c, element.peers) if c > 1 else 0)
     # Each item gives a part of each reduction.
     joined = rate.part * facts.reductions * dim
@@ -135,7 +153,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         busy=ceil_div(warps * (rate.issue + posts + item * owned), 4) + joined + multiplied,
         needed=needed,
         overcount=_OVERCOUNT,
-        shape=(ctas, unit_warps, k_warps, unit_blocks, 1, *register_tiles),
+        shape=(ctas, unit_warps, k_warps, unit_blocks, 1, lane_rows, *register_tiles),
         tiles={
             "ctas": ctas,
             "unit_warps": unit_warps,
@@ -145,6 +163,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
             "register_pairs": summed(register_pairs),
             "shared_pairs": summed(shared_pairs),
             "spilled_registers": spilled,
+            **({"lane_rows": lane_rows} if element.is_float else {}),
         },
         ctas=ctas,
         threads=32 * warps,
@@ -153,3 +172,8 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         group_batch=TILE_BATCH,
         launch_batch=None,
     )
+
+
+def _products(sums: int, chunks: Operand = 1) -> LaneProduct:
+    """Products in float32 of so many sums."""
+    return LaneProduct(times(sums), times(sums), chunks)

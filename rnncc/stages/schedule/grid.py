@@ -26,8 +26,10 @@ from rnncc.stages.schedule.draft import (
     require_shared,
     share,
     summed,
+    tensor_products,
 )
 from rnncc.stages.schedule.facts import Facts
+from rnncc.stages.schedule.lanes import LaneProduct, Lanes, by_rows, float_sum_registers, lane_rows_variable
 from rnncc.stages.schedule.parts import K_WARPS, Part, phase_parts
 from rnncc.stages.schedule.rates import rates
 
@@ -53,7 +55,7 @@ _PHASE_REGISTERS = 6  # per phase but one
 _RECEIVED_REGISTERS = 8  # where the reductions of a phase give several numbers
 # In float32 a lane has its sums for all batch entries of a tile while it multiplies. With several operands nvcc keeps
 # addresses, and more of them for each chunk beyond some.
-_FLOAT_SUM_REGISTERS, _FLOAT_REGISTERS, _FLOAT_OPERAND_REGISTERS = 10, 16, 16
+_FLOAT_REGISTERS, _FLOAT_OPERAND_REGISTERS = 16, 16
 _ADDRESS_REGISTERS, _FAR_REGISTERS, _NEAR_CHUNKS = 2, 6, 16
 
 
@@ -79,6 +81,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     own_chunks = [part.chunks for part in products]
     chunks = of_kinds([part.kind for part in products], own_chunks)
     register_chunks = held_variables(model, "register_chunks", chunks)
+    lane_rows = lane_rows_variable(model, element.is_float)
 
     def seats(unit_block_count: int) -> int:
         return target.sms // (problem.heads * ctas_of(unit_block_count))
@@ -124,6 +127,10 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         """The most sums of 16 rows that a warp has of a phase, or of 8 rows in float32."""
         return max(sum(element.fragments(part.halves(unit_block_count)) for part in phase.parts) for phase in parted)
 
+    def sum_registers(unit_block_count: int, most: int) -> int:
+        """The registers for them in float32."""
+        return max(float_sum_registers(phase.halves_of_warp(unit_block_count), most) for phase in parted)
+
     def has_many_sums(unit_block_count: int, tile_count: int) -> bool:
         enough = _MANY_SUMS if phases == 1 else _MANY_SUMS_OF_PHASES
         return tile_count <= _TILES_MEASURED and sums_of(unit_block_count) * tile_count >= enough
@@ -144,7 +151,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
             BASE_REGISTERS
             + facts.item_registers * owned
             + piece_registers(facts, items, K_WARPS)
-            + _FLOAT_SUM_REGISTERS * most_fragments * tiles
+            + by_rows(unit_blocks, max(choices), lane_rows, sum_registers) * tiles
             + _FLOAT_REGISTERS
             + by_polls(lambda n, most: 2 * element.size * n * chunks_at_a_time(n, most_chunks, most))
             + (_FLOAT_OPERAND_REGISTERS + _ADDRESS_REGISTERS * most_chunks * tiles if several else 0)
@@ -193,7 +200,18 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         + ceil_div(6 * element.size * sum(phase.terms for phase in parted) * group * readers, target.l2_gb_s)
         + phases * rate.grid_entry * group
     )
-    product_time = element.products(rate, K_WARPS, zip(fragments, chunks, strict=True)) * tiles
+    if element.is_float:
+        lanes = Lanes(rate, K_WARPS, unit_blocks, max(choices), lane_rows)
+        of_phase = {part.kind: phase.halves_of_warp for phase in parted for part in phase.parts}
+        own = [LaneProduct(part.halves, phase.halves_of_warp, part.chunks) for phase in parted for part in phase.parts]
+        folded = lanes.folded(LaneProduct(phase.halves_of_warp, phase.halves_of_warp) for phase in parted)
+        product_time = (lanes.products(own) + folded) * tiles
+        shared = zip(kinds.values(), shared_chunks, strict=True)
+        matrix_time = lanes.matrices(LaneProduct(part.halves, of_phase[part.kind], left) for part, left in shared)
+    else:
+        fragments_and_chunks = [(fragments_of(part), part.chunks) for phase in parted for part in phase.parts]
+        product_time = tensor_products(rate, K_WARPS, fragments_and_chunks) * tiles
+        matrix_time = ceil_div(rate.matrix * matrix_bytes, 1024)
     # Two warps share a quarter of an SM. A step takes what one of them waits and multiplies, or the wait for the first
     # operands of each phase, and the products of both. Where a warp has many sums, it keeps the tensor cores busy while
     # the other one waits. Where it has few, its products depend on each other: they take as long as those of both.
@@ -211,7 +229,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         + rate.join * len(reducing)
         + rate.part * facts.reductions * pieces
         + rate.half * by(unit_blocks, choices, lambda u: sum(phase.halves(u) for phase in parted)) * tiles
-        + ceil_div(rate.matrix * matrix_bytes, 1024)
+        + matrix_time
         + (0 if element.is_float else rate.sector * by(unit_blocks, choices, lambda u: u == 1))
         + rate.spill * spilled
         + item * owned
@@ -226,7 +244,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         busy=step,
         needed=needed,
         overcount=0,
-        shape=(unit_blocks, K_WARPS, tiles, *of_phases(held_kinds, own_chunks, register_chunks)),
+        shape=(unit_blocks, K_WARPS, tiles, lane_rows, *of_phases(held_kinds, own_chunks, register_chunks)),
         tiles={
             "ctas": ctas,
             "unit_tile": 8 * unit_blocks,
@@ -235,6 +253,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
             "register_pairs": summed(register_chunks),
             "shared_pairs": summed(shared_chunks),
             "spilled_registers": spilled,
+            **({"lane_rows": lane_rows} if element.is_float else {}),
             **({"narrow": narrow, "polled": polled} if narrow else {}),
         },
         ctas=ctas,

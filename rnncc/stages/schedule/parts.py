@@ -52,6 +52,10 @@ class PhaseParts:
         """Chunks per warp."""
         return sum(part.chunks for part in self.parts)
 
+    def halves_of_warp(self, unit_blocks: int) -> int:
+        """Half-tiles of the sums of all parts, by the blocks of 8 units that a CTA has."""
+        return sum(part.halves(unit_blocks) for part in self.parts)
+
 
 def phase_parts(facts: Facts, head_dim: int, narrow: int, ctas_of: Halves) -> Iterator[PhaseParts]:
     """The phases as a CTA runs them. `narrow`: the head_dim of relayed sums where they are dealt out, or 0. `ctas_of`:
@@ -68,11 +72,11 @@ def phase_parts(facts: Facts, head_dim: int, narrow: int, ctas_of: Halves) -> It
 def _phase(phase: PhaseFacts, made: int, head_dim: int, sharers: int) -> PhaseParts:
     """All warps multiply all runs."""
     parts = [
-        Part(run.sums, _times(run.sums), ceil(run.operands * ceil(head_dim, _CHUNK), sharers))
+        Part(run.sums, times(run.sums), ceil(run.operands * ceil(head_dim, _CHUNK), sharers))
         for run in phase.runs
         if run.operands
     ]
-    return PhaseParts(tuple(parts), _times(phase.sums), sharers, phase.operands * head_dim, made)
+    return PhaseParts(tuple(parts), times(phase.sums), sharers, phase.operands * head_dim, made)
 
 
 def _of_relayed(number: int, phase: PhaseFacts, narrow: int) -> PhaseParts:
@@ -81,8 +85,8 @@ def _of_relayed(number: int, phase: PhaseFacts, narrow: int) -> PhaseParts:
     if not others or len(phase.runs) > K_WARPS or not _are_apart(phase, same_sums=True):
         return _phase(phase, 0, narrow, K_WARPS)
     sharers = K_WARPS // len(phase.runs)
-    part = Part(("warps", number), _times(first.sums), ceil(first.operands * ceil(narrow, _CHUNK), sharers))
-    return PhaseParts((part,), _times(phase.sums), sharers, phase.operands * narrow, 0)
+    part = Part(("warps", number), times(first.sums), ceil(first.operands * ceil(narrow, _CHUNK), sharers))
+    return PhaseParts((part,), times(phase.sums), sharers, phase.operands * narrow, 0)
 
 
 def _dealt_among_ctas(number: int, phase: PhaseFacts, head_dim: int, narrow: int, ctas_of: Halves) -> PhaseParts:
@@ -104,5 +108,6 @@ def _are_apart(phase: PhaseFacts, *, same_sums: bool) -> bool:
     return len(alike) == 1 and sum(run.sums for run in phase.runs) == phase.sums
 
 
-def _times(sums: int) -> Halves:
+def times(sums: int) -> Halves:
+    """The half-tiles of so many sums."""
     return lambda unit_blocks: sums * unit_blocks

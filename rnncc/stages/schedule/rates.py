@@ -15,14 +15,18 @@ from rnncc.ir.target import GPUS, Target
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Times in tenths of a nanosecond. The first nine are for all fused families. Each group of the others is for the
+    """Times in tenths of a nanosecond. The first twelve are for all fused families. Each group of the others is for the
     family that its first name says; those of grid serve sparse and blocks too, and those of sparse serve blocks.
 
     product        an mma.m16n8k16 on a quarter of an SM
     float_product  float32 there: 8 rows, 32 terms and 8 batch entries, at least 64 cycles
     float_operand  a warp's loads of the operands of such a product from shared memory: 8192 bytes, at least 64 cycles
                    of the SM
+    float_rows     the same as float_product, where lanes share rows and a lane has four rows at most: its products wait
+                   for operands
+    fold           8 sums of a half-tile that the lanes of a warp give to others of the same rows
     matrix         1024 bytes of a matrix from shared memory
+    float_matrix   float32 there, where a lane has four rows at most: products hide none of it
     spill          a register of all threads that goes to memory and back
     operation      an instruction of an item's elementwise work, for both batch entries of a lane
     message        16 bytes of an operand that a CTA of a cluster receives
@@ -75,7 +79,10 @@ class Rates:
     product: int = 45
     float_product: int = 420
     float_operand: int = 345
+    float_rows: int = 500
+    fold: int = 30
     matrix: int = 20
+    float_matrix: int = 56
     spill: int = 115
     operation: int = 10
     message: int = 1
@@ -130,7 +137,7 @@ def rates(target: Target) -> Rates:
     scaled = {field.name: round(getattr(measured, field.name) * slower(target)) for field in fields(measured)}
     for name in ("product", "mma"):
         scaled[name] = round(getattr(measured, name) * slower(target) * target.product_cycles / h200.product_cycles)
-    for name in ("float_product", "multiply_add"):
+    for name in ("float_product", "float_rows", "multiply_add"):
         scaled[name] = round(getattr(measured, name) * slower(target) * h200.float_lanes / target.float_lanes)
     return Rates(**scaled)
 

@@ -21,8 +21,11 @@ from rnncc.stages.schedule.draft import (
     require_at_most,
     require_registers,
     require_shared,
+    tensor_products,
 )
 from rnncc.stages.schedule.facts import Facts
+from rnncc.stages.schedule.lanes import LaneProduct, Lanes, by_rows, lane_rows_variable
+from rnncc.stages.schedule.parts import times
 from rnncc.stages.schedule.rates import rates
 
 _K_WARPS = (1, 2, 4)
@@ -45,6 +48,7 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     rows = model.integer("rows", 1, _MOST_ROWS)  # tiles of 16 sums per warp
     register_pairs = model.integer("register_pairs", 0, ceil(facts.operands * most, 4))
     warps = model.integer("warps", 1, MOST_WARPS)
+    lane_rows = lane_rows_variable(model, element.is_float)
 
     require_at_most(model, "phases", len(facts.phases), 1, "its kernels run steps of one product")
     require_at_most(model, "reductions", facts.reductions, 0, "its kernels have none")
@@ -62,10 +66,11 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
         BASE_REGISTERS
         + facts.item_registers * owned
         + piece_registers(facts, items, warps)
-        + by(
+        + by_rows(
             rows,
-            range(1, _MOST_ROWS + 1),
-            lambda r: element.accumulator_registers(2 * r) + PAIR_REGISTERS * element.fragments(2 * r),
+            _MOST_ROWS,
+            lane_rows,
+            lambda r, most: element.accumulator_registers(2 * r, most) + PAIR_REGISTERS * element.fragments(2 * r),
         )
         + PAIR_REGISTERS * element.fragments(2) * rows * register_pairs
     )
@@ -81,8 +86,17 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     require_shared(model, shared_bytes, target)
 
     item = rate.scatter_piece * facts.pieces + rate.operation * facts.operations
-    product_time = element.products(rate, warps, [(element.fragments(2) * rows, pairs)])
-    multiplied = product_time + ceil_div(rate.matrix * matrix_bytes, 1024)
+    if element.is_float:
+        lanes = Lanes(rate, warps, rows, _MOST_ROWS, lane_rows)
+        halves = times(2)
+        multiplied = (
+            lanes.products([LaneProduct(halves, halves, pairs)])
+            + lanes.folded([LaneProduct(halves, halves)])
+            + lanes.matrices([LaneProduct(halves, halves, pairs - register_pairs)])
+        )
+    else:
+        product_time = tensor_products(rate, warps, [(element.fragments(2) * rows, pairs)])
+        multiplied = product_time + ceil_div(rate.matrix * matrix_bytes, 1024)
     sent = facts.sums * dim * k_warps * by(ctas, sizes, lambda c: rate.send if c > 1 else rate.local)
     step = rate.scatter + item * owned + multiplied + rate.spill * spilled + sent + rate.warp * warps
     return Draft(
@@ -94,7 +108,7 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
         busy=ceil_div(warps * (rate.issue + item * owned), 4) + multiplied + sent,
         needed=needed,
         overcount=_OVERCOUNT,
-        shape=(ctas, 8 * items, row_warps, k_warps, 1, 2 * register_pairs),
+        shape=(ctas, 8 * items, row_warps, k_warps, 1, lane_rows, 2 * register_pairs),
         tiles={
             "ctas": ctas,
             "unit_tile": 8 * items,
@@ -104,6 +118,7 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
             "register_pairs": register_pairs,
             "shared_pairs": pairs - register_pairs,
             "spilled_registers": spilled,
+            **({"lane_rows": lane_rows} if element.is_float else {}),
         },
         ctas=ctas,
         threads=32 * warps,

@@ -19,10 +19,10 @@ template <class E, class R, int ENTRY_TILES>
 RNNCC_DEVICE void multiply(const R& matrix, uint32_t operands, int tile_bytes, float (&acc)[ENTRY_TILES][R::ROWS][4]) {
   constexpr int PAIR = 4 * OperandBlock<E>::BYTES;
   if constexpr (sizeof(E) == 4) {
-    float parts[ENTRY_TILES][R::HALVES][8] = {};
+    typename R::Sums sums[ENTRY_TILES];
 #pragma unroll
-    for (int pair = 0; pair < R::PAIRS; ++pair) multiply_pair(matrix, pair, operands + pair * PAIR, tile_bytes, parts);
-    sum_over_lanes(parts, acc);
+    for (int pair = 0; pair < R::PAIRS; ++pair) multiply_pair(matrix, pair, operands + pair * PAIR, tile_bytes, sums);
+    sum_over_lanes(sums, acc);
   } else {
     const uint32_t own = operands + threadIdx.x % 4 * OperandBlock<E>::BYTES + threadIdx.x % 32 / 4 * 16;
     // With few tiles, few products are independent of each other. So even and odd terms then have sums of their own.

@@ -9,7 +9,7 @@ namespace rnncc {
 // A CTA has UNIT_WARPS × K_WARPS warps. A warp has UNIT_BLOCKS blocks of 8 units, and one of K_WARPS ranges of the
 // terms. REGISTER_TILES has a number for each phase.
 template <class Step_, int H_, int CTAS_, int UNIT_WARPS_, int K_WARPS_, int UNIT_BLOCKS_, int ENTRY_TILES_,
-          int... REGISTER_TILES_>
+          int LANE_ROWS_, int... REGISTER_TILES_>
 struct GatherShape {
   using Step = Step_;
   using E = typename Step::Element;
@@ -36,8 +36,8 @@ struct GatherShape {
     static constexpr int HALVES = SUMS * UNIT_BLOCKS;
     static constexpr int DEPTH = OPERANDS * DIM, RANGE = DEPTH / K_WARPS;  // all terms; terms per warp
     using Matrix =
-        typename MatrixIf<(SUMS > 0),
-                          Resident<E, at_least_one(RANGE / 32), at_least_one(HALVES), REGISTER_TILES[P] / 2>>::type;
+        typename MatrixIf<(SUMS > 0), Resident<E, at_least_one(RANGE / 32), at_least_one(HALVES), REGISTER_TILES[P] / 2,
+                                               rows_of_lane(HALVES, LANE_ROWS_)>>::type;
     // A buffer has the operands. Behind them it has, per tile, what items give to the reductions.
     using Given = Parts<at_least_one(REDUCTIONS), SOURCES, 8>;
     static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, REDUCED_BEGIN = ENTRY_TILES * TILE_BYTES;

@@ -12,7 +12,7 @@ template <class Run>
 using MatrixOfRun = typename Run::Matrix;
 
 // REGISTER_TILES has a number for each run of each phase.
-template <class Step_, int H_, int UNIT_BLOCKS_, int K_WARPS_, int ENTRY_TILES_, int... REGISTER_TILES_>
+template <class Step_, int H_, int UNIT_BLOCKS_, int K_WARPS_, int ENTRY_TILES_, int LANE_ROWS_, int... REGISTER_TILES_>
 struct GridShape : GridLayout<Step_, H_, UNIT_BLOCKS_, K_WARPS_, ENTRY_TILES_> {
   using Layout = GridLayout<Step_, H_, UNIT_BLOCKS_, K_WARPS_, ENTRY_TILES_>;
   using Layout::H, Layout::K_WARPS, Layout::ENTRY_TILES, Layout::LAST, Layout::PHASES;
@@ -30,6 +30,9 @@ struct GridShape : GridLayout<Step_, H_, UNIT_BLOCKS_, K_WARPS_, ENTRY_TILES_> {
     static constexpr bool HAS_ONE = Of::RELAYS || Of::BY_WARPS;
     static constexpr int RUNS = HAS_ONE ? 1 : runs_of<Step, P>();
     static constexpr int FIRST_RUN = Phase<P - 1>::END_RUN, END_RUN = FIRST_RUN + RUNS;  // among those of all phases
+    // A warp has the sums of all its runs at once.
+    static constexpr int LANE_ROWS =
+        rows_of_lane(Of::RELAYS ? Of::HALVES : sums_of_runs<Step, P>(RUNS) * Layout::UNIT_BLOCKS, LANE_ROWS_);
 
     // The warps that share a run divide its terms, in chunks of 32. So it is known when the kernel is compiled which sums
     // take a chunk.
@@ -39,14 +42,14 @@ struct GridShape : GridLayout<Step_, H_, UNIT_BLOCKS_, K_WARPS_, ENTRY_TILES_> {
       using OfRun::OPERANDS;
       static constexpr int SUMS = OfRun::sums_before(Of::SUMS),
                            HALVES = Of::RELAYS ? Of::HALVES : SUMS * Layout::UNIT_BLOCKS,
-                           ROWS = at_least_one(ceil_div(HALVES, 2)), TILES = ENTRY_TILES;
+                           ROWS = at_least_one(ceil_div(HALVES, 2)), TILES = ENTRY_TILES, LANE_ROWS = Phase::LANE_ROWS;
       static constexpr int CHUNKS = ceil_div(OPERANDS * DEPTH / 32, Of::SHARERS);  // of a warp
       // The chunks of all runs follow each other.
       static constexpr int FIRST_CHUNK = Run<R - 1>::END_CHUNK, END_CHUNK = FIRST_CHUNK + CHUNKS;
       // Whether some terms of chunks belong to no operand. Their places are never written.
       static constexpr bool PADDED = DEPTH > WIDTH || CHUNKS* Of::SHARERS * 32 > OPERANDS* DEPTH;
-      using Matrix = typename MatrixIf<
-          (SUMS > 0), Resident<E, at_least_one(CHUNKS), at_least_one(HALVES), REGISTER_TILES[FIRST_RUN + R] / 2>>::type;
+      using Matrix = typename MatrixIf<(SUMS > 0), Resident<E, at_least_one(CHUNKS), at_least_one(HALVES),
+                                                            REGISTER_TILES[FIRST_RUN + R] / 2, LANE_ROWS>>::type;
       // The run's part of the matrices in shared memory.
       static constexpr int MATRICES_BEGIN = Run<R - 1>::MATRICES_END,
                            MATRICES_END = MATRICES_BEGIN + K_WARPS * Matrix::WARP_BYTES;
@@ -80,7 +83,7 @@ struct GridShape : GridLayout<Step_, H_, UNIT_BLOCKS_, K_WARPS_, ENTRY_TILES_> {
 template <class Run>
 struct SumsOfRun {
   float acc[Run::TILES][Run::ROWS][4] = {};
-  float of_lane[Run::TILES][at_least_one(Run::HALVES)][8] = {};
+  LaneSums<at_least_one(Run::HALVES), Run::LANE_ROWS> of_lane[Run::TILES];
 };
 
 // The products of a grid kernel, by tensor cores. The warps divide the terms. Each polls for its own operands, multiplies

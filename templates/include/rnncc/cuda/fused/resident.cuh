@@ -18,10 +18,23 @@ struct Pairs {
   __host__ __device__ static constexpr int shared_before(int p) { return p * SHARED_PAIRS / PAIRS; }
 };
 
+// In float32, how many rows of each half-tile a lane has, by which it multiplies each operand that it loads, where a warp
+// has so many half-tiles. Shared memory hands an SM 128 bytes per cycle: a lane with fewer than four rows in all waits for
+// it. More rows take more registers, so that a layout may have `most`, which is 1 or 4.
+__host__ __device__ constexpr int rows_of_lane(int halves, int most) {
+  return halves >= 4 ? 1 : halves >= 2 && most > 2 ? 2 : most;
+}
+
+// A lane's part of the sums of a tile of entries in float32: [half-tile][row][entry].
+template <int HALVES, int ROWS>
+struct LaneSums {
+  float of[HALVES][ROWS][8] = {};
+};
+
 // HALVES half-tiles of 8 rows of a matrix of 16-bit elements, as fragments of tensor core products of 16 rows. Where the
 // number is odd, the last tile has zeros in its upper half. They take registers, since an operand of a product is four
 // registers in a row, but no shared memory.
-template <class E, int PAIRS_, int HALVES_, int REGISTER_PAIRS_>
+template <class E, int PAIRS_, int HALVES_, int REGISTER_PAIRS_, int LANE_ROWS_>
 struct Resident : Pairs<PAIRS_, REGISTER_PAIRS_> {
   using Of = Pairs<PAIRS_, REGISTER_PAIRS_>;
   using Of::PAIRS, Of::REGISTER_PAIRS, Of::SHARED_PAIRS, Of::in_shared, Of::shared_before;
@@ -73,12 +86,15 @@ struct Resident : Pairs<PAIRS_, REGISTER_PAIRS_> {
   }
 };
 
-// The same for floats. A lane has row lane / 4 of each half-tile, and terms 8q…8q+7 of each pair.
-template <int PAIRS_, int HALVES_, int REGISTER_PAIRS_>
-struct Resident<float, PAIRS_, HALVES_, REGISTER_PAIRS_> : Pairs<PAIRS_, REGISTER_PAIRS_> {
+// The same for floats. LANE_ROWS lanes, lane / 4 % LANE_ROWS apart, share terms 8q…8q+7 of each pair, and as many rows of
+// each half-tile. Each of them has 8 / LANE_ROWS terms of all these rows.
+template <int PAIRS_, int HALVES_, int REGISTER_PAIRS_, int LANE_ROWS_>
+struct Resident<float, PAIRS_, HALVES_, REGISTER_PAIRS_, LANE_ROWS_> : Pairs<PAIRS_, REGISTER_PAIRS_> {
   using Of = Pairs<PAIRS_, REGISTER_PAIRS_>;
   using Of::PAIRS, Of::REGISTER_PAIRS, Of::SHARED_PAIRS, Of::in_shared, Of::shared_before;
   static constexpr int HALVES = HALVES_, ROWS = ceil_div(HALVES, 2), WARP_BYTES = SHARED_PAIRS * HALVES * 1024;
+  static constexpr int LANE_ROWS = LANE_ROWS_;
+  using Sums = LaneSums<HALVES, LANE_ROWS>;
 
   Floats registers[at_least_one(REGISTER_PAIRS)][HALVES];
   float4* shared;  // of the warp
@@ -91,13 +107,13 @@ struct Resident<float, PAIRS_, HALVES_, REGISTER_PAIRS_> : Pairs<PAIRS_, REGISTE
       if (!in_shared(pair))
 #pragma unroll
         for (int half = 0; half < HALVES; ++half)
-          registers[pair - shared_before(pair)][half] = terms(pair, half / 2, half % 2);
+          registers[pair - shared_before(pair)][half] = shared_out(terms(pair, half / 2, half % 2));
 #pragma unroll 1
     for (int pair = 0; pair < PAIRS; ++pair)
       if (in_shared(pair))
 #pragma unroll
         for (int half = 0; half < HALVES; ++half) {
-          const Floats v = terms(pair, half / 2, half % 2);
+          const Floats v = shared_out(terms(pair, half / 2, half % 2));
           float4* const to = shared + (shared_before(pair) * HALVES + half) * 64;
           to[0] = v.low;
           to[32] = v.high;
@@ -106,6 +122,34 @@ struct Resident<float, PAIRS_, HALVES_, REGISTER_PAIRS_> : Pairs<PAIRS_, REGISTE
   RNNCC_DEVICE Floats get(int pair, int half) const {
     const float4* const from = shared + (shared_before(pair) * HALVES + half) * 64;
     return in_shared(pair) ? Floats{from[0], from[32]} : registers[pair - shared_before(pair)][half];
+  }
+
+ private:
+  // From terms 8q…8q+7 of row lane / 4: the lane's own terms of all its rows, row by row. The lanes of these rows swap parts of
+  // them, first those whose rows are two apart.
+  static RNNCC_DEVICE Floats shared_out(Floats own) {
+    if constexpr (LANE_ROWS == 4) {
+      swap(threadIdx.x & 8, 8, own.low.x, own.high.x);
+      swap(threadIdx.x & 8, 8, own.low.y, own.high.y);
+      swap(threadIdx.x & 8, 8, own.low.z, own.high.z);
+      swap(threadIdx.x & 8, 8, own.low.w, own.high.w);
+      swap(threadIdx.x & 4, 4, own.low.x, own.low.z);
+      swap(threadIdx.x & 4, 4, own.low.y, own.low.w);
+      swap(threadIdx.x & 4, 4, own.high.x, own.high.z);
+      swap(threadIdx.x & 4, 4, own.high.y, own.high.w);
+    } else if constexpr (LANE_ROWS == 2) {
+      swap(threadIdx.x & 4, 4, own.low.x, own.high.x);
+      swap(threadIdx.x & 4, 4, own.low.y, own.high.y);
+      swap(threadIdx.x & 4, 4, own.low.z, own.high.z);
+      swap(threadIdx.x & 4, 4, own.low.w, own.high.w);
+    }
+    return own;
+  }
+  // The upper lane of two gives its first number for the other one's second.
+  static RNNCC_DEVICE void swap(bool is_upper, int mask, float& first, float& second) {
+    const float taken = __shfl_xor_sync(~0u, is_upper ? first : second, mask);
+    first = is_upper ? taken : first;
+    second = is_upper ? second : taken;
   }
 };
 
@@ -177,7 +221,8 @@ struct OperandBlock {
 };
 template <>
 struct OperandBlock<float> {
-  static constexpr int BYTES = 272, PIECES = 16;
+  // The lanes that load together meet in no bank, whatever rows_of_lane says.
+  static constexpr int BYTES = 288, PIECES = 16;
   static RNNCC_DEVICE int entry(int piece) { return piece / 2; }
   static RNNCC_DEVICE void store(uint32_t to, float x, float y) {
     const int lane = threadIdx.x % 32;
@@ -198,45 +243,81 @@ struct OperandBlock<float> {
   }
 };
 
-// parts[n][half][entry] += the lane's terms of a pair of the matrix @ operands. The pair's operand blocks of tile n
-// begin at operands + n * tile_bytes.
+// sums[n] += the lane's terms of a pair of the matrix @ operands. The pair's operand blocks of tile n begin at
+// operands + n * tile_bytes.
 template <class R, int ENTRY_TILES>
 RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, uint32_t operands, int tile_bytes,
-                                float (&parts)[ENTRY_TILES][R::HALVES][8]) {
-  Floats w[R::HALVES];
+                                typename R::Sums (&sums)[ENTRY_TILES]) {
+  constexpr int ROWS = R::LANE_ROWS, TERMS = 8 / ROWS, LOADS = TERMS > 4 ? 2 : 1, AT_ONCE = TERMS / LOADS;
+  struct alignas(4 * AT_ONCE) Load {
+    float of[AT_ONCE];
+  };
+  float w[R::HALVES][8];
 #pragma unroll
-  for (int half = 0; half < R::HALVES; ++half) w[half] = matrix.get(pair, half);
+  for (int half = 0; half < R::HALVES; ++half) {
+    const Floats own = matrix.get(pair, half);
+    const float all[8] = {own.low.x, own.low.y, own.low.z, own.low.w, own.high.x, own.high.y, own.high.z, own.high.w};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) w[half][i] = all[i];
+  }
+  operands += threadIdx.x % 4 * OperandBlock<float>::BYTES + threadIdx.x / 4 % ROWS * (4 * TERMS);
 #pragma unroll
   for (int n = 0; n < ENTRY_TILES; ++n)
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
-      const uint32_t at = operands + n * tile_bytes + threadIdx.x % 4 * OperandBlock<float>::BYTES + c * 32;
-      const Floats h = {shared_at<const float4>(at), shared_at<const float4>(at + 16)};
+      Load h[LOADS];
 #pragma unroll
-      for (int half = 0; half < R::HALVES; ++half) {
-        float& sum = parts[n][half][c];
-        sum = fmaf(w[half].low.x, h.low.x, sum);
-        sum = fmaf(w[half].low.y, h.low.y, sum);
-        sum = fmaf(w[half].low.z, h.low.z, sum);
-        sum = fmaf(w[half].low.w, h.low.w, sum);
-        sum = fmaf(w[half].high.x, h.high.x, sum);
-        sum = fmaf(w[half].high.y, h.high.y, sum);
-        sum = fmaf(w[half].high.z, h.high.z, sum);
-        sum = fmaf(w[half].high.w, h.high.w, sum);
-      }
+      for (int l = 0; l < LOADS; ++l) h[l] = shared_at<const Load>(operands + n * tile_bytes + c * 32 + l * 16);
+#pragma unroll
+      for (int half = 0; half < R::HALVES; ++half)
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row)
+#pragma unroll
+          for (int i = 0; i < TERMS; ++i) {
+            float& sum = sums[n].of[half][row][c];
+            sum = fmaf(w[half][row * TERMS + i], h[i / AT_ONCE].of[i % AT_ONCE], sum);
+          }
     }
 }
 
-// Adds up the parts of the four lanes of a row. Each lane gets the sums of entries 2q and 2q + 1, as tensor core
-// products give them.
-template <int ENTRY_TILES, int HALVES, int ROWS>
-RNNCC_DEVICE void sum_over_lanes(const float (&parts)[ENTRY_TILES][HALVES][8], float (&acc)[ENTRY_TILES][ROWS][4]) {
+// Two lanes have parts of the same ROWS rows. The upper one gets the sums of the upper half of them, and the other one those
+// of the lower half.
+template <int ROWS>
+RNNCC_DEVICE void halve_rows(const float (&from)[ROWS][8], float (&kept)[ROWS / 2][8]) {
+  const bool is_upper = threadIdx.x & 2 * ROWS;
+#pragma unroll
+  for (int row = 0; row < ROWS / 2; ++row)
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+      const float low = from[row][c], high = from[ROWS / 2 + row][c];
+      kept[row][c] = (is_upper ? high : low) + __shfl_xor_sync(~0u, is_upper ? low : high, 2 * ROWS);
+    }
+}
+
+// The parts of row lane / 4.
+RNNCC_DEVICE void own_row(const float (&from)[1][8], float (&row)[8]) {
+#pragma unroll
+  for (int c = 0; c < 8; ++c) row[c] = from[0][c];
+}
+template <int ROWS>
+RNNCC_DEVICE void own_row(const float (&from)[ROWS][8], float (&row)[8]) {
+  float kept[ROWS / 2][8];
+  halve_rows(from, kept);
+  own_row(kept, row);
+}
+
+// Adds up the parts of each row. Each lane gets the sums of entries 2q and 2q + 1 of row lane / 4, as tensor core products
+// give them.
+template <int ENTRY_TILES, int HALVES, int LANE_ROWS, int ROWS>
+RNNCC_DEVICE void sum_over_lanes(const LaneSums<HALVES, LANE_ROWS> (&sums)[ENTRY_TILES],
+                                 float (&acc)[ENTRY_TILES][ROWS][4]) {
   const bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
 #pragma unroll
   for (int n = 0; n < ENTRY_TILES; ++n)
 #pragma unroll
     for (int half = 0; half < HALVES; ++half) {
-      const float (&part)[8] = parts[n][half];
+      float part[8];
+      own_row(sums[n].of[half], part);
       float four[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i)

@@ -60,6 +60,13 @@ __host__ __device__ constexpr int sums_of_run(int run) {
     count += !Phase::HAS_HOLES || has(Phase::taken_by(first_of_run<Step, P>(run)), i);
   return count;
 }
+// How many sums the first `runs` runs of phase P have together.
+template <class Step, int P>
+__host__ __device__ constexpr int sums_of_runs(int runs) {
+  int count = 0;
+  for (int run = 0; run < runs; ++run) count += sums_of_run<Step, P>(run);
+  return count;
+}
 // RunOf::sum_at, where the run is known at run time only.
 template <class Step, int P>
 RNNCC_DEVICE int sum_of_run(int run, int place) {

@@ -48,7 +48,7 @@ struct Ranged {
 
 // A CTA has ROW_WARPS × K_WARPS warps. A warp has 1/ROW_WARPS of the rows (sums of all units), and one of K_WARPS
 // ranges of the terms (operands of the CTA's own UNITS units).
-template <class Step_, int H_, int CTAS_, int UNITS_, int ROW_WARPS_, int K_WARPS_, int ENTRY_TILES_,
+template <class Step_, int H_, int CTAS_, int UNITS_, int ROW_WARPS_, int K_WARPS_, int ENTRY_TILES_, int LANE_ROWS_,
           int REGISTER_TILES_>
 struct ScatterShape {
   using Step = Step_;
@@ -60,7 +60,8 @@ struct ScatterShape {
   static constexpr int DIM = UNITS * CTAS, UNIT_BLOCKS = UNITS / 8, ENTRIES = ENTRY_TILES * 8;
   static constexpr int WARPS = ROW_WARPS * K_WARPS, THREADS = WARPS * 32;
   static constexpr int RANGE = ceil_div(OPERANDS * UNITS, 32 * K_WARPS) * 32, DEPTH = RANGE * K_WARPS;
-  using Matrix = Resident<E, RANGE / 32, SUMS * DIM / 8 / ROW_WARPS, REGISTER_TILES_ / 2>;
+  static constexpr int HALVES = SUMS * DIM / 8 / ROW_WARPS;
+  using Matrix = Resident<E, RANGE / 32, HALVES, REGISTER_TILES_ / 2, rows_of_lane(HALVES, LANE_ROWS_)>;
   using Block = OperandBlock<E>;
   static constexpr int ITEMS = UNIT_BLOCKS * ENTRY_TILES, OWNED = ceil_div(ITEMS, WARPS), SOURCES = CTAS * K_WARPS;
   static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, BUFFER_BYTES = ENTRY_TILES * TILE_BYTES;

@@ -1,0 +1,121 @@
+"""Products in float32, without tensor cores: the rows that a lane has, and what their sums and operands take.
+
+A lane multiplies each operand that it loads by its rows of all half-tiles. An SM's shared memory hands out 128 bytes
+per cycle, to operands and matrices alike. So it is what products wait for where a lane has four rows or fewer, and the
+multiplications hide it where a lane has more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from rnncc.constrint import Expression, Model, ceil_div, lookup, maximum
+from rnncc.constrint.expr import Operand
+from rnncc.ir.schedule import ceil
+from rnncc.stages.schedule.parts import Halves
+from rnncc.stages.schedule.rates import Rates
+
+LANE_ROWS = (1, 4)  # the most rows of a half-tile that a lane has
+_FEW_ROWS = 4  # so many rows of a lane, or fewer, do not hide what shared memory takes
+
+
+def rows_of_lane(halves: int, most: int) -> int:
+    """The rows of each half-tile that a lane has, where a warp has so many half-tiles, and the layout has at most so
+    many rows. rows_of_lane in resident.cuh has the same rule."""
+    return 1 if halves >= 4 else 2 if halves >= 2 and most > 2 else most
+
+
+def float_sum_registers(halves: int, most: int) -> int:
+    """Registers per thread for the sums of half-tiles."""
+    return (8 * rows_of_lane(halves, most) + 2) * halves
+
+
+def lane_rows_variable(model: Model, is_float: bool) -> Operand:
+    """How many rows of a half-tile a lane may have."""
+    return model.choice("lane_rows", LANE_ROWS) if is_float else 1
+
+
+def by_rows(key: Expression, most: int, lane_rows: Operand, function: Callable[[int, int], int]) -> Expression:
+    """A function of `key`, from 1 to `most`, and of the rows of a lane, as one table. It has entries that no choice
+    needs."""
+    if isinstance(lane_rows, int):
+        return lookup(key, {each: function(each, lane_rows) for each in range(1, most + 1)})
+    keys = range(8, 8 * most + 8)
+    return lookup(8 * key + lane_rows, {each: function(each // 8, 1 if each % 8 < 4 else 4) for each in keys})
+
+
+@dataclass(frozen=True, slots=True)
+class LaneProduct:
+    """Products in float32 that are alike, or the sums of a phase.
+
+    halves     half-tiles of a warp, by the blocks of 8 units that it or its CTA has
+    of_phase   the same of all products of a phase, by which rows_of_lane goes
+    chunks     the chunks of 32 terms that are meant
+    """
+
+    halves: Halves
+    of_phase: Halves
+    chunks: Operand = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The time that products of a CTA take, in tenths of a nanosecond.
+
+    key, most   the blocks of units by which half-tiles are counted: from 1 to `most`
+    """
+
+    rate: Rates
+    warps: Operand
+    key: Expression
+    most: int
+    lane_rows: Operand
+
+    def products(self, parts: Iterable[LaneProduct]) -> Operand:
+        """The time of products by 8 batch entries. Where a lane has few rows, they may take as long as the loads of
+        all warps. A warp that has a quarter of the SM to itself waits for its loads, and takes as long as two."""
+        return sum(self._product(part) for part in parts)
+
+    def _product(self, part: LaneProduct) -> Operand:
+        def own(halves: int, rows: int) -> int:
+            waits = rows > 1 and rows * halves <= _FEW_ROWS
+            return halves * (self.rate.float_rows if waits else self.rate.float_product)
+
+        def loads(rows: int) -> int:
+            return self.rate.float_operand * 4 // rows
+
+        warps, chunks = self.warps, part.chunks
+        if isinstance(warps, int) and isinstance(chunks, int):
+            # One table is quicker to search than what it is made from.
+            sharers, all_chunks = max(ceil(warps, 4), 2), warps * chunks
+            return self._by(
+                part, lambda halves, rows: max(sharers * own(halves, rows) * chunks, ceil(loads(rows) * all_chunks, 4))
+            )
+        return maximum(
+            self._by(part, own) * chunks * maximum(ceil_div(warps, 4), 2),
+            ceil_div(self._by(part, lambda _, rows: loads(rows)) * warps * chunks, 4),
+        )
+
+    def folded(self, phases: Iterable[LaneProduct]) -> Operand:
+        """The time in which lanes that share rows add up their sums for 8 batch entries."""
+        return self.warps * sum(
+            self._by(phase, lambda halves, rows: self.rate.fold * halves * (rows - 1)) for phase in phases
+        )
+
+    def matrices(self, parts: Iterable[LaneProduct]) -> Operand:
+        """The time of chunks whose matrix is in shared memory, beside that of their products."""
+
+        def own(halves: int, rows: int) -> int:
+            return halves * (self.rate.float_matrix if rows * halves <= _FEW_ROWS else self.rate.matrix)
+
+        return self.warps * sum(self._by(part, own) * part.chunks for part in parts)
+
+    def _by(self, part: LaneProduct, function: Callable[[int, int], int]) -> Expression:
+        """A function of the half-tiles, and of the rows that a lane has of each."""
+        return by_rows(
+            self.key,
+            self.most,
+            self.lane_rows,
+            lambda blocks, most: function(part.halves(blocks), rows_of_lane(part.of_phase(blocks), most)),
+        )
