@@ -65,6 +65,16 @@ class StepProducts {
     products_.insert(products_.end(), others.products_.begin(), others.products_.end());
   }
 
+  // Makes the large products now, so that the GPU multiplies while the host prepares the rest, and forgets them.
+  void start(Device device) {
+    const auto small = std::stable_partition(products_.begin(), products_.end(),
+                                             [](const Product& product) { return product.small.ctas == 0; });
+    if (small == products_.begin()) return;
+    const OnDevice current(device.index);
+    for (auto large = products_.begin(); large != small; ++large) make_large(*large, device);
+    products_.erase(products_.begin(), small);
+  }
+
   // Makes all products, and forgets them. launch(call, CTAs) launches those that are small. A product that adds to what
   // another one makes is in a later launch.
   template <class Launch>

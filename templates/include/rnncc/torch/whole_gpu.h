@@ -120,7 +120,7 @@ inline bool add_input(const Whole& given, const rnncc_tensor& stream, StepProduc
 }
 
 // Makes the streams side by side: x weightᵀ, and the biases but for a single step, which adds them itself. The product of a
-// single step, or a small one, comes into `products` instead, for the loop to make it.
+// single step, or a small one, comes into `products` instead, for the loop to make it unless it is large.
 inline Tensor product_of_input(const Whole& given, bool is_single, StepProducts& products) {
   const Tensor &x = given.x(), &weight = given.parameter(0);
   x.check_memory();
@@ -130,7 +130,10 @@ inline Tensor product_of_input(const Whole& given, bool is_single, StepProducts&
     std::vector<int64_t> sizes = sizes_of(x);
     sizes.back() = columns;
     Tensor stream = given.make(sizes);
-    if (add_input(given, {stream.data(), 0, columns, given.type}, products, !is_single)) return stream;
+    if (add_input(given, {stream.data(), 0, columns, given.type}, products, !is_single)) {
+      products.start(given.device);
+      return stream;
+    }
   }
   const Tensor bias = all_biases(given);
   // An optional argument points to its value, which torch deletes.
