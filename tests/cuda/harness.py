@@ -23,6 +23,7 @@ from rnncc.ir.family import Family
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
 from rnncc.language.read import read_request
+from rnncc.machine.targets import planned
 
 DEVICE = "cuda"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -96,6 +97,12 @@ def add_kernels(module: ModuleType, folder: Path) -> int:
         str(folder).encode()
     )
     return count
+
+
+def is_for_hopper() -> bool:
+    """Whether kernels are planned for a GPU of compute capability 9.0."""
+    target = planned("auto")
+    return target is not None and target.has_warpgroups
 
 
 def launches_of(run: Callable[[], object]) -> list[str]:

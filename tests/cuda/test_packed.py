@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import rnncc
 from rnncc import verify
-from tests.cuda.harness import CLASSES, Packages, launches_of
+from tests.cuda.harness import CLASSES, Packages, is_for_hopper, launches_of
 from tests.cuda.test_gpu import assert_close, pair
 
 pytestmark = pytest.mark.gpu
@@ -201,8 +201,9 @@ def test_fused_kernels(cell: str, hidden: int, dtype: torch.dtype, batch: int, p
     names = launches_of(lambda: layer(rows, offsets=offsets_of(lengths).cuda(), max_length=21)[0].sum().backward())
     layer.zero_grad()
     rows.grad = None
-    for program in ("forward", "backward"):
-        assert any(name.startswith(f"{cell}_0_masked_{program}_") for name in names), names
+    if batch < 40 or is_for_hopper():  # other GPUs may run many entries by the alternating kernel
+        for program in ("forward", "backward"):
+            assert any(name.startswith(f"{cell}_0_masked_{program}_") for name in names), names
     output, last = layer(rows, offsets=offsets_of(lengths).cuda(), max_length=21)
     ours = exactly(found(layer, output, last, rows))
     layer.zero_grad()
