@@ -12,3 +12,9 @@ extern "C" __attribute__((visibility("default"))) void choose(const char* progra
     std::snprintf(text, size_t(size), "%s", problem.what());
   }
 }
+
+// Into how many groups that kernel divides the batch.
+extern "C" __attribute__((visibility("default"))) int64_t groups(const char* program, int64_t head_dim, int64_t heads,
+                                                                 int64_t batch) {
+  return rnncc::fused_choices(program, "bf16", head_dim, heads, batch, false, false, 0).at(0).share.groups;
+}

@@ -29,8 +29,11 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* count, void* function, int 
 }
 // GPUs before compute capability 9.0 know nothing of clusters: both of these are errors there.
 int cuFuncSetAttribute(void* function, int which, int value) { return which == 14 && attribute(75) < 9 ? 1 : 0; }
+// There is room for 8 clusters where an SM has one CTA, and for more where several fit into its shared memory: each takes
+// 1024 bytes besides.
 int cuOccupancyMaxActiveClusters(int* count, void* function, const unsigned* config) {
-  return *count = 8, attribute(75) < 9 ? 801 : 0;
+  const unsigned shared_bytes = config[6];
+  return *count = 8 * ((attribute(97) + 1024) / (shared_bytes + 1024)), attribute(75) < 9 ? 801 : 0;
 }
 
 #define NOT_CALLED(name) \

@@ -35,6 +35,13 @@ for head_dim, heads in ((64, 12), (768, 1)):
 from rnncc.machine import gpus
 print(gpus.here()[0])
 """
+GROUPS = """
+import ctypes, sys
+import torch
+library = ctypes.CDLL(sys.argv[1])
+assert library.rnncc_add_kernels(sys.argv[2].encode()) > 0
+print(library.groups(b"lstm_0_backward", *map(ctypes.c_int64, (64, 1, 16))))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +70,11 @@ def kernels(folder: Path, targets: tuple[Target, ...]) -> Path:
     return folder / "cuda"
 
 
-def asked(folder: Path, kernels: Path, name: str, facts: Mapping[int, int]) -> list[str]:
+def asked(folder: Path, kernels: Path, name: str, facts: Mapping[int, int], code: str = CODE) -> list[str]:
     """What is said on a machine whose GPU is such a one."""
     environment = os.environ | {f"GPU_{which}": str(value) for which, value in facts.items()}
     environment |= {"GPU_NAME": name, "LD_LIBRARY_PATH": str(folder)}
-    command = [sys.executable, "-c", CODE, str(folder / "choices.so"), str(kernels)]
+    command = [sys.executable, "-c", code, str(folder / "choices.so"), str(kernels)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [Path(line).name for line in done.stdout.splitlines()]
@@ -113,3 +120,10 @@ def test_what_does_not_fit_does_not_run(folder: Path, tmp_path: Path) -> None:
     *files, here = asked(folder, made, "NVIDIA GeForce RTX 4060", driver_facts(GPUS["rtx4090"], sms=24))
     assert here.startswith("Target(name='NVIDIA GeForce RTX 4060', architecture='sm_89', sms=24")
     assert ["_gather_" in file for file in files[:2]] == [True, True] and files[2:] == ["none", "none"]
+
+
+def test_clusters_share_no_sm_where_larger_groups_need_not(folder: Path, tmp_path: Path) -> None:
+    """The kernel takes so little shared memory that an SM has room for several of its CTAs. A batch of 16 is divided by
+    the 8 clusters that have SMs of their own."""
+    made = kernels(tmp_path / "package", (GPUS["h200"],))
+    assert asked(folder, made, "NVIDIA H200", driver_facts(GPUS["h200"]), GROUPS) == ["8"]
