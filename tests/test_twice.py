@@ -11,7 +11,7 @@ from rnncc.runtime import choice
 from rnncc.runtime.first_use import Event
 from rnncc.stages.build import TORCH_ABI
 from rnncc.stages.lower import limits
-from rnncc.stages.schedule import expect, scan
+from rnncc.stages.schedule import expect, lanes, scan
 
 
 def header(name: str) -> str:
@@ -56,6 +56,19 @@ def test_products_of_heads() -> None:
     assert found["HEAD_SUMS"] * found["HEAD_ROWS"] == expect._DEALT_ROWS
     assert (found["HEAD_TILE"], found["HEAD_TILES"]) == (expect._TILE, expect._DEALT_TILES)
     assert constants("cuda/head_products_call.h")["HEAD_TILE_ROWS"] == expect._TILE_ROWS
+
+
+def test_rows_of_a_lane() -> None:
+    """The C++ rule is a chain of conditions."""
+    found = re.search(r"rows_of_lane\(int halves, int most\) \{\s*return (.*?);", header("cuda/fused/resident.cuh"))
+    assert found is not None
+    *chain, last = found[1].split(" : ")
+    for halves in range(1, 9):
+        for most in lanes.LANE_ROWS:
+            known = {"halves": halves, "most": most}
+            pairs = (part.replace("&&", "and").split(" ? ") for part in chain)
+            value = next((value for condition, value in pairs if eval(condition, known.copy())), last)
+            assert eval(value, known.copy()) == lanes.rows_of_lane(halves, most)
 
 
 def test_ctas_that_share_the_steps_of_a_scan() -> None:

@@ -99,8 +99,8 @@ int32_t torch_get_current_cuda_blas_handle(void** handle) { return *handle = nul
 int cublasSetStream_v2(void*, void*) { return 1; }
 int cublasSetWorkspace_v2(void*, void*, size_t) { return 1; }
 __attribute__((visibility("default"))) int64_t products_of_cublas;
-int cublasGemmEx(void*, int ta, int tb, int m, int n, int k, const void*, const void* a, int type_a, int lda,
-                 const void* b, int type_b, int ldb, const void*, void* c, int type_c, int ldc, int, int) {
+int cublasGemmEx(void*, int ta, int tb, int m, int n, int k, const void* alpha, const void* a, int type_a, int lda,
+                 const void* b, int type_b, int ldb, const void* beta, void* c, int type_c, int ldc, int, int) {
   if (lda < (ta ? k : m) || ldb < (tb ? n : k) || ldc < m || type_a != type_b || type_c != 0) return 7;
   ++products_of_cublas;
   for (int64_t j = 0; j < n; ++j)
@@ -108,7 +108,9 @@ int cublasGemmEx(void*, int ta, int tb, int m, int n, int k, const void*, const 
       float sum = 0.0f;
       for (int64_t p = 0; p < k; ++p)
         sum += number(a, ta ? i * lda + p : p * lda + i, type_a) * number(b, tb ? p * ldb + j : j * ldb + p, type_b);
-      static_cast<float*>(c)[j * ldc + i] = sum;
+      float& out = static_cast<float*>(c)[j * ldc + i];
+      const float before = *static_cast<const float*>(beta);
+      out = *static_cast<const float*>(alpha) * sum + (before == 0 ? 0 : before * out);
     }
   return 0;
 }

@@ -119,14 +119,21 @@ def test_after_a_kernel_comes_the_one_for_the_next_power_of_two() -> None:
     assert [kernel.launch_batch for kernel in kernels] == [40, 80, 128, 320, None]
 
 
-def test_in_float32_lanes_of_one_gate_have_more_rows() -> None:
-    """Without them the largest matrices have more room."""
+def test_in_float32_lanes_of_few_gates_have_more_rows() -> None:
+    """But not where the registers for the sums would leave too few for the matrices."""
     found = [
         dict(kernel.tiles)["lane_rows"]
         for head_dim in (512, 2048)
         for kernel in schedule(forward("mgu"), Problem(head_dim, 1, "fp32"), H200).kernels[:1]
     ]
     assert found == [4, 1]
+
+
+def test_in_float32_clusters_must_be_clearly_quicker_than_many_launches() -> None:
+    """nn.RNN's clusters are expected to be a little quicker, and were a third slower."""
+    found = schedule(forward("nn_rnn"), Problem(1024, 1, "fp32"), H200)
+    *_, grid = (kernel for kernel in found.kernels if kernel.family is GRID)
+    assert GATHER in [kernel.family for kernel in found.kernels] and found.kernel_for(128) is grid
 
 
 def test_the_kernel_that_is_planned_to_be_quickest_runs_the_batch() -> None:
@@ -360,7 +367,7 @@ def test_the_work_of_a_schedule_and_its_reasons_is_bounded(
     name: str, problem: Problem, gpu: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In runs of propagators, of which there are about 200 a millisecond, for what takes longest of all shipped cells:
-    within 55 ms. The clock is benchmarks/constrint.py's."""
+    within 55 ms, or 50 where there is no choice of `lane_rows`. The clock is benchmarks/constrint.py's."""
     meters: list[Meter] = []
     begin = Meter.__init__
 

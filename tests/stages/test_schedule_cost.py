@@ -133,8 +133,8 @@ OTHERS: list[tuple[str, Callable[[str], FusedLoop], Measured]] = [
     ("janet", inference, on_grid(2.5, 1536, 3, 16, 2, tiles=2)),
     ("janet", inference, on_grid(3.1, 1536, 4, 16, 2, tiles=2)),
 ]
-# In float32. Cells of few gates load operands for few rows, unless lanes share these (lane_rows=4). The times of
-# clusters of such lanes are those of a layer's step, by its passes.
+# In float32. Cells of few gates load operands for few rows, unless lanes share these (lane_rows=4). Where clusters have
+# such lanes, a row's time is that of a layer's step divided by its passes.
 FLOATS: list[tuple[str, Callable[[str], FusedLoop], Measured]] = [
     ("nn_rnn", forward, cluster(4.93, GATHER, 512, 8, ctas=8, unit_warps=8, k_warps=1, unit_blocks=1, lane_rows=1)),
     ("nn_rnn", forward, cluster(2.47, GATHER, 512, 8, ctas=8, unit_warps=2, k_warps=4, unit_blocks=4, lane_rows=1)),

@@ -85,8 +85,8 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         unit_blocks,
         max(_UNIT_BLOCKS),
         lane_rows,
-        lambda u, most: (
-            max(element.accumulator_registers(sums * u, most) for sums in facts.kinds or (facts.sums,))
+        lambda u, row_limit: (
+            max(element.accumulator_registers(sums * u, row_limit) for sums in facts.kinds or (facts.sums,))
             + PAIR_REGISTERS * element.fragments(facts.sums * u)
         ),
     )

@@ -127,9 +127,9 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         """The most sums of 16 rows that a warp has of a phase, or of 8 rows in float32."""
         return max(sum(element.fragments(part.halves(unit_block_count)) for part in phase.parts) for phase in parted)
 
-    def sum_registers(unit_block_count: int, most: int) -> int:
+    def sum_registers(unit_block_count: int, row_limit: int) -> int:
         """The registers for them in float32."""
-        return max(float_sum_registers(phase.halves_of_warp(unit_block_count), most) for phase in parted)
+        return max(float_sum_registers(phase.halves_of_warp(unit_block_count), row_limit) for phase in parted)
 
     def has_many_sums(unit_block_count: int, tile_count: int) -> bool:
         enough = _MANY_SUMS if phases == 1 else _MANY_SUMS_OF_PHASES

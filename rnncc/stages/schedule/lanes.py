@@ -1,7 +1,7 @@
 """Products in float32, without tensor cores: the rows that a lane has, and what their sums and operands take.
 
 A lane multiplies each operand that it loads by its rows of all half-tiles. An SM's shared memory hands out 128 bytes
-per cycle, to operands and matrices alike. So it is what products wait for where a lane has four rows or fewer, and the
+per cycle, to operands and matrices alike. So products wait for it where a lane has up to four rows, and the
 multiplications hide it where a lane has more.
 """
 
@@ -17,18 +17,18 @@ from rnncc.stages.schedule.parts import Halves
 from rnncc.stages.schedule.rates import Rates
 
 LANE_ROWS = (1, 4)  # the most rows of a half-tile that a lane has
-_FEW_ROWS = 4  # so many rows of a lane, or fewer, do not hide what shared memory takes
+_FEW_ROWS = 4  # up to so many rows of a lane do not hide what shared memory takes
 
 
-def rows_of_lane(halves: int, most: int) -> int:
-    """The rows of each half-tile that a lane has, where a warp has so many half-tiles, and the layout has at most so
-    many rows. rows_of_lane in resident.cuh has the same rule."""
-    return 1 if halves >= 4 else 2 if halves >= 2 and most > 2 else most
+def rows_of_lane(halves: int, row_limit: int) -> int:
+    """The rows of each half-tile that a lane has, where a warp has so many half-tiles, and `row_limit` is one of
+    LANE_ROWS. rows_of_lane in resident.cuh has the same rule."""
+    return 1 if halves >= 4 else 2 if halves >= 2 and row_limit > 2 else row_limit
 
 
-def float_sum_registers(halves: int, most: int) -> int:
+def float_sum_registers(halves: int, row_limit: int) -> int:
     """Registers per thread for the sums of half-tiles."""
-    return (8 * rows_of_lane(halves, most) + 2) * halves
+    return (8 * rows_of_lane(halves, row_limit) + 2) * halves
 
 
 def lane_rows_variable(model: Model, is_float: bool) -> Operand:
@@ -36,12 +36,12 @@ def lane_rows_variable(model: Model, is_float: bool) -> Operand:
     return model.choice("lane_rows", LANE_ROWS) if is_float else 1
 
 
-def by_rows(key: Expression, most: int, lane_rows: Operand, function: Callable[[int, int], int]) -> Expression:
-    """A function of `key`, from 1 to `most`, and of the rows of a lane, as one table. It has entries that no choice
-    needs."""
+def by_rows(key: Expression, last_key: int, lane_rows: Operand, function: Callable[[int, int], int]) -> Expression:
+    """A function of `key`, from 1 to `last_key`, and of `lane_rows`, as one table. Some of its entries belong to no
+    choice."""
     if isinstance(lane_rows, int):
-        return lookup(key, {each: function(each, lane_rows) for each in range(1, most + 1)})
-    keys = range(8, 8 * most + 8)
+        return lookup(key, {each: function(each, lane_rows) for each in range(1, last_key + 1)})
+    keys = range(8, 8 * last_key + 8)
     return lookup(8 * key + lane_rows, {each: function(each // 8, 1 if each % 8 < 4 else 4) for each in keys})
 
 
@@ -49,9 +49,9 @@ def by_rows(key: Expression, most: int, lane_rows: Operand, function: Callable[[
 class LaneProduct:
     """Products in float32 that are alike, or the sums of a phase.
 
-    halves     half-tiles of a warp, by the blocks of 8 units that it or its CTA has
-    of_phase   the same of all products of a phase, by which rows_of_lane goes
-    chunks     the chunks of 32 terms that are meant
+    halves     half-tiles of a warp, by the key of Lanes
+    of_phase   half-tiles of a warp in all products of the phase: rows_of_lane goes by these
+    chunks     how many chunks of 32 terms a warp has
     """
 
     halves: Halves
@@ -63,18 +63,18 @@ class LaneProduct:
 class Lanes:
     """The time that products of a CTA take, in tenths of a nanosecond.
 
-    key, most   the blocks of units by which half-tiles are counted: from 1 to `most`
+    key, last_key   what half-tiles are counted by, and its largest value: blocks of 8 units, or tiles of 16 sums
     """
 
     rate: Rates
     warps: Operand
     key: Expression
-    most: int
+    last_key: int
     lane_rows: Operand
 
     def products(self, parts: Iterable[LaneProduct]) -> Operand:
         """The time of products by 8 batch entries. Where a lane has few rows, they may take as long as the loads of
-        all warps. A warp that has a quarter of the SM to itself waits for its loads, and takes as long as two."""
+        all warps. A warp alone on its quarter of the SM waits for its own loads: it takes as long as two warps."""
         return sum(self._product(part) for part in parts)
 
     def _product(self, part: LaneProduct) -> Operand:
@@ -104,7 +104,7 @@ class Lanes:
         )
 
     def matrices(self, parts: Iterable[LaneProduct]) -> Operand:
-        """The time of chunks whose matrix is in shared memory, beside that of their products."""
+        """What chunks take longer whose matrix is in shared memory."""
 
         def own(halves: int, rows: int) -> int:
             return halves * (self.rate.float_matrix if rows * halves <= _FEW_ROWS else self.rate.matrix)
@@ -115,7 +115,7 @@ class Lanes:
         """A function of the half-tiles, and of the rows that a lane has of each."""
         return by_rows(
             self.key,
-            self.most,
+            self.last_key,
             self.lane_rows,
-            lambda blocks, most: function(part.halves(blocks), rows_of_lane(part.of_phase(blocks), most)),
+            lambda key, row_limit: function(part.halves(key), rows_of_lane(part.of_phase(key), row_limit)),
         )

@@ -22,11 +22,11 @@ class Rates:
     float_product  float32 there: 8 rows, 32 terms and 8 batch entries, at least 64 cycles
     float_operand  a warp's loads of the operands of such a product from shared memory: 8192 bytes, at least 64 cycles
                    of the SM
-    float_rows     the same as float_product, where lanes share rows and a lane has four rows at most: its products wait
+    float_rows     the same as float_product, where lanes share rows and a lane has up to four rows: its products wait
                    for operands
     fold           8 sums of a half-tile that the lanes of a warp give to others of the same rows
     matrix         1024 bytes of a matrix from shared memory
-    float_matrix   float32 there, where a lane has four rows at most: products hide none of it
+    float_matrix   float32 there, where a lane has up to four rows: products hide none of it
     spill          a register of all threads that goes to memory and back
     operation      an instruction of an item's elementwise work, for both batch entries of a lane
     message        16 bytes of an operand that a CTA of a cluster receives
@@ -137,8 +137,10 @@ def rates(target: Target) -> Rates:
     scaled = {field.name: round(getattr(measured, field.name) * slower(target)) for field in fields(measured)}
     for name in ("product", "mma"):
         scaled[name] = round(getattr(measured, name) * slower(target) * target.product_cycles / h200.product_cycles)
-    for name in ("float_product", "float_rows", "multiply_add"):
+    for name in ("float_product", "multiply_add"):
         scaled[name] = round(getattr(measured, name) * slower(target) * h200.float_lanes / target.float_lanes)
+    # Where an SM has half the lanes, products take longer than operands.
+    scaled["float_rows"] = max(scaled["float_rows"], scaled["float_product"])
     return Rates(**scaled)
 
 

@@ -70,7 +70,9 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
             rows,
             _MOST_ROWS,
             lane_rows,
-            lambda r, most: element.accumulator_registers(2 * r, most) + PAIR_REGISTERS * element.fragments(2 * r),
+            lambda r, row_limit: (
+                element.accumulator_registers(2 * r, row_limit) + PAIR_REGISTERS * element.fragments(2 * r)
+            ),
         )
         + PAIR_REGISTERS * element.fragments(2) * rows * register_pairs
     )

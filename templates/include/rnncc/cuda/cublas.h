@@ -1,5 +1,5 @@
-// Products by cuBLAS that do not go through torch's mm, which takes the host as long as some launches. They use the handle
-// that torch has for the thread, so that torch's switch for TF32 holds.
+// Products by cuBLAS itself: torch's mm takes the host as long as some launches. They use the handle that torch has for the
+// thread, so that torch's switch for TF32 holds.
 #pragma once
 
 #include "module.h"
@@ -55,8 +55,8 @@ class Cublas {
 
 // out [m][n] = a [m][k] b [k][n], of floats from operands of one type.
 struct FloatProduct {
-  // As it lies in memory: `row` elements from a row to the next. Where it is `transposed`, the rows are those of its
-  // transpose.
+  // A matrix as it lies in memory: `row` elements from a row to the next. Where it is `transposed`, memory has the rows of
+  // its transpose.
   struct Matrix {
     const void* data;
     int64_t row;
@@ -67,9 +67,11 @@ struct FloatProduct {
       const int length = transposed ? rows : columns;
       return has_one_row(rows, columns) || (row >= length && row <= INT32_MAX);
     }
-    int leading(int rows, int columns) const {
+    // What cuBLAS calls the leading dimension.
+    int leading_dimension(int rows, int columns) const {
       return has_one_row(rows, columns) ? (transposed ? rows : columns) : int(row);
     }
+    // Whether memory has one row; then it does not matter where another one would begin.
     bool has_one_row(int rows, int columns) const { return (transposed ? columns : rows) == 1; }
   };
 
@@ -80,10 +82,11 @@ struct FloatProduct {
     const int type = dtype == RNNCC_FLOAT32 ? CUDA_R_32F : dtype == RNNCC_FLOAT16 ? CUDA_R_16F : CUDA_R_16BF;
     const float one = 1.0f, zero = 0.0f;
     const auto as = [](const Matrix& matrix) { return matrix.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
-    check_cublas(cublasGemmEx(cublas.handle(), as(b), as(a), n, m, k, &one, b.data, type, b.leading(k, n), a.data, type,
-                              a.leading(m, k), &zero, out, CUDA_R_32F, Matrix{out, out_row, false}.leading(m, n),
-                              CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-                 "a product");
+    check_cublas(
+        cublasGemmEx(cublas.handle(), as(b), as(a), n, m, k, &one, b.data, type, b.leading_dimension(k, n), a.data,
+                     type, a.leading_dimension(m, k), &zero, out, CUDA_R_32F,
+                     Matrix{out, out_row, false}.leading_dimension(m, n), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        "a product");
   }
 
   int m, n, k;

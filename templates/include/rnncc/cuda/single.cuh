@@ -1,5 +1,5 @@
 // The driver of one step. Where the alternating kernel (sequence.cuh) lets CTAs wait for each other, a launch ends here,
-// and torch makes the products in between (single.h). A thread works on one element of a stage, and finds it again in
+// and products are made in between (single.h). A thread works on one element of a stage, and finds it again in
 // the next stage of the same width.
 #pragma once
 

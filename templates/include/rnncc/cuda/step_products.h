@@ -13,7 +13,7 @@
 namespace rnncc {
 
 // The numbers that a product multiplies, m * n * k, up to which the GPU loses no more time than the host gains. Beyond,
-// torch's tiles are better.
+// cuBLAS's tiles are better.
 constexpr int64_t MOST_SMALL_WORK = int64_t(1) << 27;
 
 struct ProductSize {
@@ -67,12 +67,12 @@ class StepProducts {
 
   // Makes the large products now, so that the GPU multiplies while the host prepares the rest, and forgets them.
   void start(Device device) {
-    const auto small = std::stable_partition(products_.begin(), products_.end(),
-                                             [](const Product& product) { return product.small.ctas == 0; });
-    if (small == products_.begin()) return;
+    const auto first_small = std::stable_partition(products_.begin(), products_.end(),
+                                                   [](const Product& product) { return product.small.ctas == 0; });
+    if (first_small == products_.begin()) return;
     const OnDevice current(device.index);
-    for (auto large = products_.begin(); large != small; ++large) make_large(*large, device);
-    products_.erase(products_.begin(), small);
+    for (auto large = products_.begin(); large != first_small; ++large) make_large(*large, device);
+    products_.erase(products_.begin(), first_small);
   }
 
   // Makes all products, and forgets them. launch(call, CTAs) launches those that are small. A product that adds to what

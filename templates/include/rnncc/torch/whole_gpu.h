@@ -1,7 +1,7 @@
 // The ops of a whole layer, or of a single step, on a GPU: as on the CPU (whole_op.h), but torch's own operations make
-// the input's product and its gradients, and the loop's choice of kernels is that of the loop's op (cuda/run.h). The loop
-// makes small ones of these products: of a single step all, together with its own, and of a few steps the input's.
-// Nothing here waits for the GPU.
+// the input's product and its gradients, and the loop's choice of kernels is that of the loop's op (cuda/run.h). Those of a
+// single step, and a small product of the input of a few steps, are made with the loop's own (cuda/step_products.h). Nothing
+// here waits for the GPU.
 #pragma once
 
 #include "../cuda/step_products.h"
@@ -119,14 +119,16 @@ inline bool add_input(const Whole& given, const rnncc_tensor& stream, StepProduc
   return true;
 }
 
-// Makes the streams side by side: x weightᵀ, and the biases but for a single step, which adds them itself. The product of a
-// single step, or a small one, comes into `products` instead, for the loop to make it unless it is large.
+// Makes the streams side by side: x weightᵀ, and the biases but for a single step, which adds them itself. A small product
+// of a few steps comes into `products` instead, for the loop to make it, and so does any of a single step. There a large one
+// is made at once.
 inline Tensor product_of_input(const Whole& given, bool is_single, StepProducts& products) {
   const Tensor &x = given.x(), &weight = given.parameter(0);
   x.check_memory();
   weight.check_memory();
   const int64_t rows = given.rows(), columns = given.layout.columns(), inputs = given.layout.inputs();
-  if (is_single || (rows <= MOST_SHORT_ROWS && rows * columns * inputs <= MOST_SHORT_WORK)) {
+  const bool is_short = rows <= MOST_SHORT_ROWS && rows * columns * inputs <= MOST_SHORT_WORK;
+  if (is_single || (is_short && ProductSize{rows, columns, inputs}.is_small())) {
     std::vector<int64_t> sizes = sizes_of(x);
     sizes.back() = columns;
     Tensor stream = given.make(sizes);

@@ -18,9 +18,10 @@ struct Pairs {
   __host__ __device__ static constexpr int shared_before(int p) { return p * SHARED_PAIRS / PAIRS; }
 };
 
-// In float32, how many rows of each half-tile a lane has, by which it multiplies each operand that it loads, where a warp
-// has so many half-tiles. Shared memory hands an SM 128 bytes per cycle: a lane with fewer than four rows in all waits for
-// it. More rows take more registers, so that a layout may have `most`, which is 1 or 4.
+// How many rows of each half-tile a lane has in float32, where a warp has so many half-tiles. It multiplies each operand
+// that it loads by all of its rows. Shared memory hands an SM 128 bytes per cycle, and a lane with up to four rows waits for
+// it. More rows take more registers: a layout limits them to `most`, which is 1 or 4. rows_of_lane in
+// rnncc/stages/schedule/lanes.py has the same rule.
 __host__ __device__ constexpr int rows_of_lane(int halves, int most) {
   return halves >= 4 ? 1 : halves >= 2 && most > 2 ? 2 : most;
 }
@@ -33,7 +34,7 @@ struct LaneSums {
 
 // HALVES half-tiles of 8 rows of a matrix of 16-bit elements, as fragments of tensor core products of 16 rows. Where the
 // number is odd, the last tile has zeros in its upper half. They take registers, since an operand of a product is four
-// registers in a row, but no shared memory.
+// registers in a row, but no shared memory. LANE_ROWS is for floats.
 template <class E, int PAIRS_, int HALVES_, int REGISTER_PAIRS_, int LANE_ROWS_>
 struct Resident : Pairs<PAIRS_, REGISTER_PAIRS_> {
   using Of = Pairs<PAIRS_, REGISTER_PAIRS_>;
@@ -86,8 +87,8 @@ struct Resident : Pairs<PAIRS_, REGISTER_PAIRS_> {
   }
 };
 
-// The same for floats. LANE_ROWS lanes, lane / 4 % LANE_ROWS apart, share terms 8q…8q+7 of each pair, and as many rows of
-// each half-tile. Each of them has 8 / LANE_ROWS terms of all these rows.
+// The same for floats. LANE_ROWS lanes, 4 apart, share terms 8q…8q+7 of each pair, and as many rows of each half-tile. Each
+// of them has 8 / LANE_ROWS terms of all these rows: lane / 4 % LANE_ROWS is its number among them.
 template <int PAIRS_, int HALVES_, int REGISTER_PAIRS_, int LANE_ROWS_>
 struct Resident<float, PAIRS_, HALVES_, REGISTER_PAIRS_, LANE_ROWS_> : Pairs<PAIRS_, REGISTER_PAIRS_> {
   using Of = Pairs<PAIRS_, REGISTER_PAIRS_>;
@@ -107,13 +108,13 @@ struct Resident<float, PAIRS_, HALVES_, REGISTER_PAIRS_, LANE_ROWS_> : Pairs<PAI
       if (!in_shared(pair))
 #pragma unroll
         for (int half = 0; half < HALVES; ++half)
-          registers[pair - shared_before(pair)][half] = shared_out(terms(pair, half / 2, half % 2));
+          registers[pair - shared_before(pair)][half] = dealt(terms(pair, half / 2, half % 2));
 #pragma unroll 1
     for (int pair = 0; pair < PAIRS; ++pair)
       if (in_shared(pair))
 #pragma unroll
         for (int half = 0; half < HALVES; ++half) {
-          const Floats v = shared_out(terms(pair, half / 2, half % 2));
+          const Floats v = dealt(terms(pair, half / 2, half % 2));
           float4* const to = shared + (shared_before(pair) * HALVES + half) * 64;
           to[0] = v.low;
           to[32] = v.high;
@@ -127,7 +128,7 @@ struct Resident<float, PAIRS_, HALVES_, REGISTER_PAIRS_, LANE_ROWS_> : Pairs<PAI
  private:
   // From terms 8q…8q+7 of row lane / 4: the lane's own terms of all its rows, row by row. The lanes of these rows swap parts of
   // them, first those whose rows are two apart.
-  static RNNCC_DEVICE Floats shared_out(Floats own) {
+  static RNNCC_DEVICE Floats dealt(Floats own) {
     if constexpr (LANE_ROWS == 4) {
       swap(threadIdx.x & 8, 8, own.low.x, own.high.x);
       swap(threadIdx.x & 8, 8, own.low.y, own.high.y);

@@ -65,8 +65,8 @@ inline FusedLoaded load_fused(const FusedKernel& kernel, int32_t device) {
   }
   CUlaunchAttribute attributes[2];
   CUlaunchConfig launch = fused_config(kernel, unsigned(kernel.ctas), 1, nullptr, attributes);
-  // With so much shared memory an SM has one CTA. GPUs have fewer places for clusters than SMs for their CTAs, and another
-  // cluster would share SMs.
+  // With so much shared memory an SM has one CTA. Not all SMs are within the clusters that then fit, but one cluster more
+  // would share SMs with others.
   launch.shared_bytes = std::max(launch.shared_bytes, unsigned(on.shared_bytes / 2 + 1));
   // An error says that this GPU has no clusters of that size.
   if (driver().cuFuncSetAttribute(function, CU_FUNC_LARGE_CLUSTER, 1) != 0 ||
