@@ -201,7 +201,7 @@ def test_fused_kernels(cell: str, hidden: int, dtype: torch.dtype, batch: int, p
     names = launches_of(lambda: layer(rows, offsets=offsets_of(lengths).cuda(), max_length=21)[0].sum().backward())
     layer.zero_grad()
     rows.grad = None
-    if batch < 40 or is_for_hopper():  # other GPUs may run many entries by the alternating kernel
+    if (hidden, dtype, batch) != (512, torch.float32, 40) or is_for_hopper():  # an RTX 4090 has none there
         for program in ("forward", "backward"):
             assert any(name.startswith(f"{cell}_0_masked_{program}_") for name in names), names
     output, last = layer(rows, offsets=offsets_of(lengths).cuda(), max_length=21)

@@ -367,7 +367,7 @@ def test_the_work_of_a_schedule_and_its_reasons_is_bounded(
     name: str, problem: Problem, gpu: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In runs of propagators, of which there are about 200 a millisecond, for what takes longest of all shipped cells:
-    within 55 ms, or 50 where there is no choice of `lane_rows`. The clock is benchmarks/constrint.py's."""
+    within 50 ms. float32 has one choice more, `lane_rows`, and takes 55. The clock is benchmarks/constrint.py's."""
     meters: list[Meter] = []
     begin = Meter.__init__
 
@@ -377,4 +377,4 @@ def test_the_work_of_a_schedule_and_its_reasons_is_bounded(
 
     monkeypatch.setattr(Meter, "__init__", counted)
     schedule(backward(name), problem, GPUS[gpu], reasons=True)
-    assert 0 < sum(meter.steps for meter in meters) < 11_000
+    assert 0 < sum(meter.steps for meter in meters) < (11_000 if problem.is_float else 9_000)

@@ -247,12 +247,12 @@ class Elements:
         """Shared memory of a half-tile of a pair per warp, in bytes."""
         return 256 * self.size
 
-    def accumulator_registers(self, halves: int, lane_rows: int = 1) -> int:
+    def accumulator_registers(self, halves: int, row_limit: int) -> int:
         """Registers per thread for the sums of half-tiles. In float32 a lane has all eight batch entries of its rows
         while it multiplies, then two of one row, and the terms of an operand. A small number of tensor core tiles has a
         second set of sums (`multiply` in cluster.cuh)."""
         if self.is_float:
-            return float_sum_registers(halves, lane_rows) + 8
+            return float_sum_registers(halves, row_limit) + 8
         rows = ceil(halves, 2)
         return rows * 4 * (2 if rows < 4 else 1)
 

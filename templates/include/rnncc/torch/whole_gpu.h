@@ -1,7 +1,7 @@
 // The ops of a whole layer, or of a single step, on a GPU: as on the CPU (whole_op.h), but torch's own operations make
-// the input's product and its gradients, and the loop's choice of kernels is that of the loop's op (cuda/run.h). Those of a
-// single step, and a small product of the input of a few steps, are made with the loop's own (cuda/step_products.h). Nothing
-// here waits for the GPU.
+// the input's product and its gradients, and the loop's choice of kernels is that of the loop's op (cuda/run.h). In a single
+// step these products are made with the loop's own (cuda/step_products.h), and so is the input's of a few steps, where it is
+// small. Nothing here waits for the GPU.
 #pragma once
 
 #include "../cuda/step_products.h"

@@ -4,10 +4,10 @@
 
 #include <cmath>
 
+#include "../cublas.h"
 #include "../graph.h"
 #include "../parameter.h"
 #include "index.h"
-#include "../cublas.h"
 
 namespace rnncc {
 
