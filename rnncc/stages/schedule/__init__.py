@@ -123,8 +123,9 @@ def _for_all_batches(families: Sequence[Family], search: _Search) -> tuple[_Answ
     # Where no family is quick at the planned batch, one may be at a small batch.
     first = answer if answer.quickest or batch <= TILE_BATCH else search.solve(TILE_BATCH, families)
     larger = _with_a_large_one(tuple(_for_larger_batches(first, search)), first, search)
-    groups = next((kernel for kernel in larger if kernel.launch_batch is None), None)
-    return answer, _of_use(_again(kernel, groups, search) for kernel in larger)
+    every = larger if first is not answer else _with_a_small_one(larger, families, search)
+    groups = next((kernel for kernel in every if kernel.launch_batch is None), None)
+    return answer, _of_use(_again(kernel, groups, search) for kernel in every)
 
 
 def _saves_time(kernel: FusedSchedule, dense: Sequence[FusedSchedule], search: _Search) -> bool:
@@ -176,6 +177,25 @@ def _with_a_large_one(
     limited = [family for family in answer.feasible if family.scope is Scope.GRID and family not in taken]
     large = search.solve(_LARGE, limited).quickest
     return (*others, large, groups) if large and large.step_us < WORTH * search.us(groups, _LARGE) else kernels
+
+
+def _with_a_small_one(
+    kernels: tuple[FusedSchedule, ...], families: Iterable[Family], search: _Search
+) -> tuple[FusedSchedule, ...]:
+    """The kernels. Before a grid for the planned batch comes one for a small batch, where that is clearly quicker: it
+    has one tile of entries, and more of the matrices in registers. Layouts of clusters hardly depend on the batch. One
+    that takes more at once than it is planned for is left out: its time would count for the larger batch, too."""
+    if not kernels or search.problem.batch <= TILE_BATCH or not _is_for_a_batch(kernels[0].family):
+        return kernels
+    small = search.solve(TILE_BATCH, filter(_is_for_a_batch, families)).quickest
+    if small is None or small.launch_batch != TILE_BATCH:
+        return kernels
+    return (small, *kernels) if small.step_us < WORTH * search.us(kernels[0], TILE_BATCH) else kernels
+
+
+def _is_for_a_batch(family: Family) -> bool:
+    """Whether a dense kernel of the family takes so many batch entries at once, and no more."""
+    return family.scope is Scope.GRID and not family.for_zeros
 
 
 def _again(kernel: FusedSchedule, groups: FusedSchedule | None, search: _Search) -> FusedSchedule:

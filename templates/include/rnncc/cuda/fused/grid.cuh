@@ -202,9 +202,13 @@ class GridProducts {
 #pragma unroll
           for (int n = 0; n < S::ENTRY_TILES; ++n)
 #pragma unroll
-            for (int i = 0; i < 2; ++i)
-              shared_at<uint4>(stage_ + n * S::TILE_BYTES + q * OperandBlock<E>::BYTES + lane_ / 4 * 32 + i * 16) =
-                  h[b][n].part[i];
+            for (int i = 0; i < 2; ++i) {
+              // Lanes of odd entries begin with the second part: together a store's lanes then meet in no bank.
+              const bool is_odd = lane_ & 4;
+              const uint32_t entry = stage_ + n * S::TILE_BYTES + q * OperandBlock<E>::BYTES + lane_ / 4 * 32;
+              shared_at<uint4>(entry + (is_odd ? 16 - i * 16 : i * 16)) =
+                  is_odd ? h[b][n].part[1 - i] : h[b][n].part[i];
+            }
           __syncwarp();
           with_run_of<Phase>(c0 + b, [&](auto number) {
             constexpr int R = decltype(number)::value;
