@@ -16,8 +16,8 @@ class File:
 @dataclass(frozen=True, slots=True)
 class Unit:
     """A translation unit to compile: `path` is one of the bundle's files; `isa` its instruction set (`generic`, `v3`,
-    `v4`: x86-64's levels). `shared`: the same bytes for every cell, so that its object may be kept between builds.
-    `is_double`: whether it computes in double."""
+    `v4`: x86-64's levels). `shared`: the same bytes for every cell, so that what it is compiled to may be kept between
+    builds. `is_double`: whether it computes in double."""
 
     path: str
     isa: str
@@ -28,11 +28,13 @@ class Unit:
 @dataclass(frozen=True, slots=True)
 class DeviceUnit:
     """A file of GPU kernels: `path` is one of the bundle's files; each architecture's code goes to the file that
-    `code_file` of rnncc/ir/target.py names. `architectures`: those that it is for; none: all of its package."""
+    `code_file` of rnncc/ir/target.py names. `architectures`: those that it is for; none: all of its package. `shared`:
+    the same as for a Unit."""
 
     path: str
     name: str
     architectures: tuple[str, ...] = ()
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

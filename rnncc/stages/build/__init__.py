@@ -15,10 +15,10 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 
-from rnncc.ir.artifact import Bundle, File, Unit
+from rnncc.ir.artifact import Bundle, DeviceUnit, File, Unit
 from rnncc.ir.request import Request
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.machine.cache import Cache, digest
@@ -184,7 +184,9 @@ def build_kernels(job: Job, what: str, produce: Callable[[], Bundle]) -> Path:
         if bundle.device_units:
             say(f"compiling {what}")
             begin = time.monotonic()
-            outcome = commands.run(_device_commands(bundle, folder, nvrtc, say), None, folder, job.progress)
+            units = _device_units(bundle, folder, nvrtc, say)
+            compiles = [nvrtc.command(unit, architecture, bundle.include) for unit, architecture in units]
+            outcome = commands.run(compiles, None, folder, job.progress)
             if not outcome.succeeded:
                 raise _failed(job, outcome, folder)
             say(f"compiled {what} in {time.monotonic() - begin:.1f} s")
@@ -252,9 +254,8 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, fold
     fixed = [file for file in bundle.files if file.path.startswith(tuple(f"{path}/" for path in bundle.include))]
     headers = digest(*(part for file in fixed for part in (file.path, file.text)))
     texts = {file.path: file.text for file in bundle.files}
-    compiles: list[commands.Command] = []
+    wanted: list[tuple[commands.Command, str]] = []  # with the keys of those whose output may be kept
     objects: list[str] = []
-    fresh: list[tuple[str, Path]] = []
     binding = Unit("src/binding.cpp", "binding", False)
     for unit in (*bundle.units, binding):
         output = f"../object-files/{Path(unit.path).stem}.o"
@@ -262,15 +263,21 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, fold
         flags = toolchain.unit_flags(unit, compiler)
         if unit == binding:
             flags = (*flags, f"-DRNNCC_SPACE={namespace}")
-        if unit.shared:
-            shared = digest(texts[unit.path], headers, " ".join(flags), *compiler.command, compiler.version)[:32]
-            if job.cache.take_object(shared, folder / output, job.progress):
-                continue
-            fresh.append((shared, folder / output))
         arguments = (*compiler.command, *flags, *include, "-c", unit.path, "-o", output)
-        compiles.append(commands.Command(output, arguments))
+        made_by = (" ".join(flags), *compiler.command, compiler.version)
+        key = digest(texts[unit.path], headers, *made_by)[:32] if unit.shared else ""
+        wanted.append((commands.Command(output, arguments), key))
     if job.nvrtc is not None:
-        compiles += _device_commands(bundle, folder, job.nvrtc, job.progress or (lambda message: None))
+        for device_unit, made_for in _device_units(bundle, folder, job.nvrtc, job.progress or (lambda message: None)):
+            made_by = (replace(job.nvrtc, architectures=(made_for,)).key(),)
+            key = digest(texts[device_unit.path], headers, *made_by)[:32] if device_unit.shared else ""
+            wanted.append((job.nvrtc.command(device_unit, made_for, bundle.include), key))
+    missing = [
+        (command, key)
+        for command, key in wanted
+        if not (key and job.cache.take_object(key, folder / command.output, job.progress))
+    ]
+    compiles = [command for command, _ in missing]
     # The slow units come first, so that they do not run alone at the end.
     compiles.sort(key=lambda command: 0 if "core" in command.output or command.output.startswith("cuda/") else 1)
     stub = "../object-files/libtorch.so"
@@ -286,16 +293,18 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, fold
     outcome = commands.run(compiles, link, folder, job.progress, job.meanwhile)
     if not outcome.succeeded:
         raise _failed(job, outcome, folder)
-    for shared, path in fresh:
-        job.cache.publish_object(shared, path)
+    for command, key in missing:
+        if key:
+            job.cache.publish_object(key, folder / command.output)
 
 
-def _device_commands(bundle: Bundle, folder: Path, nvrtc: Nvrtc, say: Progress) -> list[commands.Command]:
+def _device_units(bundle: Bundle, folder: Path, nvrtc: Nvrtc, say: Progress) -> list[tuple[DeviceUnit, str]]:
+    """Each unit of GPU kernels with each architecture that it is compiled for."""
     (folder / "cuda").mkdir(exist_ok=True)
     for warning in nvrtc.warnings():
         say(warning)
     return [
-        nvrtc.command(unit, architecture, bundle.include)
+        (unit, architecture)
         for unit in bundle.device_units
         for architecture in nvrtc.made()
         if not unit.architectures or architecture in unit.architectures

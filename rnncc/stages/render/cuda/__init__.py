@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rnncc.ir.artifact import Bundle, DeviceUnit, File, Unit
-from rnncc.ir.package import Package
+from rnncc.ir.package import OF_EVERY_PACKAGE, Package
 from rnncc.stages.render.cuda.device import alternating_files
 from rnncc.stages.render.cuda.fused import fused_architectures, fused_files
 from rnncc.stages.render.cuda.host import host_text
@@ -58,4 +58,4 @@ def _device_units(files: tuple[File, ...], architectures: Mapping[str, tuple[str
     for file in files:
         if file.path.endswith(".cu"):
             name = Path(file.path).stem
-            yield DeviceUnit(file.path, name, architectures.get(name, ()))
+            yield DeviceUnit(file.path, name, architectures.get(name, ()), shared=name in OF_EVERY_PACKAGE)
