@@ -9,12 +9,15 @@ side; it takes the derivatives of a step. templates/include/rnncc/cuda/scan read
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, fields
+from typing import Any
 
 from rnncc.ir.cell import ACTIVE
-from rnncc.ir.expr import Expr
+from rnncc.ir.expr import Apply, Const, Expr
 from rnncc.ir.family import SCAN, WALK, Family
 from rnncc.ir.fused import FusedEdge, FusedLoop, FusedRead, FusedRow, FusedStatement, FusedVector, FusedWrite
+from rnncc.ir.kernel import Place
 
 # None where a new carry does not depend on a carry.
 Matrix = tuple[tuple[Expr | None, ...], ...]
@@ -84,6 +87,31 @@ class ScanLoop:
     def family(self) -> Family:
         """The family of its kernels: scan or walk. (A walk may also have a kernel for Newton's method.)"""
         return SCAN if self.map else WALK
+
+
+def without_names(loop: ScanLoop) -> Hashable:
+    """All that the loop's kernels depend on: the loop with numbers for its names, in the order in which they come, and
+    without lines of the source. Loops for which this is equal have the same kernels."""
+    numbers = {ACTIVE: ACTIVE}
+
+    def told(part: Any) -> Hashable:
+        match part:
+            case str():
+                return numbers.setdefault(part, str(len(numbers)))
+            case tuple():
+                return tuple(map(told, part))
+            case Const(value):
+                return repr(value)  # -0.0 equals 0.0, and NaN does not equal NaN
+            case Apply(operator, arguments):
+                return operator, told(arguments)
+            case FusedStatement(target, expr, _):
+                return told(target), told(expr)
+            case Place() | int() | None:
+                return part
+            case _:
+                return type(part), *(told(getattr(part, field.name)) for field in fields(part))
+
+    return told(loop)
 
 
 def row_values(loop: FusedLoop | ScanLoop) -> tuple[str, ...]:

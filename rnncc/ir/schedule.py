@@ -275,9 +275,16 @@ class ScanPlan:
 
 @dataclass(frozen=True, slots=True)
 class ScanKernels:
-    """The kernels of a program without products, by the program's name: for float32 and for 16-bit elements."""
+    """The kernels of a program without products.
+
+    program   the program's name
+    made_for  the program whose name the kernels have: itself, or one before it whose step is the same but for names
+    full      those for float32
+    half      those for 16-bit elements
+    """
 
     program: str
+    made_for: str
     full: ScanSchedule
     half: ScanSchedule
 

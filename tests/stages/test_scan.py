@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
+from rnncc.ir.expr import Const
+from rnncc.ir.fused import FusedStatement
 from rnncc.ir.package import OF_EVERY_PACKAGE
 from rnncc.ir.plan import KernelPlan, NoForm, scan_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.recurrence import RecurrenceKind
-from rnncc.ir.scan import ScanLoop, row_values
+from rnncc.ir.scan import ScanLoop, row_values, without_names
 from rnncc.ir.schedule import ScanShape
 from rnncc.ir.target import GPUS
 from rnncc.language.read import read_source
@@ -195,6 +199,49 @@ def test_layouts_keep_to_their_limits(plans: dict[str, KernelPlan]) -> None:
             else:
                 assert shape.vector * element_bytes <= 16
                 assert shape.vector * shape.steps * element_bytes % 16 == 0
+
+
+ALIKE = """cell Alike
+state p, q, r
+output y
+p[t] = tanh(p[t-1] + 0.5) + x
+q[t] = tanh(q[t-1] + {other}) + x
+r[t] = tanh(r[t-1])*0.5 + x
+y = p[t] + q[t] + r[t]
+"""
+
+
+@pytest.mark.parametrize(("other", "shared"), [("0.5", {"alike_1": "alike_0"}), ("0.25", {})])
+def test_steps_that_differ_in_names_alone_share_kernels(other: str, shared: dict[str, str]) -> None:
+    kernels = scan_kernels(lowered(Source("<alike>", ALIKE.format(other=other))))
+    ends = ("forward", "backward", "masked_forward", "masked_backward")
+    expected = {f"{name}_{end}": f"{first}_{end}" for name, first in shared.items() for end in ends}
+    assert {row.program: row.made_for for row in kernels if row.made_for != row.program} == expected
+    assert {row.made_for for row in kernels} <= {row.program for row in kernels}
+
+
+def test_many_states_of_one_form_have_one_kernel() -> None:
+    """All of S6's 16 states but the last, beside which the output is computed. Files are for three dtypes."""
+    (made_for,) = {row.made_for for row in scan_kernels(plan_of("s6")) if row.program == "s6_14_forward"}
+    assert made_for == "s6_0_forward"
+    names = {unit.name for unit in for_gpus([plan_of("s6")]).device_units}
+    assert {name for name in names if name.endswith("_forward_f32") and "masked" not in name} == {
+        "s6_0_forward_f32",
+        "s6_15_forward_f32",
+    }
+
+
+def test_what_makes_steps_differ(plans: dict[str, KernelPlan]) -> None:
+    """The line of the source does not; the sign of a zero does."""
+    loop = plans["mingru"].loops[0].scan_forward
+    assert isinstance(loop, ScanLoop)
+
+    def told(value: float, line: int) -> Hashable:
+        return without_names(replace(loop, statements=(FusedStatement("v", Const(value), line),)))
+
+    assert told(0.0, 1) == told(0.0, 2)
+    assert told(0.0, 1) != told(-0.0, 1)
+    assert told(math.nan, 1) == told(float("nan"), 1)
 
 
 def test_forms_differ(plans: dict[str, KernelPlan]) -> None:

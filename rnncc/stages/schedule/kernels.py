@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -11,7 +11,7 @@ from rnncc.ir.family import ALTERNATING, Family
 from rnncc.ir.fused import FusedLoop, inference
 from rnncc.ir.plan import KernelPlan, LoopPlan, NoForm, fused_programs, loop_name, scan_programs
 from rnncc.ir.problem import INDEX_DTYPES, Problem
-from rnncc.ir.scan import ScanLoop
+from rnncc.ir.scan import ScanLoop, without_names
 from rnncc.ir.schedule import (
     AFTER_STEPS,
     FusedKernels,
@@ -146,11 +146,16 @@ def newton_loops(plans: Sequence[KernelPlan]) -> list[str]:
 
 def scan_kernels(plan: KernelPlan, *, newton: bool = False) -> tuple[ScanKernels, ...]:
     """The kernels of a cell's loops without products, which take all sizes. `newton`: also those for Newton's
-    method."""
-    return tuple(
-        ScanKernels(program, scan_schedule(loop, 4, newton), scan_schedule(loop, 2, newton))
-        for program, loop in scan_programs(plan)
-    )
+    method. Programs whose steps are the same share kernels, as those of a cell with a loop for each of many states."""
+    made: dict[Hashable, ScanKernels] = {}
+
+    def kernels(program: str, loop: ScanLoop) -> ScanKernels:
+        step = without_names(loop)
+        if step not in made:
+            made[step] = ScanKernels(program, program, scan_schedule(loop, 4, newton), scan_schedule(loop, 2, newton))
+        return replace(made[step], program=program)
+
+    return tuple(kernels(program, loop) for program, loop in scan_programs(plan))
 
 
 def fused_kernels(

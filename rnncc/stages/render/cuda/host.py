@@ -9,28 +9,32 @@ from rnncc.ir.package import CellKernels
 from rnncc.ir.plan import loop_name
 from rnncc.ir.schedule import ScanKernels, ScanSchedule
 from rnncc.stages.render.cpp.initialisers import designated
-from rnncc.stages.render.programs import named_programs
+from rnncc.stages.render.programs import NamedProgram, named_programs
 from rnncc.stages.render.templates import text
 
 
 @dataclass(frozen=True, slots=True)
 class HostProgram:
-    """The function that runs a program; `scans` are the members of its ScanForms, if it has any. `has_single`: as a
-    NamedProgram has it."""
+    """The function that runs a program. `kernels`: what its kernels' names begin with; `scans`: the members of its
+    ScanForms, if it has any. `has_single`: as a NamedProgram has it."""
 
     name: str
     direction: str
+    kernels: str
     scans: tuple[str, ...]
     has_single: bool
 
 
 def host_text(cell: CellKernels) -> str:
     """The functions that run a cell's programs on a GPU."""
-    forms = {kernels.program: _forms(kernels) for kernels in cell.scans}
-    programs = [
-        HostProgram(named.name, named.direction, forms.get(named.name, ()), named.has_single)
-        for named in named_programs(cell.plan)
-    ]
+    scans = {kernels.program: kernels for kernels in cell.scans}
+
+    def host_program(named: NamedProgram) -> HostProgram:
+        scan = scans.get(named.name)
+        kernels, forms = (scan.made_for, _forms(scan)) if scan else (named.name, ())
+        return HostProgram(named.name, named.direction, kernels, forms, named.has_single)
+
+    programs = [host_program(named) for named in named_programs(cell.plan)]
     # The plain loops, and whether both programs of each run a single step.
     single = {program.name: program.has_single for program in programs}
     loops = [loop_name(cell.plan, loop) for loop in cell.plan.plain_loops()]

@@ -34,20 +34,24 @@ class ScanKernel:
 
 
 def scan_files(cell: CellKernels) -> Iterator[File]:
-    """A header of steps, and a file for each program and dtype. There are none where all loops have products."""
+    """A header of steps, and a file for each program that has kernels of its own and each dtype. There are none where
+    all loops have products."""
     if not cell.scans:
         return
     plan, name = cell.plan, cell.plan.cell.lower()
     steps = f"{name}_scans.cuh"
-    yield File(f"src/{steps}", scan_steps_text(plan, cell.scans))
-    for scan, scalar in product(cell.scans, SCALARS):
+    own = [scan for scan in cell.scans if scan.made_for == scan.program]
+    yield File(f"src/{steps}", scan_steps_text(plan, own))
+    for scan, scalar in product(own, SCALARS):
         kernels = list(_kernels(scan, scalar))
         content = text("cuda/scans.cu.j2", cell=plan.cell, scalar=scalar, steps=steps, kernels=kernels)
         yield File(f"src/{scan.program}_{scalar.suffix}.cu", content)
 
 
 def scan_steps_text(plan: KernelPlan, scans: Sequence[ScanKernels]) -> str:
-    """The steps of a cell's programs without products. They have tangents where kernels need them."""
+    """The steps of programs without products: those that the kernels are made for. They have tangents where kernels
+    need them."""
+    programs = {kernels.program for kernels in scans}
     iterating = {kernels.program for kernels in scans if kernels.full.newton or kernels.half.newton}
     return text(
         "cuda/steps.cuh.j2",
@@ -59,6 +63,7 @@ def scan_steps_text(plan: KernelPlan, scans: Sequence[ScanKernels]) -> str:
         steps=[
             scan_step(f"{program}_step", loop if program in iterating else replace(loop, tangent=None), plan.source)
             for program, loop in scan_programs(plan)
+            if program in programs
         ],
     )
 
