@@ -288,6 +288,11 @@ class ScanKernels:
     full: ScanSchedule
     half: ScanSchedule
 
+    @property
+    def are_own(self) -> bool:
+        """Whether they are made for this program."""
+        return self.made_for == self.program
+
 
 # The sequence length of a call where none is given.
 AFTER_STEPS = 1024

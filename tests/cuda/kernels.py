@@ -261,7 +261,7 @@ def sources(case: Case, head_dim: int | None = None) -> tuple[Bundle, dict[str, 
         return replace(bundle, device_units=(unit,)), allowed
     loops = tuple(loop for loop in whole.loops if case.masked or not loop.masked)
     shown = replace(whole, loops=loops)
-    scans = scan_kernels(shown, newton=True)
+    scans = [found for found in scan_kernels(shown, newton=True) if found.are_own]
     bundle = for_gpus([shown], newton=True)
     if case.family is SCAN:
         allowed = {

@@ -28,7 +28,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     torch_lib = Path(torch.__file__).parent / "lib"
     subprocess.run(
         ["g++", *BINDING, "-shared", f"-I{templates_dir() / 'include'}", "src/lstm_cuda.cpp",
-         str(Path(__file__).with_name("first_use.cpp")), "-o", "lib.so",
+         "src/_loops_cuda.cpp", str(Path(__file__).with_name("first_use.cpp")), "-o", "lib.so",
          f"-L{torch_lib}", f"-Wl,-rpath,{torch_lib}", "-ltorch_cpu", "-lc10"],
         cwd=folder, check=True,
     )  # fmt: skip

@@ -136,7 +136,7 @@ def build_loops(texts: dict[str, str], folder: Path) -> list[str]:
     work = "src/include/rnncc/cuda/step_products.h"
     assert _WORK in texts[work]
     texts[work] = texts[work].replace(_WORK, "MOST_SMALL_WORK = 3000;")
-    return [path for path in texts if re.fullmatch(r"src/[a-z]\w*_cuda\.cpp", path)]
+    return [path for path in texts if re.fullmatch(r"src/([a-z]\w*|_loops)_cuda\.cpp", path)]
 
 
 def _build_driver(texts: dict[str, str], folder: Path) -> None:

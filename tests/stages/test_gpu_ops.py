@@ -47,7 +47,9 @@ def ops_of(made: Product) -> set[str]:
     assert all(small) if device else not any(small), "the products that every cell has"
     files = {file.path: file.text for file in made.bundle.files}
     hosts = {unit.path for unit in made.bundle.units if unit.path.endswith("_cuda.cpp") and unit.shared}
-    assert hosts == {f"src/{name}_cuda.cpp" for name in device} and hosts | set(device.values()) <= set(files)
+    loops = {"src/_loops_cuda.cpp"} if device else set()
+    assert hosts == {f"src/{name}_cuda.cpp" for name in device} | loops
+    assert hosts | set(device.values()) <= set(files)
     names = {name for name in ("permute_rows", *NORMS) if f'.name = "{name}"' in binding}
     assert names == {
         name for name in ("permute_rows", *NORMS) if any(f"void rnncc_{name}_op(" in files[path] for path in hosts)

@@ -34,6 +34,8 @@ def gpu_kernels(package: Package) -> Bundle:
 def _hosts(package: Package) -> Iterator[tuple[File, Unit]]:
     for ops in gpu_ops(package):
         yield _host(f"_{ops.unit}_cuda", text(f"cuda/{ops.unit}_host.cpp.j2"), shared=True)
+    if package.kernels:
+        yield _host("_loops_cuda", text("cuda/loops_host.cpp.j2"), shared=True)
     for cell in package.kernels:
         yield _host(f"{cell.plan.cell.lower()}_cuda", host_text(cell))
 

@@ -40,7 +40,7 @@ def scan_files(cell: CellKernels) -> Iterator[File]:
         return
     plan, name = cell.plan, cell.plan.cell.lower()
     steps = f"{name}_scans.cuh"
-    own = [scan for scan in cell.scans if scan.made_for == scan.program]
+    own = [scan for scan in cell.scans if scan.are_own]
     yield File(f"src/{steps}", scan_steps_text(plan, own))
     for scan, scalar in product(own, SCALARS):
         kernels = list(_kernels(scan, scalar))

@@ -4,17 +4,11 @@
 
 #include "direction.h"
 #include "fused/first_use.h"
+#include "loops.h"
 #include "scan/run.h"
 #include "single.h"
 
 namespace rnncc {
-
-// Which kernels a program has besides the fused ones. `scans`: null unless the loop is a scan or a walk. `has_single`:
-// whether there is a kernel for a single step.
-struct LoopKernels {
-  const ScanForms* scans;
-  bool has_single;
-};
 
 // Runs the directions of a layer. They run in one launch, where a kernel can do that and is not expected to take
 // longer, else one after the other. A loop in which no unit waits for another runs by its scans or walks. Any other loop
@@ -22,17 +16,15 @@ struct LoopKernels {
 // own, where it has few parts.
 class DeviceRuns {
  public:
-  DeviceRuns(const Tables& tables, const LoopInfo& info, const LoopKernels& kernels, const char* name,
-             const std::vector<Call>& calls, int32_t device)
-      : tables_(tables), info_(info), kernels_(kernels), name_(name), calls_(calls), device_(device) {
-    for (const Call& call : calls_) runs_.emplace_back(tables, call, device, kernels.scans != nullptr);
+  DeviceRuns(const LoopOnDevice& loop, const std::vector<Call>& calls, int32_t device)
+      : tables_(loop.tables), info_(loop.info), loop_(loop), name_(loop.name), calls_(calls), device_(device) {
+    for (const Call& call : calls_) runs_.emplace_back(tables_, call, device, loop.scans != nullptr);
   }
 
   void run() {
-    const bool is_single =
-        !kernels_.scans && kernels_.has_single && SingleRun::takes(tables_, first(), runs_[0].dims());
+    const bool is_single = !loop_.scans && loop_.has_single && SingleRun::takes(tables_, first(), runs_[0].dims());
     if (first().products && !is_single) make_given();
-    if (kernels_.scans) return run_scans();
+    if (loop_.scans) return run_scans();
     if (is_single) {
       for (size_t i = 0; i < runs_.size(); ++i) SingleRun(tables_, calls_[i], runs_[i]).run(name_);
       return;
@@ -75,12 +67,11 @@ class DeviceRuns {
     const std::string file = name_ + "_" + dtype_name(dtype);
     const int64_t channels =
         int64_t(runs.size()) * first().batch * runs[0]->dims()[tables_.slots[info_.edge_slots[0]].width];
-    const bool tall = is_tall(kernels_.scans->vectorised[size], channels, gpu(device_).sms);
-    const ScanForm& iterating = kernels_.scans->newton[size];
+    const bool tall = is_tall(loop_.scans->vectorised[size], channels, gpu(device_).sms);
+    const ScanForm& iterating = loop_.scans->newton[size];
     ScanRun newton(tables_, info_, iterating, true, runs[0]->dims());
-    ScanRun pieces(tables_, info_, (tall ? kernels_.scans->tall : kernels_.scans->vectorised)[size], true,
-                   runs[0]->dims());
-    ScanRun any(tables_, info_, kernels_.scans->narrow[size], false, runs[0]->dims());
+    ScanRun pieces(tables_, info_, (tall ? loop_.scans->tall : loop_.scans->vectorised)[size], true, runs[0]->dims());
+    ScanRun any(tables_, info_, loop_.scans->narrow[size], false, runs[0]->dims());
     if (!(iterating.least_ctas && newton.run(directions, file, name_ + "_newton")) &&
         !pieces.run(directions, file, name_ + (tall ? "_tall" : "_vectorised")))
       any.run(directions, file, name_ + "_narrow");
@@ -183,20 +174,20 @@ class DeviceRuns {
 
   const Tables& tables_;
   const LoopInfo& info_;
-  const LoopKernels kernels_;
+  const LoopOnDevice& loop_;
   const std::string name_;
   const std::vector<Call>& calls_;
   const int32_t device_;
   std::deque<DeviceRun> runs_;
 };
 
+// Runs the calls of one layer, a direction each.
 template <class C>
-void run_on_device(const Tables& tables, const LoopInfo& info, const LoopKernels& kernels, const char* name,
-                   const C* given, int32_t count, int32_t device, Call (*call_of)(const C&)) {
+void run_calls(const LoopOnDevice& loop, const C* given, int32_t count, int32_t device, Call (*call_of)(const C&)) {
   const OnDevice current(device);
   std::vector<Call> calls;
   for (int32_t i = 0; i < count; ++i) calls.push_back(call_of(given[i]));
-  DeviceRuns(tables, info, kernels, name, calls, device).run();
+  DeviceRuns(loop, calls, device).run();
 }
 
 }  // namespace rnncc

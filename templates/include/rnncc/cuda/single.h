@@ -335,15 +335,4 @@ class SingleRun {
   std::vector<Tensor> held_;
 };
 
-// What a program says to a question.
-inline bool takes_single(const Tables& tables, const rnncc_single_question& asked) {
-  std::vector<int64_t> dims(tables.dim_count);
-  tables.dims(asked.sizes, asked.heads, dims.data());
-  const auto first_of = [&](int i) {
-    return std::accumulate(asked.stream_widths, asked.stream_widths + i, int64_t(0));
-  };
-  return SingleRun::takes(tables, asked.batch, dims.data()) &&
-         find_biases(tables, dims.data(), asked.biases, asked.bias_count, 0, first_of, nullptr);
-}
-
 }  // namespace rnncc
