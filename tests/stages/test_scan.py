@@ -344,5 +344,5 @@ def test_files_of_a_package(plans: dict[str, KernelPlan]) -> None:
     assert "scrn_0_forward_vectorised" in texts["src/scrn_0_forward_f32.cu"]
     assert "run_sequence<rnncc::scrn_1_forward::Loop, float>" in texts["src/scrn_1_forward_f32.cu"]
     host = texts["src/scrn_cuda.cpp"]
-    assert '{&scans, false},\n                       "scrn_0_forward"' in host
-    assert '{nullptr, true},\n                       "scrn_1_forward"' in host
+    assert '{tables, info, &scans, false, "scrn_0_forward"}' in host
+    assert '{tables, info, nullptr, true, "scrn_1_forward"}' in host
