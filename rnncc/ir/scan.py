@@ -90,28 +90,29 @@ class ScanLoop:
 
 
 def without_names(loop: ScanLoop) -> Hashable:
-    """All that the loop's kernels depend on: the loop with numbers for its names, in the order in which they come, and
-    without lines of the source. Loops for which this is equal have the same kernels."""
+    """The loop with numbers for its names, in the order in which they come, and without lines of the source. Loops for
+    which this is equal have the same kernels. It also tells loops apart whose tensors lie in different places, though
+    their kernels may be the same."""
     numbers = {ACTIVE: ACTIVE}
 
-    def told(part: Any) -> Hashable:
+    def numbered(part: Any) -> Hashable:
         match part:
             case str():
                 return numbers.setdefault(part, str(len(numbers)))
             case tuple():
-                return tuple(map(told, part))
+                return tuple(map(numbered, part))
             case Const(value):
                 return repr(value)  # -0.0 equals 0.0, and NaN does not equal NaN
             case Apply(operator, arguments):
-                return operator, told(arguments)
+                return operator, numbered(arguments)
             case FusedStatement(target, expr, _):
-                return told(target), told(expr)
+                return numbered(target), numbered(expr)
             case Place() | int() | None:
                 return part
             case _:
-                return type(part), *(told(getattr(part, field.name)) for field in fields(part))
+                return type(part), *(numbered(getattr(part, field.name)) for field in fields(part))
 
-    return told(loop)
+    return numbered(loop)
 
 
 def row_values(loop: FusedLoop | ScanLoop) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ def product(own: int = 1, shared: int = 1, header: int = 1) -> Product:
 
 
 def test_kernels_of_every_package_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Again where the text, a header, the architecture or NVRTC's options are others."""
+    """They are compiled again where the text, a header, the architecture or an option of NVRTC is another one."""
     compiled: list[str] = []
     run = commands.run
 

@@ -43,6 +43,7 @@ def ops_of(made: Product) -> set[str]:
     assert made.bundle is not None
     binding = next(file.text for file in made.files if file.path == "src/binding.cpp")
     device = {unit.name: unit.path for unit in made.bundle.device_units if unit.name.startswith("_")}
+    assert {unit.name for unit in made.bundle.device_units if unit.shared} == set(device)
     small = [device.pop(f"_small_{dtype}", None) for dtype in ("f32", "bf16", "f16")]
     assert all(small) if device else not any(small), "the products that every cell has"
     files = {file.path: file.text for file in made.bundle.files}

@@ -119,15 +119,6 @@ def test_after_a_kernel_comes_the_one_for_the_next_power_of_two() -> None:
     assert [kernel.launch_batch for kernel in kernels] == [40, 80, 128, 320, None]
 
 
-def test_a_small_batch_may_have_a_kernel_of_its_own() -> None:
-    """With one tile of entries, where the planned batch takes two. None where it would run larger batches, too."""
-    first, second, *_ = schedule(backward("lstm"), Problem(2048, 1, "bf16"), H200).kernels
-    assert (first.launch_batch, second.launch_batch) == (8, 16)
-    assert dict(first.tiles)["batch_tile"] == 8 and dict(second.tiles)["batch_tile"] == 16
-    assert 1.3 * first.pass_us < second.pass_us
-    assert schedule(backward("lstm"), Problem(768, 1, "bf16"), H200).kernels[0].launch_batch == 40
-
-
 def test_in_float32_lanes_of_few_gates_have_more_rows() -> None:
     """But not where the registers for the sums would leave too few for the matrices."""
     found = [

@@ -268,10 +268,10 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, fold
         key = digest(texts[unit.path], headers, *made_by)[:32] if unit.shared else ""
         wanted.append((commands.Command(output, arguments), key))
     if job.nvrtc is not None:
-        for device_unit, made_for in _device_units(bundle, folder, job.nvrtc, job.progress or (lambda message: None)):
-            made_by = (replace(job.nvrtc, architectures=(made_for,)).key(),)
-            key = digest(texts[device_unit.path], headers, *made_by)[:32] if device_unit.shared else ""
-            wanted.append((job.nvrtc.command(device_unit, made_for, bundle.include), key))
+        for kernels, architecture in _device_units(bundle, folder, job.nvrtc, job.progress or (lambda message: None)):
+            made_by = (replace(job.nvrtc, architectures=(architecture,)).key(),)
+            key = digest(texts[kernels.path], headers, *made_by)[:32] if kernels.shared else ""
+            wanted.append((job.nvrtc.command(kernels, architecture, bundle.include), key))
     missing = [
         (command, key)
         for command, key in wanted

@@ -78,7 +78,8 @@ def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> Found:
     A cluster kernel takes any batch, group after group. The CTAs of a grid kernel must all run at once, so after such a
     kernel comes the quickest one for the next power of two, or at least for one entry more. A batch beyond that takes
     several launches of one of them, where that is quicker. Before a cluster kernel stands one that takes a large batch
-    at once, if it is quicker there.
+    at once, if it is quicker there. Before a grid kernel for the planned batch stands one for a small batch, if it is
+    clearly quicker there.
     """
     if isinstance(loop, NoForm):
         return Found(Schedule((), None, (Rejected(None, None, (Limit("form", loop.reason, ""),)),), 0))
@@ -122,10 +123,12 @@ def _for_all_batches(families: Sequence[Family], search: _Search) -> tuple[_Answ
     answer = search.solve(batch, families)
     # Where no family is quick at the planned batch, one may be at a small batch.
     first = answer if answer.quickest or batch <= TILE_BATCH else search.solve(TILE_BATCH, families)
-    larger = _with_a_large_one(tuple(_for_larger_batches(first, search)), first, search)
-    every = larger if first is not answer else _with_a_small_one(larger, families, search)
-    groups = next((kernel for kernel in every if kernel.launch_batch is None), None)
-    return answer, _of_use(_again(kernel, groups, search) for kernel in every)
+    kernels = _with_a_large_one(tuple(_for_larger_batches(first, search)), first, search)
+    groups = next((kernel for kernel in kernels if kernel.launch_batch is None), None)
+    kernels = tuple(_again(kernel, groups, search) for kernel in kernels)
+    if first is answer:
+        kernels = _with_a_small_one(kernels, families, groups, search)
+    return answer, _of_use(kernels)
 
 
 def _saves_time(kernel: FusedSchedule, dense: Sequence[FusedSchedule], search: _Search) -> bool:
@@ -180,21 +183,28 @@ def _with_a_large_one(
 
 
 def _with_a_small_one(
-    kernels: tuple[FusedSchedule, ...], families: Iterable[Family], search: _Search
+    kernels: tuple[FusedSchedule, ...], families: Iterable[Family], groups: FusedSchedule | None, search: _Search
 ) -> tuple[FusedSchedule, ...]:
     """The kernels. Before a grid for the planned batch comes one for a small batch, where that is clearly quicker: it
-    has one tile of entries, and more of the matrices in registers. Layouts of clusters hardly depend on the batch. One
-    that takes more at once than it is planned for is left out: its time would count for the larger batch, too."""
-    if not kernels or search.problem.batch <= TILE_BATCH or not _is_for_a_batch(kernels[0].family):
+    has one tile of entries, and more of the matrices in registers. There is none for clusters, whose layouts hardly
+    depend on the batch. A kernel for the small batch that takes a larger one at once is left out: its time, which is
+    that of the small batch, would count there too. `groups` as for `_again`."""
+    if not kernels or search.problem.batch <= TILE_BATCH or not _is_dense_grid(kernels[0].family):
         return kernels
-    small = search.solve(TILE_BATCH, filter(_is_for_a_batch, families)).quickest
+    small = search.solve(TILE_BATCH, filter(_is_dense_grid, families)).quickest
     if small is None or small.launch_batch != TILE_BATCH:
         return kernels
-    return (small, *kernels) if small.step_us < WORTH * search.us(kernels[0], TILE_BATCH) else kernels
+    if small.step_us >= WORTH * search.us(kernels[0], TILE_BATCH):
+        return kernels
+    small = _again(small, groups, search)
+    if small.launch_us is not None:
+        # Launches of a larger kernel count as full ones, but the last may take less. So those of this one must be
+        # clearly quicker.
+        small = replace(small, launch_us=round(small.launch_us / WORTH, 3))
+    return (small, *kernels)
 
 
-def _is_for_a_batch(family: Family) -> bool:
-    """Whether a dense kernel of the family takes so many batch entries at once, and no more."""
+def _is_dense_grid(family: Family) -> bool:
     return family.scope is Scope.GRID and not family.for_zeros
 
 

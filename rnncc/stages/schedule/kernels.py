@@ -146,7 +146,7 @@ def newton_loops(plans: Sequence[KernelPlan]) -> list[str]:
 
 def scan_kernels(plan: KernelPlan, *, newton: bool = False) -> tuple[ScanKernels, ...]:
     """The kernels of a cell's loops without products, which take all sizes. `newton`: also those for Newton's
-    method. Programs whose steps are the same share kernels, as those of a cell with a loop for each of many states."""
+    method. Programs whose steps differ in names alone share kernels, such as those of the loops of S6's states."""
     made: dict[Hashable, ScanKernels] = {}
 
     def kernels(program: str, loop: ScanLoop) -> ScanKernels:

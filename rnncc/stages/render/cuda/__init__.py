@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from rnncc.ir.artifact import Bundle, DeviceUnit, File, Unit
-from rnncc.ir.package import OF_EVERY_PACKAGE, Package
+from rnncc.ir.package import Package
 from rnncc.stages.render.cuda.device import alternating_files
 from rnncc.stages.render.cuda.fused import fused_architectures, fused_files
 from rnncc.stages.render.cuda.host import host_text
@@ -21,14 +22,16 @@ def gpu_kernels(package: Package) -> Bundle:
     op that is the same for every cell. Both kinds have a source file of the host side, and files of kernels. Fused
     kernels are added to them, where there are any."""
     hosts = tuple(_hosts(package)) if package.on_gpus else ()
-    whole = tuple(_kernels(package)) if package.on_gpus else ()
+    shared = tuple(_shared_kernels(package)) if package.on_gpus else ()
+    own = tuple(_kernels(package)) if package.on_gpus else ()
     fused = tuple(fused_files(package.kernels))
-    return Bundle(
-        (*(file for file, _ in hosts), *whole, *fused),
-        tuple(unit for _, unit in hosts),
-        (),
-        (*_device_units(whole, {}), *_device_units(fused, fused_architectures(package.kernels))),
+    units = (
+        *(replace(unit, shared=True) for unit in _device_units(shared, {})),
+        *_device_units(own, {}),
+        *_device_units(fused, fused_architectures(package.kernels)),
     )
+    files = (*(file for file, _ in hosts), *shared, *own, *fused)
+    return Bundle(files, tuple(unit for _, unit in hosts), (), units)
 
 
 def _hosts(package: Package) -> Iterator[tuple[File, Unit]]:
@@ -45,11 +48,15 @@ def _host(name: str, content: str, shared: bool = False) -> tuple[File, Unit]:
     return File(path, content), Unit(path, "binding", shared)
 
 
-def _kernels(package: Package) -> Iterator[File]:
+def _shared_kernels(package: Package) -> Iterator[File]:
+    """Those that are the same for every cell."""
     for ops in gpu_ops(package):
         yield File(f"src/_{ops.unit}.cu", text(f"cuda/{ops.unit}.cu.j2"))
     for scalar in SCALARS:
         yield File(f"src/_small_{scalar.suffix}.cu", text("cuda/small.cu.j2", scalar=scalar))
+
+
+def _kernels(package: Package) -> Iterator[File]:
     for cell in package.kernels:
         yield from alternating_files(cell.plan)
         yield from scan_files(cell)
@@ -60,4 +67,4 @@ def _device_units(files: tuple[File, ...], architectures: Mapping[str, tuple[str
     for file in files:
         if file.path.endswith(".cu"):
             name = Path(file.path).stem
-            yield DeviceUnit(file.path, name, architectures.get(name, ()), shared=name in OF_EVERY_PACKAGE)
+            yield DeviceUnit(file.path, name, architectures.get(name, ()))

@@ -1,0 +1,48 @@
+"""Grid kernels for a batch of 8, before those for the planned batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rnncc.ir.problem import Problem
+from rnncc.ir.target import GPUS
+from rnncc.stages.schedule import schedule
+from rnncc.stages.schedule.expect import step_us
+from rnncc.stages.schedule.facts import facts_of
+from tests.stages.scheduling import backward, forward
+
+H200 = GPUS["h200"]
+
+
+def test_a_small_batch_may_have_a_kernel_of_its_own() -> None:
+    """With one tile of entries, where the planned batch takes two. None where it would run larger batches, too."""
+    first, second, *_ = schedule(backward("lstm"), Problem(2048, 1, "bf16"), H200).kernels
+    assert (first.launch_batch, second.launch_batch) == (8, 16)
+    assert dict(first.tiles)["batch_tile"] == 8 and dict(second.tiles)["batch_tile"] == 16
+    assert 1.3 * first.pass_us < second.pass_us
+    assert schedule(backward("lstm"), Problem(768, 1, "bf16"), H200).kernels[0].launch_batch == 40
+
+
+@pytest.mark.parametrize(
+    ("cell", "problem", "gpu"),
+    [
+        ("gru", Problem(1536, 2, "bf16"), "h200"),
+        ("lstm", Problem(512, 4, "bf16"), "a100"),
+        ("nn_rnn", Problem(2048, 1, "fp32"), "a100"),
+    ],
+)
+def test_launches_for_a_small_batch_are_no_slower_than_those_of_the_next_kernel(
+    cell: str, problem: Problem, gpu: str
+) -> None:
+    """Though the last launch of the next one may be nearly empty."""
+    loop, target = forward(cell), GPUS[gpu]
+    found = schedule(loop, problem, target)
+    assert found.kernels[0].launch_batch == 8 and found.kernels[0].launch_us is not None
+    others = replace(found, kernels=(replace(found.kernels[0], launch_us=None), *found.kernels[1:]))
+    for batch in range(9, 129):
+        chosen, other = found.kernel_for(batch), others.kernel_for(batch)
+        assert chosen is not None and other is not None
+        known, call = facts_of(loop, problem.dtype), replace(problem, batch=batch)
+        assert step_us(known, chosen, call, target) <= 1.02 * step_us(known, other, call, target)
