@@ -278,8 +278,7 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, fold
         if not (key and job.cache.take_object(key, folder / command.output, job.progress))
     ]
     compiles = [command for command, _ in missing]
-    # The slow units come first, so that they do not run alone at the end.
-    compiles.sort(key=lambda command: 0 if "core" in command.output or command.output.startswith("cuda/") else 1)
+    compiles.sort(key=_when)
     stub = "../object-files/libtorch.so"
     empty = "../object-files/empty.cpp"
     (folder / empty).write_text("int rnncc_no_symbol_of_torch;\n", encoding="utf-8")
@@ -296,6 +295,13 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, fold
     for command, key in missing:
         if key:
             job.cache.publish_object(key, folder / command.output)
+
+
+def _when(command: commands.Command) -> int:
+    """When a command is to begin: the slow ones come first, so that none runs alone at the end."""
+    if "_loops_cuda" in command.output:
+        return 0
+    return 1 if "_core" in command.output or command.output.startswith("cuda/") else 2
 
 
 def _device_units(bundle: Bundle, folder: Path, nvrtc: Nvrtc, say: Progress) -> list[tuple[DeviceUnit, str]]:
