@@ -2,10 +2,11 @@
 
     python benchmarks/build_time.py [WORD...] [--cores 2,16] [--beside CHECKOUT] [--keep-toolkit] [--out FILE]
 
-Every case runs in a process of its own, on that many cores. *cold*: with an empty cache; *cached*: the same again.
-Seconds from the start of the process, torch's import included; *cpu*: of the process and its compilers. For calls on a
-GPU also the seconds of the call alone. A CUDA toolkit is hidden unless --keep-toolkit. `--beside` times another
-checkout of rnncc in turn, such as an older one. That one may need the toolkit, and sees it.
+Every case runs in a process of its own, on that many cores. *cold*: with an empty cache, or one that holds what the
+case's name says; *cached*: the same again. Seconds from the start of the process, torch's import included; *cpu*: of
+the process and its compilers. For calls on a GPU also the seconds of the call alone. A CUDA toolkit is hidden unless
+--keep-toolkit. `--beside` times another checkout of rnncc in turn, such as an older one. That one may need the toolkit,
+and sees it.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from measure import environment
+from measure import environment, write
 
 ROOT = Path(__file__).resolve().parents[1]
 # A program prints the seconds of what is timed alone, if there is that.
@@ -51,7 +52,8 @@ for path in shipped_cells():
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is timed: `program` is Python, `command` arguments of `rnncc`; one of them."""
+    """What is timed: `program` is Python, `command` arguments of `rnncc`; one of them. `after`: a case that runs before
+    it with the same cache, and is not timed."""
 
     name: str
     program: str = ""
@@ -59,6 +61,7 @@ class Case:
     gpu: bool = False
     settings: tuple[tuple[str, str], ...] = ()
     slow: bool = False
+    after: Case | None = None
 
 
 def call(cell: str, name: str, hidden: int, heads: int, *, training: bool) -> str:
@@ -67,11 +70,15 @@ def call(cell: str, name: str, hidden: int, heads: int, *, training: bool) -> st
     return CALL.format(**given)
 
 
+LOAD_LSTM = Case("load lstm", LOAD.format(cell="lstm"))
+BUILD_LSTM = Case("build lstm --target h200", command=("build", "lstm", "--target", "h200"))
 CASES = (
     Case("import", "import rnncc"),
-    Case("load lstm", LOAD.format(cell="lstm")),
+    LOAD_LSTM,
+    Case("load gru, after lstm", LOAD.format(cell="gru"), after=LOAD_LSTM),
     Case("load mingru", LOAD.format(cell="mingru")),
-    Case("build lstm --target h200", command=("build", "lstm", "--target", "h200")),
+    BUILD_LSTM,
+    Case("build gru --target h200, after lstm", command=("build", "gru", "--target", "h200"), after=BUILD_LSTM),
     Case(
         "build lstm, fused 768",
         command=("build", "lstm", "--target", "h200", "--hidden", "768", "--dtype", "bf16"),
@@ -137,20 +144,24 @@ def measured(
     for _ in range(repeats):
         for name, checkout in checkouts.items():
             with tempfile.TemporaryDirectory() as folder:
-                given = variables(case, Path(folder) / "cache", checkout, keep or name != "ours")
+                cache, keeps = Path(folder) / "cache", keep or name != "ours"
+                if case.after:
+                    (work := Path(folder) / "before").mkdir()
+                    timed(case.after, cores, variables(case.after, cache, checkout, keeps), work)
                 for state in ("cold", "cached"):
                     (work := Path(folder) / state).mkdir()
-                    found.setdefault((name, state), []).append(timed(case, cores, given, work))
+                    figures = timed(case, cores, variables(case, cache, checkout, keeps), work)
+                    found.setdefault((name, state), []).append(figures)
     for (name, state), times in found.items():
-        figures = {what: round(median(each[what] for each in times), 3) for what in times[0]}
-        yield {"case": case.name, "who": name, "cores": cores, "cache": state, "repeats": repeats, **figures}
+        medians = {what: round(median(each[what] for each in times), 3) for what in times[0]}
+        yield {"case": case.name, "who": name, "cores": cores, "cache": state, "repeats": repeats, **medians}
 
 
 def text(row: Mapping[str, Any]) -> str:
     """A row of the table."""
     call_s = f"{row['call']:8.2f}" if "call" in row else " " * 8
     figures = f"{row['seconds']:8.2f}{row['cpu']:8.2f}{call_s}"
-    return f"{row['case']:34}{row['who']:8}{row['cores']:>6}  {row['cache']:8}{figures}"
+    return f"{row['case']:38}{row['who']:8}{row['cores']:>6}  {row['cache']:8}{figures}"
 
 
 def main() -> int:
@@ -165,9 +176,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="write rows and machine as JSON")
     parser.add_argument("--show", type=Path, help="print what was measured elsewhere")
     given = parser.parse_args()
-    head = f"{'case':34}{'who':8}{'cores':>6}  {'cache':8}{'seconds':>8}{'cpu':>8}{'call':>8}"
+    head = f"{'case':38}{'who':8}{'cores':>6}  {'cache':8}{'seconds':>8}{'cpu':>8}{'call':>8}"
     if given.show:
-        print(head, *map(text, json.loads(given.show.read_text())["rows"]), sep="\n")
+        print(head, *map(text, json.loads(given.show.read_text())["results"]), sep="\n")
         return 0
     try:
         cases = select(given.words)
@@ -175,18 +186,18 @@ def main() -> int:
         parser.error(str(error))
     checkouts = {"ours": ROOT} | ({"beside": given.beside.resolve()} if given.beside else {})
     rows: list[dict[str, Any]] = []
+    about = environment(given.commit)
     print(head)
     for case in cases:
         if case.gpu and not torch.cuda.is_available():
-            print(f"{case.name:34}needs a GPU")
+            print(f"{case.name:38}needs a GPU")
             continue
         for cores in map(int, given.cores.split(",")):
             for row in measured(case, cores, checkouts, given.keep_toolkit, given.repeats):
                 print(text(row), flush=True)
                 rows.append(row)
                 if given.out:
-                    about = environment(given.commit) | {"cores": os.cpu_count(), "cases": list(map(asdict, cases))}
-                    given.out.write_text(json.dumps({"machine": about, "rows": rows}, indent=1) + "\n")
+                    write(given.out, rows, about)
     return 0
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import report_build
 import report_cells
 import report_cpu
 import report_dense
@@ -38,6 +39,7 @@ TABLES = {
     **report_sparse.TABLES,
     **report_layers.TABLES,
     **report_cpu.TABLES,
+    **report_build.TABLES,
 }
 _COUNT = re.compile(r"\d+(?= \[shipped cells\])")
 _MARKED = re.compile(r"(<!-- table: (?P<name>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)

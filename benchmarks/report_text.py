@@ -40,6 +40,7 @@ COMMANDS = {
     "cpu_packed": "cpu_packed.py",
     "cpu_sparse": "cpu_sparse.py --quick --threads 1",
     "constrint": "constrint.py --every 4",
+    "build_time": "build_time.py --beside CHECKOUT",
 }
 
 Row = dict[str, Any]

@@ -21,7 +21,7 @@ def build_time(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_words_choose_cases(build_time: Any) -> None:
-    assert [case.name for case in build_time.select(["load", "lstm"])] == ["load lstm"]
+    assert [case.name for case in build_time.select(["load", "lstm"])] == ["load lstm", "load gru, after lstm"]
     assert [case for case in build_time.CASES if case not in build_time.select([])] == build_time.select(["all cells"])
     with pytest.raises(ValueError, match="nix"):
         build_time.select(["nix"])
@@ -61,11 +61,24 @@ def test_it_times_and_prints(build_time: Any, tmp_path: Path, capsys: pytest.Cap
         given.setattr(sys, "argv", ["build_time", "--show", str(out)])
         assert build_time.main() == 0
     assert capsys.readouterr().out == printed
-    rows = json.loads(out.read_text())["rows"]
+    rows = json.loads(out.read_text())["results"]
     assert [(row["who"], row["cache"]) for row in rows] == [
         ("ours", "cold"), ("ours", "cached"), ("beside", "cold"), ("beside", "cached"),
     ]  # fmt: skip
     assert all(min(row["cpu"], row["seconds"]) > 0 for row in rows)
+
+
+def test_what_comes_before_a_case_fills_its_cache(build_time: Any) -> None:
+    """The cache of each cold case is empty but for that."""
+    put = "import os, pathlib; folder = pathlib.Path(os.environ['RNNCC_CACHE_DIR']); folder.mkdir(exist_ok=True); "
+    before = build_time.Case("before", put + "assert not list(folder.iterdir()); (folder / 'before').touch()")
+    seen = "assert (folder / 'before').exists(); (folder / 'own').touch()"
+    case = build_time.Case("case", f"{put}assert len(list(folder.iterdir())) < 3; {seen}", after=before)
+    rows = list(build_time.measured(case, 1, {"ours": FOLDER.parent}, False, 2))
+    assert [(row["case"], row["cache"], row["repeats"]) for row in rows] == [("case", "cold", 2), ("case", "cached", 2)]
+    alone = build_time.Case("alone", case.program)
+    with pytest.raises(RuntimeError, match=r"alone: (?s:.)*AssertionError"):
+        list(build_time.measured(alone, 1, {"ours": FOLDER.parent}, False, 1))
 
 
 def test_what_fails_says_why(build_time: Any, tmp_path: Path) -> None:
