@@ -254,6 +254,10 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, fold
     fixed = [file for file in bundle.files if file.path.startswith(tuple(f"{path}/" for path in bundle.include))]
     headers = digest(*(part for file in fixed for part in (file.path, file.text)))
     texts = {file.path: file.text for file in bundle.files}
+
+    def key_of(unit: Unit | DeviceUnit, *made_by: str) -> str:
+        return digest(texts[unit.path], headers, *made_by)[:32] if unit.shared else ""
+
     wanted: list[tuple[commands.Command, str]] = []  # with the keys of those whose output may be kept
     objects: list[str] = []
     binding = Unit("src/binding.cpp", "binding", False)
@@ -264,13 +268,11 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, fold
         if unit == binding:
             flags = (*flags, f"-DRNNCC_SPACE={namespace}")
         arguments = (*compiler.command, *flags, *include, "-c", unit.path, "-o", output)
-        made_by = (" ".join(flags), *compiler.command, compiler.version)
-        key = digest(texts[unit.path], headers, *made_by)[:32] if unit.shared else ""
+        key = key_of(unit, " ".join(flags), *compiler.command, compiler.version)
         wanted.append((commands.Command(output, arguments), key))
     if job.nvrtc is not None:
         for kernels, architecture in _device_units(bundle, folder, job.nvrtc, job.progress or (lambda message: None)):
-            made_by = (replace(job.nvrtc, architectures=(architecture,)).key(),)
-            key = digest(texts[kernels.path], headers, *made_by)[:32] if kernels.shared else ""
+            key = key_of(kernels, replace(job.nvrtc, architectures=(architecture,)).key())
             wanted.append((job.nvrtc.command(kernels, architecture, bundle.include), key))
     missing = [
         (command, key)

@@ -76,6 +76,16 @@ class SingleRun {
     return std::all_of(tables.slots, tables.slots + tables.slot_count,
                        [&](const SlotInfo& slot) { return batch * dims[slot.width] <= INT32_MAX / 2; });
   }
+  // The same of a step that is only asked for, and whether its biases fit the slots (find_biases).
+  static bool takes(const Tables& tables, const rnncc_single_question& asked) {
+    std::vector<int64_t> dims(tables.dim_count);
+    tables.dims(asked.sizes, asked.heads, dims.data());
+    const auto first_of = [&](int i) {
+      return std::accumulate(asked.stream_widths, asked.stream_widths + i, int64_t(0));
+    };
+    return takes(tables, asked.batch, dims.data()) &&
+           find_biases(tables, dims.data(), asked.biases, asked.bias_count, 0, first_of, nullptr);
+  }
 
   // Runs by the kernels that the program `name` has for this.
   void run(const std::string& name) {
