@@ -11,6 +11,7 @@ constexpr int WARPS = THREADS / 32;
 constexpr int RING = 4;          // steps for which a value of the workspace lives; threads are less than one step apart
 constexpr int UNIT_BLOCK = 8;    // units of one tensor-core operand; a tile has one or two unit blocks
 constexpr int ENTRY_BLOCK = 16;  // batch entries of the other operand; a CTA works on one or two entry blocks at a time
+constexpr int MANY_JOINTS = 4;   // a program with more has one copy of the code that works on a joint
 constexpr int CHUNK = 32;        // terms of a product that one load of 16-bit operands brings
 
 // Where the values of a slot lie. Element (step, entry, unit) stands at base + step * `step` + entry * `row` + unit,
@@ -107,6 +108,14 @@ constexpr int joint_of(const Tables& tables, int first, int p) {
 constexpr int joints_of(const Tables& tables, int first, int count) {
   int joints = 0;
   for (int p = first; p < first + count; ++p) joints += joint_of(tables, first, p) == p;
+  return joints;
+}
+
+// How many joints all stages have.
+constexpr int joints_of(const Tables& tables) {
+  int joints = 0;
+  for (int i = 0; i < tables.stage_count; ++i)
+    joints += joints_of(tables, tables.stages[i].first_product, tables.stages[i].products);
   return joints;
 }
 

@@ -111,7 +111,12 @@ RNNCC_DEVICE Sums contract_all(const Pass& pass) {
 // Multiplies all `COUNT` matrices of a joint, for one or two unit blocks and one or two entry blocks. Returns where the
 // sums of a joint are that is alone in its stage; `gap` is then the distance between entries.
 template <class S, int COUNT, bool ACCUMULATE, bool ALONE>
-RNNCC_DEVICE Sums contract_joint(const Pass& pass, int unit_blocks, int entry_blocks) {
+RNNCC_DEVICE Sums contract_joint(const Pass& given, int unit_blocks, int entry_blocks) {
+  const Pass pass = given;
+  // As a function of its own this does not see who calls it, and so not what lies in shared memory.
+  __builtin_assume(__isShared(pass.shared));
+  __builtin_assume(__isShared(pass.resident));
+  __builtin_assume(__isShared(pass.sums));
   if (unit_blocks == 1) {
     if (entry_blocks == 1) return contract_all<S, COUNT, 1, ACCUMULATE, ALONE>(pass);
     return contract_all<S, COUNT, 2, ACCUMULATE, ALONE>(pass);

@@ -56,6 +56,21 @@ RNNCC_DEVICE Element element_of(const R& run, const StagePlan& plan, const Tile&
   return at;
 }
 
+template <auto FUNCTION, class... Given>
+__device__ __noinline__ auto call_apart(Given&&... given) {
+  return FUNCTION(given...);
+}
+
+// Calls a function that works on one joint. A program with many joints has one copy of it, which they share: a copy per
+// joint would take a minute to compile and more instructions than an SM holds.
+template <auto FUNCTION, class R, class... Given>
+RNNCC_DEVICE auto call_per_joint(Given&&... given) {
+  if constexpr (joints_of(R::Program::tables) > MANY_JOINTS)
+    return call_apart<FUNCTION>(given...);
+  else
+    return FUNCTION(given...);
+}
+
 // Multiplies all joints of a stage from product p on. Returns where their sums are, with the distance between entries
 // as `gap`. `slot` counts the CTA's tiles.
 template <int stage, int p, class R>
@@ -81,8 +96,9 @@ RNNCC_DEVICE Sums contract(const R& run, const StagePlan& plan, int tile, int sl
                          sums + product.first * units,
                          info.accumulators * units};
       constexpr bool alone = joints_of(R::Program::tables, info.first_product, info.products) == 1;
-      const Sums made = contract_joint<typename R::Scalar, product.count, product.accumulate, alone>(
+      const Sums made = call_per_joint<contract_joint<typename R::Scalar, product.count, product.accumulate, alone>, R>(
           pass, plan.unit_blocks, plan.entry_blocks);
+      __builtin_assume(__isShared(made.at));
       if constexpr (alone) return made;
     }
     return contract<stage, p + 1>(run, plan, tile, slot, head, entry, sums);
@@ -190,8 +206,8 @@ RNNCC_DEVICE void pack(const R& run) {
         using S = typename R::Scalar;
         const JointPlan& joint = run.plan.joints[p];
         for (int tile = blockIdx.x; tile < run.plan.stages[stage].tiles; tile += gridDim.x) {
-          pack_tile(run.plan.products, p, run.plan.stages[stage], run.own.matrices, tile,
-                    reinterpret_cast<S*>(run.packed() + joint.packed + tile * joint.tile_bytes));
+          call_per_joint<pack_tile<S>, R>(run.plan.products, p, run.plan.stages[stage], run.own.matrices, tile,
+                                          reinterpret_cast<S*>(run.packed() + joint.packed + tile * joint.tile_bytes));
         }
       }
       pack<stage, p + 1>(run);
@@ -212,8 +228,8 @@ RNNCC_DEVICE void settle(const R& run) {
         const JointPlan& joint = run.plan.joints[p];
         const StagePlan& plan = run.plan.stages[stage];
         const int chunk = R::Program::tables.products[p].count * plan.unit_blocks * BLOCK_BYTES<S> / 16;
-        place_chunks<S>(run.plan.products, p, run.plan.image_places,
-                        reinterpret_cast<ChunkPlace*>(run.shared + joint.table));
+        call_per_joint<place_chunks<S>, R>(run.plan.products, p, run.plan.image_places,
+                                           reinterpret_cast<ChunkPlace*>(run.shared + joint.table));
         const Lane lane = lane_of(plan);
         int slot = 0;
         for (int tile = lane.tile; tile < plan.tiles; tile += plan.tile_lanes, ++slot) {
