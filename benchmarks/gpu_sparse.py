@@ -58,12 +58,20 @@ def measure(case: SparseCase, numbers: Numbers, right: Known, repeats: int) -> d
     return row_of(case, **found, call_ms=call, queued_ms=queued, repeats=repeats)
 
 
-def by_shape(cases: Sequence[SparseCase]) -> dict[Shape, list[SparseCase]]:
+def by_shape(cases: Iterable[SparseCase]) -> dict[Shape, list[SparseCase]]:
     """The cases of each shape, which share numbers. A dense case belongs to its own shape."""
     found: dict[Shape, list[SparseCase]] = {}
     for case in cases:
         found.setdefault(case.shape, []).append(case)
     return found
+
+
+def shard_of(cases: Sequence[SparseCase], shard: str) -> list[SparseCase]:
+    """A part of the cases. All that are compared with one dense case are in one part: no two GPUs are equally quick.
+    Raises ValueError for a shard that means nothing."""
+    sizes = dict.fromkeys(case.shape.dense for case in cases)
+    own = set(part(list(sizes), shard))
+    return [case for case in cases if case.shape.dense in own]
 
 
 def rows_of(
@@ -106,9 +114,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, help="compilers at a time, by default one per processor")
     arguments = parser.parse_args(words)
     try:
-        # The cases of a shape share numbers: a part has all of them.
-        shapes = by_shape(select(words_of(arguments), arguments.quick))
-        cases = [case for own in part(list(shapes.values()), arguments.shard) for case in own]
+        cases = shard_of(select(words_of(arguments), arguments.quick), arguments.shard)
         if arguments.build:
             build_packages(cases, arguments.build, arguments.jobs)
             return 0

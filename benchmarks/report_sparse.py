@@ -76,7 +76,7 @@ def _part(part: float | None) -> str:
 
 
 TABLES = {
-    "zeros on an H100": _targets,
-    "zeros on an H100, by density": lambda: _by_density("rnncc"),
+    "zeros on a GPU": _targets,
+    "zeros on a GPU, by density": lambda: _by_density("rnncc"),
     "kernels for zeros, by density": lambda: _by_density("forced"),
 }

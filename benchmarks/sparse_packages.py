@@ -117,7 +117,7 @@ def forced(loop: FusedLoop, problem: Problem) -> FusedSchedule | None:
             found.append(draft.scheduled(solution, part, target))
         if found:
             best = min(found, key=lambda kernel: kernel.step_us)
-            return best if batch == problem.batch else replace(best, launch_us=best.step_us)
+            return best if batch == problem.batch else replace(best, most_launches=None, launch_us=best.step_us)
     return None
 
 

@@ -78,10 +78,12 @@ def test_explain_says_in_how_many_launches_a_batch_runs() -> None:
     assert f"batch 16: 2 launches of grid with 32 CTAs, {facts['predicted_us_per_step']} us per step" in words
     once = json.loads(run("explain", "lstm", "--json", "--target", "h200", "--hidden", "1024").stdout)
     assert once["kernels"]["forward"]["launches"] == 1
+    few = run("explain", "lstm", "--target", "h200", "--hidden", "2048").stdout
+    assert "grid, scope grid: batches up to 16 per launch, up to 4 launches, " in few
 
 
 def test_explain_says_from_which_batch_on_a_launch_a_step_is_quicker() -> None:
-    large = ("--target", "h200", "--hidden", "2048")
+    large = ("--target", "h200", "--hidden", "1024", "--dtype", "fp32")
     plan = json.loads(run("explain", "lstm", "--json", *large).stdout)["kernels"]["backward"]
     (by_steps,) = (kernel for kernel in plan["other_batches"] if kernel["family"] == "stepwise")
     assert (

@@ -39,8 +39,8 @@ class FusedSchedule:
     pass_us         the expected time of a step of all groups that run side by side
     step_us         the expected time of a step of the batch that the kernel was laid out for
     solution        the values of the variables of the family's model
-    launch_us       the expected time of a step of a launch with `launch_batch` entries; None where larger batches do
-                    not run in several launches
+    most_launches   how many launches a batch may take, one after the other; None: any number
+    launch_us       where there may be several, the expected time of a step of a launch with `launch_batch` entries
     """
 
     family: Family
@@ -62,7 +62,8 @@ class FusedSchedule:
     pass_us: float
     step_us: float
     solution: tuple[int, ...] = ()
-    launch_us: float | None = None
+    most_launches: int | None = 1
+    launch_us: float = 0.0
 
     @property
     def narrow(self) -> int:
@@ -78,7 +79,9 @@ class FusedSchedule:
     @property
     def largest_batch(self) -> int | None:
         """The largest batch that the kernel runs; None: it runs any larger batch, too."""
-        return self.launch_batch if self.launch_us is None else None
+        if self.launch_batch is None or self.most_launches is None:
+            return None
+        return self.launch_batch * self.most_launches
 
     def launches(self, batch: int) -> int:
         """The number of launches for a batch; where a launch is a step, the number per step. 0 where the kernel does
@@ -87,7 +90,8 @@ class FusedSchedule:
             return 0
         if self.launch_batch is None or batch <= self.launch_batch:
             return 1
-        return 0 if self.launch_us is None else ceil(batch, self.launch_batch)
+        launches = ceil(batch, self.launch_batch)
+        return launches if self.most_launches is None or launches <= self.most_launches else 0
 
     def batch_of_a_launch(self, batch: int) -> int:
         """The batch of each launch but the last, which takes what is left. Each launch has as many groups as run side
@@ -105,7 +109,7 @@ class FusedSchedule:
         launches = self.launches(batch)
         if not launches:
             return None
-        if launches > 1 and self.launch_us is not None:
+        if launches > 1:
             return launches * self.launch_us
         group = self._group(ceil(batch, max(1, self.places // self.heads)))
         return ceil(self.heads * ceil(batch, group), self.places) * self.pass_us

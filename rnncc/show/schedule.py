@@ -88,8 +88,8 @@ def show_kernel(kernel: FusedSchedule) -> Iterator[str]:
         batch = f"batches from {kernel.smallest_batch} on"
     else:
         batch = "any batch" if kernel.launch_batch is None else f"batches up to {kernel.launch_batch}"
-    if kernel.launch_us is not None:
-        batch += " per launch"
+    if kernel.most_launches != 1:
+        batch += " per launch" + (f", up to {kernel.most_launches} launches" if kernel.most_launches else "")
     yield f"{kernel.family.name}, scope {kernel.scope}: {batch}, {show_time(kernel.step_us)}"
     if kernel.family.scope is Scope.STEP:
         yield f"  each step is a product by cuBLAS and a launch; CTAs of {kernel.threads} threads"

@@ -181,7 +181,7 @@ def test_several_launches_are_never_slower(name: str, dtype: str, gpu: str) -> N
         for head_dim, heads in ((256, 12), (512, 2), (768, 1), (1000, 1), (1024, 1), (1536, 1), (2048, 1)):
             found = schedule(loop, Problem(head_dim, heads, dtype), target)
             found = replace(found, kernels=tuple(k for k in found.kernels if k.family is not STEPWISE))
-            once = replace(found, kernels=tuple(replace(kernel, launch_us=None) for kernel in found.kernels))
+            once = replace(found, kernels=tuple(replace(kernel, most_launches=1) for kernel in found.kernels))
             for batch in (
                 1,
                 16,
@@ -240,10 +240,17 @@ def test_a_launch_a_step_is_never_slower(name: str, dtype: str, gpu: str) -> Non
     assert chosen > 20
 
 
+def test_a_launch_a_step_may_take_any_batch() -> None:
+    """The matrix of 4096 units comes from memory at every step, and cuBLAS reads it sooner. Measured on an H200: 42 us
+    at a batch of 16, and the alternating kernel 69 at 4."""
+    (only,) = schedule(backward("lstm"), Problem(4096, 1, "bf16", 4), GPUS["h200"]).kernels
+    assert only.family is STEPWISE and only.smallest_batch == 1
+
+
 def test_what_launches_outdo_is_no_kernel() -> None:
     """A kernel of the grid for a batch of 64 at once takes longer than two launches for 32."""
     narrow, *others = schedule(backward("lstm"), Problem(1024, 1, "bf16"), H200).kernels
-    assert narrow.launch_batch == 32 and narrow.launch_us is not None
+    assert narrow.launch_batch == 32 and narrow.most_launches is None
     assert [kernel.family for kernel in others] == [WIDE, STEPWISE]
     assert narrow.launches(64) == 2 and narrow.batch_of_a_launch(33) == 4 * 5
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from math import inf
 
 from rnncc.constrint import Infeasible, LimitReached, Limits, WrongAnswer
@@ -44,8 +45,11 @@ WORTH = 0.9
 # is expected to take at most this part was slower than the dense one (tests/stages/test_schedule_sparse_measured.py).
 SPARSE_WORTH = 0.86
 _LARGE = 256  # a large batch
-# The numbers of launches at which a kernel is compared with those that take any batch.
-_LAUNCHES = (2, 8, 256)
+# Batches at which a kernel is looked for where the planned one has none. Below a tile only kernels for zeros are.
+_PARTS = (TILE_BATCH, TILE_BATCH // 2)
+# The numbers of launches at which a kernel is compared with those that take any batch. If it is quicker at all of them,
+# a batch may take any number. `_MANY` and more are many.
+_LAUNCHES, _MANY = (2, 4, 8, 16, 32, 64, 128, 256), 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +125,11 @@ def _for_all_batches(families: Sequence[Family], search: _Search) -> tuple[_Answ
     """The answer for the planned batch, and the kernels of these families for all batches."""
     batch = search.problem.batch
     answer = search.solve(batch, families)
+    first = answer
     # Where no family is quick at the planned batch, one may be at a small batch.
-    first = answer if answer.quickest or batch <= TILE_BATCH else search.solve(TILE_BATCH, families)
+    for part in _PARTS:
+        if part < batch and not first.quickest:
+            first = search.solve(part, [each for each in families if part >= TILE_BATCH or each.for_zeros])
     kernels = _with_a_large_one(tuple(_for_larger_batches(first, search)), first, search)
     groups = next((kernel for kernel in kernels if kernel.launch_batch is None), None)
     kernels = tuple(_again(kernel, groups, search) for kernel in kernels)
@@ -197,7 +204,7 @@ def _with_a_small_one(
     if small.step_us >= WORTH * search.us(kernels[0], TILE_BATCH):
         return kernels
     small = _again(small, groups, search)
-    if small.launch_us is not None:
+    if small.most_launches != 1:
         # Launches of a larger kernel count as full ones, but the last may take less. So those of this one must be
         # clearly quicker.
         small = replace(small, launch_us=round(small.launch_us / WORTH, 3))
@@ -209,10 +216,10 @@ def _is_dense_grid(family: Family) -> bool:
 
 
 def _again(kernel: FusedSchedule, groups: FusedSchedule | None, search: _Search) -> FusedSchedule:
-    """The kernel with the time of a full launch, if launch after launch is quicker than the alternating kernel. It must
-    also be quicker than the kernel that takes any batch in `groups`, where there is one; or in float32 and for many
-    launches, not clearly slower. They are compared at a few full launches and at many: for a small batch the barrier of
-    the alternating kernel counts, and clusters share SMs in a large one. The exception is for nn.RNN of 1024 units. Its
+    """The kernel with as many launches as are quicker than the alternating kernel. They must also be quicker than the
+    kernel that takes any batch in `groups`, where there is one; or in float32 and if they are many, not clearly slower.
+    Few launches tell nothing of many: for a small batch the barrier of the alternating kernel counts, and clusters
+    share SMs in a large one. The exception is for nn.RNN of 1024 units. Its
     groups were expected to take 0.93 times as long as many launches. On an H200 they took 1.35 times as long as 2, and
     1.13 times as long as 4."""
     full = kernel.launch_batch
@@ -222,10 +229,14 @@ def _again(kernel: FusedSchedule, groups: FusedSchedule | None, search: _Search)
 
     def is_quick(launches: int) -> bool:
         batch, us = launches * full, launches * full_us
-        clear = WORTH if search.problem.is_float and launches == max(_LAUNCHES) else 1.0
+        clear = WORTH if search.problem.is_float and launches >= _MANY else 1.0
         return us <= WORTH * search.alternating_us(batch) and (groups is None or clear * us <= search.us(groups, batch))
 
-    return replace(kernel, launch_us=round(full_us, 3)) if all(map(is_quick, _LAUNCHES)) else kernel
+    quick = list(takewhile(is_quick, _LAUNCHES))
+    if not quick:
+        return kernel
+    most = None if len(quick) == len(_LAUNCHES) else quick[-1]
+    return replace(kernel, most_launches=most, launch_us=round(full_us, 3))
 
 
 def _of_use(kernels: Iterable[FusedSchedule]) -> tuple[FusedSchedule, ...]:

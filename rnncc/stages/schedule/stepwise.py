@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import takewhile
 
 from rnncc.ir.family import STEPWISE
 from rnncc.ir.fused import FusedLoop
@@ -17,8 +18,8 @@ from rnncc.stages.schedule.facts import Facts, memory_us, reached_gb_s
 from rnncc.stages.schedule.rates import product_rate
 
 _THREADS, _REGISTERS = 256, 128
-# The batches that are tried: multiples of the first number up to the second.
-_FEWEST, _MOST = 16, 1024
+# The largest batch that is tried, and the distance to the next one.
+_MOST, _APART = 1024, 16
 # Microseconds that a product and a launch take besides their work, one after the other in a graph. The second number
 # is for the second launch that cuBLAS makes of a product with many terms, or in float32.
 _LAUNCHES_US, _SPLIT_US = 5.5, 2.0
@@ -37,12 +38,15 @@ def stepwise_takes(loop: FusedLoop, problem: Problem) -> bool:
 def stepwise(known: Facts, problem: Problem, target: Target, others: Callable[[int], float]) -> FusedSchedule | None:
     """The kernel for the batches from which on it is quicker than the other kernels, or None if there are none.
     `others(batch)` is the time that a step of the other kernels takes, in microseconds."""
-    fewest = None
-    for batch in range(_MOST, 0, -_FEWEST):
-        if stepwise_us(known, replace(problem, batch=batch), target) > others(batch):
-            break
-        fewest = batch
-    return None if fewest is None else stepwise_from(fewest, known, problem, target)
+
+    def is_quick(batch: int) -> bool:
+        return stepwise_us(known, replace(problem, batch=batch), target) <= others(batch)
+
+    large = list(takewhile(is_quick, range(_MOST, 0, -_APART)))
+    if not large:
+        return None
+    fewest = [*large, *takewhile(is_quick, range(large[-1] - 1, 0, -1))][-1]
+    return stepwise_from(fewest, known, problem, target)
 
 
 def stepwise_from(fewest: int, known: Facts, problem: Problem, target: Target) -> FusedSchedule:

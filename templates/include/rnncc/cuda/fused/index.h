@@ -32,7 +32,7 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 
 // A line of a folder's `fused.txt`:
 //   program dtype head_dim heads family scope ctas cluster threads shared_bytes group_batch multiple slots narrow
-//   smallest_batch for_zeros pass_ns launch_ns architecture name
+//   smallest_batch most_launches for_zeros pass_ns launch_ns architecture name
 //
 // heads           the number of heads that the kernel is laid out for
 // family          the family's name, for messages
@@ -46,10 +46,11 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 //                 it has room for all steps, and for the call's groups
 // narrow          the head_dim of relayed sums, for which the kernel is made (call.cuh); 0: it takes any
 // smallest_batch  the smallest batch that the kernel runs
+// most_launches   how many launches a batch may take, one after the other; 0: any number
 // for_zeros       1: the kernel is for matrices of which most elements are zero
 // pass_ns         the expected time of a step of all groups that run side by side
-// launch_ns       the expected time of a step of a launch in which every group is as large as it can be; 0 where larger batches do
-//                 not run in several launches
+// launch_ns       where there may be several, the expected time of a step of a launch in which every group is as large as it can
+//                 be
 // architecture    what it is compiled for, and planned for a GPU of
 // name            the kernel's name, with which the name of its file begins
 struct FusedKernel {
@@ -57,7 +58,7 @@ struct FusedKernel {
   FusedScope scope = FusedScope::cluster;
   int64_t head_dim = 0, heads = 0;
   int ctas = 0, cluster = 1, threads = 0, shared_bytes = 0, group_batch = 0, multiple = 1, slots = 0, narrow = 0,
-      smallest_batch = 1, for_zeros = 0;
+      smallest_batch = 1, most_launches = 1, for_zeros = 0;
   int64_t pass_ns = 0, launch_ns = 0;
 };
 
@@ -99,11 +100,12 @@ class FusedIndex {
     char program[256], dtype[16], family[16], scope[16], architecture[16], name[256];
     long long head_dim, heads, pass_ns, launch_ns;
     int end = 0;
-    const int found = std::sscanf(
-        line, "%255s %15s %lld %lld %15s %15s %d %d %d %d %d %d %d %d %d %d %lld %lld %15s %255s%n", program, dtype,
-        &head_dim, &heads, family, scope, &k.ctas, &k.cluster, &k.threads, &k.shared_bytes, &k.group_batch, &k.multiple,
-        &k.slots, &k.narrow, &k.smallest_batch, &k.for_zeros, &pass_ns, &launch_ns, architecture, name, &end);
-    if (found != 20 || line[end] != '\n' || !find_scope(scope, k.scope)) return false;
+    const int found =
+        std::sscanf(line, "%255s %15s %lld %lld %15s %15s %d %d %d %d %d %d %d %d %d %d %d %lld %lld %15s %255s%n",
+                    program, dtype, &head_dim, &heads, family, scope, &k.ctas, &k.cluster, &k.threads, &k.shared_bytes,
+                    &k.group_batch, &k.multiple, &k.slots, &k.narrow, &k.smallest_batch, &k.most_launches, &k.for_zeros,
+                    &pass_ns, &launch_ns, architecture, name, &end);
+    if (found != 21 || line[end] != '\n' || !find_scope(scope, k.scope)) return false;
     k.program = program;
     k.dtype = dtype;
     k.family = family;
@@ -115,8 +117,8 @@ class FusedIndex {
     k.launch_ns = launch_ns;
     return head_dim > 0 && heads > 0 && k.cluster > 0 && k.ctas > 0 && k.ctas % k.cluster == 0 && k.threads > 0 &&
            k.shared_bytes >= 0 && k.group_batch >= 0 && k.multiple > 0 && k.slots >= 0 && k.narrow >= 0 &&
-           k.smallest_batch > 0 && (k.for_zeros == 0 || k.for_zeros == 1) && pass_ns > 0 && launch_ns >= 0 &&
-           Architecture(k.architecture).number > 0;
+           k.smallest_batch > 0 && k.most_launches >= 0 && (k.for_zeros == 0 || k.for_zeros == 1) && pass_ns > 0 &&
+           launch_ns >= 0 && Architecture(k.architecture).number > 0;
   }
 
   std::mutex mutex_;
@@ -145,7 +147,7 @@ inline FusedShare fused_share(const FusedKernel& kernel, int64_t heads, int64_t 
   const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const int64_t seats = std::max<int64_t>(1, places / heads);
   const int64_t launches = is_grid ? std::max<int64_t>(1, ceil(batch, seats * kernel.group_batch)) : 1;
-  if (launches > 1 && kernel.launch_ns == 0) return {};
+  if (kernel.most_launches > 0 && launches > kernel.most_launches) return {};
   FusedShare share;
   const int64_t least = std::max<int64_t>(1, ceil(batch, seats * launches));
   share.group = std::min<int64_t>(kernel.group_batch, ceil(least, kernel.multiple) * kernel.multiple);
