@@ -204,7 +204,9 @@ def _tall(facts: _Facts) -> ScanShape:
     # Maps of several carries spill in longer parts, and also where three CTAs share the registers of an SM.
     if facts.edges > 1:
         return _shape(facts, _Choice((1,), (4, 8, 16), (4,), (2,), 2))
-    return _shape(facts, _Choice((1,), (4, 8, 16, 32) if facts.shares_steps else (4, 8, 16), (4,), (2,), 3))
+    # Sums over all steps need a register more than the longest parts leave.
+    longest = (32,) if facts.shares_steps and not facts.totals else ()
+    return _shape(facts, _Choice((1,), (4, 8, 16, *longest), (4,), (2,), 3))
 
 
 def _newton(facts: _Facts, least_ctas: int) -> ScanShape | None:
