@@ -1,17 +1,20 @@
-"""The table of how long rnncc compiles: benchmarks/build_time.py's file."""
+"""The tables of how long rnncc compiles: benchmarks/build_time.py's files."""
 
 from __future__ import annotations
 
 from report_text import known, number, table
 
 
-def _build() -> str:
-    about = known("build_time")
+def _times(file: str, figure: str) -> str:
+    about = known(file)
     lines = []
     for case, cores in dict.fromkeys((row["case"], row["cores"]) for row in about.rows):
         rows = [about.one(case=case, cores=cores, who="ours", cache=state) for state in ("cold", "cached")]
-        lines.append((case, str(cores), *(number(row["seconds"] if row else None, 2) for row in rows)))
+        lines.append((case, str(cores), *(number(row[figure] if row else None, 2) for row in rows)))
     return table(("what", "cores", "first time, s", "again, s"), lines)
 
 
-TABLES = {"compile times": _build}
+TABLES = {
+    "compile times": lambda: _times("build_time", "seconds"),
+    "first calls on a GPU": lambda: _times("build_time_cuda", "call"),
+}

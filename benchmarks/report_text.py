@@ -41,6 +41,7 @@ COMMANDS = {
     "cpu_sparse": "cpu_sparse.py --quick --threads 1",
     "constrint": "constrint.py --every 4",
     "build_time": "build_time.py --beside CHECKOUT",
+    "build_time_cuda": "build_time.py first --cores 2,16",
 }
 
 Row = dict[str, Any]

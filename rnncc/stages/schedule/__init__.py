@@ -219,9 +219,8 @@ def _again(kernel: FusedSchedule, groups: FusedSchedule | None, search: _Search)
     """The kernel with as many launches as are quicker than the alternating kernel. They must also be quicker than the
     kernel that takes any batch in `groups`, where there is one; or in float32 and if they are many, not clearly slower.
     Few launches tell nothing of many: for a small batch the barrier of the alternating kernel counts, and clusters
-    share SMs in a large one. The exception is for nn.RNN of 1024 units. Its
-    groups were expected to take 0.93 times as long as many launches. On an H200 they took 1.35 times as long as 2, and
-    1.13 times as long as 4."""
+    share SMs in a large one. The exception is for nn.RNN of 1024 units. Its groups were expected to take 0.93 times as
+    long as many launches. On an H200 they took 1.35 times as long as 2, and 1.13 times as long as 4."""
     full = kernel.launch_batch
     if full is None:
         return kernel
