@@ -14,7 +14,12 @@ def _times(file: str, figure: str) -> str:
     return table(("what", "cores", "first time, s", "again, s"), lines)
 
 
-TABLES = {
-    "compile times": lambda: _times("build_time", "seconds"),
-    "first calls on a GPU": lambda: _times("build_time_cuda", "call"),
-}
+def _processes() -> str:
+    return _times("build_time", "seconds")
+
+
+def _calls() -> str:
+    return _times("build_time_cuda", "call")
+
+
+TABLES = {"compile times": _processes, "first calls on a GPU": _calls}

@@ -136,7 +136,7 @@ def test_a_build_says_which_size_has_no_fused_kernel(
 ) -> None:
     (tmp_path / "cuda").mkdir()
     (tmp_path / "cuda" / "fused.txt").write_text(
-        "lstm_0_forward bf16 64 1 gather cluster 1 1 256 1 8 1 0 0 1 1 0 1 0 sm_90a name\n", encoding="utf-8"
+        "lstm_0_forward bf16 64 1 gather cluster 1 1 256 1 8 1 0 0 1 1 1 0 1 0 sm_90a name\n", encoding="utf-8"
     )
     monkeypatch.setattr(driver, "_build", lambda *given: tmp_path)
     monkeypatch.setattr("rnncc.stages.build.install", lambda package, out: package)

@@ -33,6 +33,7 @@ class FusedSchedule:
     relayed         where the kernel deals relayed sums out among its CTAs, their head_dim, and how many pieces of 16
                     bytes a lane asks for at a time
     smallest_batch  the smallest batch that the kernel runs
+    smallest_denser the same where masks are denser than planned, so that kernels for zeros do not run
     launch_batch    the largest batch of a launch; None: a launch takes any batch, group after group
     heads           the number of heads that the kernel is laid out for
     places          the number of groups, of all heads together, that run side by side
@@ -56,6 +57,7 @@ class FusedSchedule:
     slots: int | None = None
     relayed: tuple[int, ...] = ()
     smallest_batch: int = 1
+    smallest_denser: int = 1
     launch_batch: int | None
     heads: int
     places: int
@@ -146,8 +148,8 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The fused kernels of one loop. Each runs larger batches than the one before it; a kernel whose launch is a step
-    comes last. The alternating kernel, which runs every size, does the rest.
+    """The fused kernels of one loop. Each takes larger batches at once than the one before it. A kernel whose launch is
+    a step comes last. The alternating kernel, which runs every size, does the rest.
 
     step_us    the expected time of a step of the batch that the loop was planned for; None: it is not known, or no
                kernel runs the loop

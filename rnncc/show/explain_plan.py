@@ -87,6 +87,7 @@ def _kernel_facts(kernel: FusedSchedule) -> dict[str, Any]:
         "smallest_batch": kernel.smallest_batch,
         "largest_batch": kernel.largest_batch,
         "launch_batch": kernel.launch_batch,
+        "most_launches": kernel.most_launches,
     }
     return _with_old_keys(facts)
 

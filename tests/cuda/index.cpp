@@ -14,24 +14,25 @@ int64_t index_find(void* index, const char* program, const char* dtype, int64_t 
   int64_t used = 0;
   const auto found = static_cast<FusedIndex*>(index)->find(program, dtype, head_dim);
   for (const FusedKernel* k : found)
-    used += std::snprintf(text + used, size_t(size - used), "%s %s %s %d %d %d %d %d %d %d %d %d %d %d %lld %lld %s\n", k->name.c_str(), k->folder.c_str(),
-                          FUSED_SCOPES[int(k->scope)], k->ctas, k->cluster, k->threads, k->shared_bytes, k->group_batch, k->multiple, k->slots, k->narrow, k->smallest_batch, k->most_launches, k->for_zeros,
+    used += std::snprintf(text + used, size_t(size - used), "%s %s %s %d %d %d %d %d %d %d %d %d %d %d %d %lld %lld %s\n", k->name.c_str(), k->folder.c_str(),
+                          FUSED_SCOPES[int(k->scope)], k->ctas, k->cluster, k->threads, k->shared_bytes, k->group_batch, k->multiple, k->slots, k->narrow, k->smallest_batch, k->smallest_denser, k->most_launches, k->for_zeros,
                           (long long)(k->pass_ns), (long long)(k->launch_ns), k->architecture.c_str());
   return int64_t(found.size());
 }
 
 // A pass takes 1000 ns, and each of several launches `launch_ns`.
-void share(const char* scope, int group_batch, int multiple, int smallest_batch, int most_launches, int64_t launch_ns, int64_t heads, int64_t batch, int64_t places,
-           int64_t* result) {
+void share(const char* scope, int group_batch, int multiple, int smallest_batch, int smallest_denser, int most_launches, int64_t launch_ns, int64_t heads,
+           int64_t batch, int64_t places, int denser, int64_t* result) {
   FusedKernel kernel;
   find_scope(scope, kernel.scope);
   kernel.group_batch = group_batch;
   kernel.multiple = multiple;
   kernel.smallest_batch = smallest_batch;
   kernel.pass_ns = 1000;
+  kernel.smallest_denser = smallest_denser;
   kernel.most_launches = most_launches;
   kernel.launch_ns = launch_ns;
-  const FusedShare share = fused_share(kernel, heads, batch, places);
+  const FusedShare share = fused_share(kernel, heads, batch, places, denser != 0);
   result[0] = share.group;
   result[1] = share.groups;
   result[2] = share.passes;

@@ -49,7 +49,7 @@ from rnncc.stages.render.cuda.device import device_programs
 from rnncc.stages.schedule.facts import facts_of
 from rnncc.stages.schedule.families import MODELS, families_for
 from rnncc.stages.schedule.kernels import scan_kernels
-from rnncc.stages.schedule.stepwise import stepwise_from, stepwise_takes
+from rnncc.stages.schedule.stepwise import stepwise, stepwise_takes
 from tests.compiling import plan_of
 from tests.cuda import nvrtc
 from tests.cuda.sources import write_files
@@ -218,7 +218,7 @@ def forced(case: Case, head_dim: int | None = None, tiles: Mapping[str, int] | N
             continue
         known = facts_of(loop, problem.dtype)
         if scope is Scope.STEP:
-            found += [(program, stepwise_from(1, known, problem, target))] if stepwise_takes(loop, problem) else []
+            found += [(program, stepwise(1, 1, known, problem, target))] if stepwise_takes(loop, problem) else []
             continue
         draft = MODELS[case.family](known, problem, target)
         for name, size in (tiles or {}).items():

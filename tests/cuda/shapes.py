@@ -19,7 +19,7 @@ from rnncc.stages.build.nvrtc import find_nvrtc
 from rnncc.stages.schedule import LIMITS
 from rnncc.stages.schedule.facts import facts_of
 from rnncc.stages.schedule.families import MODELS
-from rnncc.stages.schedule.stepwise import stepwise_from, stepwise_takes
+from rnncc.stages.schedule.stepwise import stepwise, stepwise_takes
 from tests.cuda.sources import write_files
 from tests.rendering import at_first_use
 
@@ -64,7 +64,7 @@ def stepwise_kernels(plan: KernelPlan, head_dim: int, dtype: str, fewest: int = 
     """The kernels of all programs that can run by one launch per step, for so many batch entries and more."""
     problem = Problem(head_dim, 1, dtype)
     made = tuple(
-        (program, stepwise_from(fewest, facts_of(loop, dtype), problem, TARGET))
+        (program, stepwise(fewest, fewest, facts_of(loop, dtype), problem, TARGET))
         for program, loop in fused_programs(plan)
         if stepwise_takes(loop, problem)
     )

@@ -68,7 +68,7 @@ def test_what_is_rendered_is_what_is_read(tmp_path: Path, index: Index) -> None:
     assert index.add(tmp_path / "one") == len(lines)
     found = index.find("lstm_0_forward", "bf16", 768)
     wanted = [line for line in lines if line[0] == "lstm_0_forward"]
-    assert [[f[0], *f[2:]] for f in found] == [[line[20], *line[5:20]] for line in wanted]
+    assert [[f[0], *f[2:]] for f in found] == [[line[21], *line[5:21]] for line in wanted]
     assert {f[1] for f in found} == {str(tmp_path / "one")}
     # Several kernels with groups of the same batch stand side by side.
     assert len({f[0] for f in found}) == len(found) > len({f[7] for f in found})
@@ -88,16 +88,18 @@ def test_kernels_are_added_to_those_that_there_are(tmp_path: Path, index: Index)
     assert index.find("lstm_0_forward", "bf16", 128) == []
 
 
-GOOD = "lstm_0_forward bf16 64 1 grid grid 8 1 256 1024 8 1 0 0 1 0 0 540 600 sm_90a lstm_0_forward_bf16_64_grid\n"
+GOOD = "lstm_0_forward bf16 64 1 grid grid 8 1 256 1024 8 1 0 0 1 1 0 0 540 600 sm_90a lstm_0_forward_bf16_64_grid\n"
 
 
 @pytest.mark.parametrize(
     "text",
     [
         GOOD + "lstm_0_forward bf16 64 1 gri",
-        GOOD.replace(" 1 0 0 540", " 0 0 0 540") + GOOD,
+        GOOD.replace(" 1 1 0 0 540", " 0 1 0 0 540") + GOOD,
         GOOD.replace(" 0 540", " 2 540"),
+        GOOD.replace(" 1 0 0 540", " 0 0 0 540"),
         GOOD.replace(" 0 0 540", " -1 0 540"),
+        GOOD.replace("540 600", "540 0"),
         GOOD.replace("grid grid", "grid tile"),
         GOOD.replace("grid grid", "grid"),
         GOOD.replace("540", "0.54"),
@@ -169,22 +171,24 @@ def test_each_gpu_has_lines_of_its_own(tmp_path: Path, index: Index) -> None:
     assert index.add(tmp_path / "one") == len(lines)
     programs: dict[str, set[str]] = {}
     for line in lines:
-        programs.setdefault(line[19], set()).add(line[0])
+        programs.setdefault(line[20], set()).add(line[0])
     assert set(programs) == {"sm_80", "sm_89", "sm_90a"}
     assert all({"lstm_0_forward", "lstm_0_backward"} <= own for own in programs.values())
     assert {f[-1] for f in index.find("lstm_0_forward", "bf16", 64)} == set(programs)
     # GPUs of one architecture may get the same kernel: the times of the first one stand there.
-    assert len({(line[0], *line[18:]) for line in lines}) == len(lines)
+    assert len({(line[0], *line[19:]) for line in lines}) == len(lines)
 
 
-def shared(library: ctypes.CDLL, family: Family, limits: tuple[int, ...], *counts: int) -> tuple[int, ...]:
+def shared(
+    library: ctypes.CDLL, family: Family, limits: tuple[int, ...], *counts: int, denser: bool = False
+) -> tuple[int, ...]:
     """The batch of a group, groups, passes, groups per launch, launches and the time of a step. `limits`: the largest
-    batch of a group (0: any), what it is a multiple of, the smallest batch of a call, how many launches it may take
-    (0: any number), the time of one; `counts`: heads, batch, places."""
+    batch of a group (0: any), what it is a multiple of, the smallest batch of a call, and where masks are denser, how
+    many launches it may take (0: any number), the time of one; `counts`: heads, batch, places."""
     result = (ctypes.c_int64 * 6)()
     *others, launch_ns = limits
     numbers = map(ctypes.c_int64, (launch_ns, *counts))
-    library.share(family.scope.value.encode(), *others, *numbers, result)
+    library.share(family.scope.value.encode(), *others, *numbers, int(denser), result)
     return tuple(result)
 
 
@@ -210,7 +214,7 @@ def shared(library: ctypes.CDLL, family: Family, limits: tuple[int, ...], *count
 def test_a_batch_is_divided(
     family: Family, most: int, heads: int, batch: int, places: int, expected: tuple[int, ...], library: ctypes.CDLL
 ) -> None:
-    found = shared(library, family, (most, 1, 1, 1, 0), heads, batch, places)
+    found = shared(library, family, (most, 1, 1, 1, 1, 0), heads, batch, places)
     assert found[:3] == expected
     # One launch, whatever it takes.
     runs = expected[2] > 0
@@ -231,14 +235,16 @@ def test_a_batch_is_divided(
 def test_groups_are_multiples_of_what_a_warp_takes(
     batch: int, places: int, expected: tuple[int, int, int], library: ctypes.CDLL
 ) -> None:
-    assert shared(library, WIDE, (64, 16, 1, 0, 1200), 1, batch, places)[:3] == expected
+    assert shared(library, WIDE, (64, 16, 1, 1, 0, 1200), 1, batch, places)[:3] == expected
 
 
 @pytest.mark.parametrize(("heads", "batch", "runs"), [(1, 63, False), (1, 64, True), (2, 500, True)])
 def test_a_launch_of_a_step_takes_the_whole_batch(heads: int, batch: int, runs: bool, library: ctypes.CDLL) -> None:
     """From the smallest batch on."""
-    found = shared(library, STEPWISE, (0, 1, 64, 1, 0), heads, batch, 1)
+    found = shared(library, STEPWISE, (0, 1, 64, 16, 1, 0), heads, batch, 1)
     assert found == ((batch, 1, 1, 1, 1, 1000) if runs else (0,) * 6)
+    # Where masks are denser, that is another one.
+    assert shared(library, STEPWISE, (0, 1, 64, 16, 1, 0), heads, batch, 1, denser=True)[4] == 1
 
 
 @pytest.mark.parametrize(
@@ -257,12 +263,12 @@ def test_a_launch_of_a_step_takes_the_whole_batch(heads: int, batch: int, runs: 
 def test_a_grid_takes_a_larger_batch_in_several_launches(
     most: int, heads: int, batch: int, places: int, expected: tuple[int, ...], library: ctypes.CDLL
 ) -> None:
-    assert shared(library, GRID, (most, 1, 1, 0, 1200), heads, batch, places) == expected
+    assert shared(library, GRID, (most, 1, 1, 1, 0, 1200), heads, batch, places) == expected
     for launches in range(1, 4):
-        found = shared(library, GRID, (most, 1, 1, launches, 1200), heads, batch, places)
+        found = shared(library, GRID, (most, 1, 1, 1, launches, 1200), heads, batch, places)
         assert found == (expected if expected[4] <= launches else (0,) * 6)
     # Groups of clusters follow each other in one launch.
-    assert shared(library, GATHER, (most, 1, 1, 1, 1200), heads, batch, places)[4] == 1
+    assert shared(library, GATHER, (most, 1, 1, 1, 1, 1200), heads, batch, places)[4] == 1
 
 
 @pytest.mark.parametrize(
@@ -280,6 +286,7 @@ def test_planned_as_shared_out(head_dim: int, heads: int, dtype: str, library: c
                 kernel.group_batch or 0,
                 kernel.multiple,
                 kernel.smallest_batch,
+                kernel.smallest_denser,
                 kernel.most_launches or 0,
                 round(1000 * kernel.launch_us),
             )

@@ -11,9 +11,8 @@ docs/design.md lists them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from math import inf
 
 from rnncc.constrint import Infeasible, LimitReached, Limits, WrongAnswer
@@ -30,7 +29,7 @@ from rnncc.stages.schedule.expect import after_us, expected, step_us
 from rnncc.stages.schedule.facts import Facts, facts_of
 from rnncc.stages.schedule.families import MODELS, families_for
 from rnncc.stages.schedule.scan import plan_scan, scan_schedule
-from rnncc.stages.schedule.stepwise import stepwise, stepwise_takes
+from rnncc.stages.schedule.stepwise import first_stepwise, stepwise, stepwise_takes
 
 __all__ = ["Found", "after_us", "expected", "find", "plan_scan", "scan_schedule", "schedule"]
 
@@ -45,11 +44,11 @@ WORTH = 0.9
 # is expected to take at most this part was slower than the dense one (tests/stages/test_schedule_sparse_measured.py).
 SPARSE_WORTH = 0.86
 _LARGE = 256  # a large batch
-# Batches at which a kernel is looked for where the planned one has none. Below a tile only kernels for zeros are.
-_PARTS = (TILE_BATCH, TILE_BATCH // 2)
-# The numbers of launches at which a kernel is compared with those that take any batch. If it is quicker at all of them,
-# a batch may take any number. `_MANY` and more are many.
-_LAUNCHES, _MANY = (2, 4, 8, 16, 32, 64, 128, 256), 16
+# Smaller batches at which a kernel is looked for where the planned batch has none. Dense kernels take a tile at least.
+_SMALL_BATCHES = (TILE_BATCH, TILE_BATCH // 2)
+# A batch may take any number of launches if they are quicker than other kernels at these numbers of full launches.
+# Otherwise it may take a few, at most so many.
+_LAUNCHES, _FEW = (2, 8, 256), 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +97,13 @@ def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> Found:
     search = _Search(known, problem, target)
     families = families_for(known)
     answer, kernels = _for_all_batches(families, search)
-    if any(kernel.family.for_zeros for kernel in kernels):
+    for_zeros = tuple(kernel for kernel in kernels if kernel.family.for_zeros)
+    if for_zeros:
         # Masks may be denser than planned, or so uneven that a kernel for zeros is slow. So the others are there, too.
-        _, dense = _for_all_batches([family for family in families if not family.for_zeros], search)
-        for_zeros = (kernel for kernel in kernels if kernel.family.for_zeros)
-        kernels = (*(kernel for kernel in for_zeros if _saves_time(kernel, dense, search)), *dense)
-    if stepwise_takes(loop, problem):
-        kernels = (*kernels, *_by_steps(kernels, search))
+        _, kernels = _for_all_batches([family for family in families if not family.for_zeros], search)
+        for_zeros = tuple(kernel for kernel in for_zeros if _saves_time(kernel, kernels, search))
+    by_steps = _by_steps(for_zeros, kernels, search) if stepwise_takes(loop, problem) else ()
+    kernels = (*for_zeros, *kernels, *by_steps)
     found = Schedule(kernels, alternating, answer.rejected, answer.nodes)
     taken = found.kernel_for(problem.batch)
     if taken is not None:
@@ -127,14 +126,13 @@ def _for_all_batches(families: Sequence[Family], search: _Search) -> tuple[_Answ
     answer = search.solve(batch, families)
     first = answer
     # Where no family is quick at the planned batch, one may be at a small batch.
-    for part in _PARTS:
-        if part < batch and not first.quickest:
-            first = search.solve(part, [each for each in families if part >= TILE_BATCH or each.for_zeros])
+    for small in _SMALL_BATCHES:
+        if small < batch and not first.quickest:
+            first = search.solve(small, [each for each in families if small >= TILE_BATCH or each.for_zeros])
     kernels = _with_a_large_one(tuple(_for_larger_batches(first, search)), first, search)
-    groups = next((kernel for kernel in kernels if kernel.launch_batch is None), None)
-    kernels = tuple(_again(kernel, groups, search) for kernel in kernels)
+    kernels = tuple(_again(kernel, kernels[place:], search) for place, kernel in enumerate(kernels, 1))
     if first is answer:
-        kernels = _with_a_small_one(kernels, families, groups, search)
+        kernels = _with_a_small_one(kernels, families, search)
     return answer, _of_use(kernels)
 
 
@@ -190,12 +188,12 @@ def _with_a_large_one(
 
 
 def _with_a_small_one(
-    kernels: tuple[FusedSchedule, ...], families: Iterable[Family], groups: FusedSchedule | None, search: _Search
+    kernels: tuple[FusedSchedule, ...], families: Iterable[Family], search: _Search
 ) -> tuple[FusedSchedule, ...]:
     """The kernels. Before a grid for the planned batch comes one for a small batch, where that is clearly quicker: it
     has one tile of entries, and more of the matrices in registers. There is none for clusters, whose layouts hardly
     depend on the batch. A kernel for the small batch that takes a larger one at once is left out: its time, which is
-    that of the small batch, would count there too. `groups` as for `_again`."""
+    that of the small batch, would count there too."""
     if not kernels or search.problem.batch <= TILE_BATCH or not _is_dense_grid(kernels[0].family):
         return kernels
     small = search.solve(TILE_BATCH, filter(_is_dense_grid, families)).quickest
@@ -203,39 +201,63 @@ def _with_a_small_one(
         return kernels
     if small.step_us >= WORTH * search.us(kernels[0], TILE_BATCH):
         return kernels
-    small = _again(small, groups, search)
-    if small.most_launches != 1:
-        # Launches of a larger kernel count as full ones, but the last may take less. So those of this one must be
-        # clearly quicker.
-        small = replace(small, launch_us=round(small.launch_us / WORTH, 3))
-    return (small, *kernels)
+    return (_again(small, kernels, search), *kernels)
 
 
 def _is_dense_grid(family: Family) -> bool:
     return family.scope is Scope.GRID and not family.for_zeros
 
 
-def _again(kernel: FusedSchedule, groups: FusedSchedule | None, search: _Search) -> FusedSchedule:
-    """The kernel with as many launches as are quicker than the alternating kernel. They must also be quicker than the
-    kernel that takes any batch in `groups`, where there is one; or in float32 and if they are many, not clearly slower.
-    Few launches tell nothing of many: for a small batch the barrier of the alternating kernel counts, and clusters
-    share SMs in a large one. The exception is for nn.RNN of 1024 units. Its groups were expected to take 0.93 times as
-    long as many launches. On an H200 they took 1.35 times as long as 2, and 1.13 times as long as 4."""
+def _again(kernel: FusedSchedule, larger: Sequence[FusedSchedule], search: _Search) -> FusedSchedule:
+    """The kernel, with how many launches a batch may take. `larger`: the kernels after it.
+
+    Any number, if they are quicker than the alternating kernel at a few full launches and at many: for a small batch
+    the barrier of the alternating kernel counts, and clusters share SMs in a large one. They must also be quicker than
+    the `larger` kernel that takes any batch, where there is one; or in float32 and for many launches, not clearly
+    slower. The exception is for nn.RNN of 1024 units. Its clusters were expected to take 0.93 times as long as many
+    launches. On an H200 they took 1.35 times as long as 2, and 1.13 times as long as 4. Otherwise a few
+    (`_few_launches`)."""
     full = kernel.launch_batch
     if full is None:
         return kernel
-    full_us = search.us(kernel, full)
+    full_us, any_batch = search.us(kernel, full), _of_any_batch(larger)
 
     def is_quick(launches: int) -> bool:
         batch, us = launches * full, launches * full_us
-        clear = WORTH if search.problem.is_float and launches >= _MANY else 1.0
-        return us <= WORTH * search.alternating_us(batch) and (groups is None or clear * us <= search.us(groups, batch))
+        clear = WORTH if search.problem.is_float and launches == max(_LAUNCHES) else 1.0
+        is_quicker = any_batch is None or clear * us <= search.us(any_batch, batch)
+        return is_quicker and us <= WORTH * search.alternating_us(batch)
 
-    quick = list(takewhile(is_quick, _LAUNCHES))
-    if not quick:
+    most = None if all(map(is_quick, _LAUNCHES)) else _few_launches(kernel, full_us, larger, search)
+    if most == 1:
         return kernel
-    most = None if len(quick) == len(_LAUNCHES) else quick[-1]
-    return replace(kernel, most_launches=most, launch_us=round(full_us, 3))
+    # Launches of a larger kernel count as full ones, but the last may take less. So launches of a dense tile must be
+    # clearly quicker.
+    factor = 1 / WORTH if larger and full == TILE_BATCH and _is_dense_grid(kernel.family) else 1.0
+    return replace(kernel, most_launches=most, launch_us=round(factor * full_us, 3))
+
+
+def _few_launches(kernel: FusedSchedule, full_us: float, larger: Sequence[FusedSchedule], search: _Search) -> int:
+    """Up to how many launches of a kernel are quicker than the other kernels. They are compared where the last launch
+    has a single entry: there the other kernels take the least. What a larger kernel takes at once is left out: the
+    quicker of these two will run."""
+    assert kernel.launch_batch is not None
+    again = replace(kernel, most_launches=None, launch_us=full_us)
+    any_batch, most = _of_any_batch(larger), 1
+    for launches in range(2, _FEW + 1):
+        batch = (launches - 1) * kernel.launch_batch + 1
+        us = max(launches * full_us, search.us(again, batch))
+        if any_batch and us > search.us(any_batch, batch):
+            break
+        if us <= WORTH * search.alternating_us(batch):
+            most = launches
+        elif not any(other.launches(batch) == 1 for other in larger):
+            break
+    return most
+
+
+def _of_any_batch(kernels: Sequence[FusedSchedule]) -> FusedSchedule | None:
+    return next((kernel for kernel in kernels if kernel.launch_batch is None), None)
 
 
 def _of_use(kernels: Iterable[FusedSchedule]) -> tuple[FusedSchedule, ...]:
@@ -248,15 +270,31 @@ def _of_use(kernels: Iterable[FusedSchedule]) -> tuple[FusedSchedule, ...]:
     return tuple(kept)
 
 
-def _by_steps(kernels: tuple[FusedSchedule, ...], search: _Search) -> Iterator[FusedSchedule]:
+def _by_steps(
+    for_zeros: tuple[FusedSchedule, ...], dense: tuple[FusedSchedule, ...], search: _Search
+) -> Iterator[FusedSchedule]:
     """The stepwise kernel, if from some batch on it is quicker than these kernels and the alternating one."""
+    first, first_denser = (
+        first_stepwise(search.known, search.problem, search.target, _without(kernels, search))
+        for kernels in ((*for_zeros, *dense), dense)
+    )
+    if first is not None and first_denser is not None:
+        yield stepwise(first, first_denser, search.known, search.problem, search.target)
 
-    def without(batch: int) -> float:
-        planned = [us for kernel in kernels if (us := kernel.planned_us(batch)) is not None]
-        return WORTH * (min(planned) if planned else search.alternating_us(batch))
 
-    if kernel := stepwise(search.known, search.problem, search.target, without):
-        yield kernel
+def _without(kernels: tuple[FusedSchedule, ...], search: _Search) -> tuple[Callable[[int], float], ...]:
+    """What a step of a batch takes without the stepwise kernel: as it is planned, less what a kernel must save to be
+    worth its compilation, and as it is expected."""
+
+    def planned(batch: int) -> float:
+        found = [us for kernel in kernels if (us := kernel.planned_us(batch)) is not None]
+        return WORTH * min(found, default=search.alternating_us(batch))
+
+    def expected_us(batch: int) -> float:
+        found = [search.us(kernel, batch) for kernel in kernels if kernel.launches(batch)]
+        return min(found, default=WORTH * search.alternating_us(batch))
+
+    return planned, expected_us
 
 
 def _too_large(known: Facts, problem: Problem, target: Target) -> tuple[Limit, ...]:

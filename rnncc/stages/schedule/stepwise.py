@@ -35,22 +35,26 @@ def stepwise_takes(loop: FusedLoop, problem: Problem) -> bool:
     return problem.heads == 1 and not others and not first.reductions and first.joined and not has_scalars
 
 
-def stepwise(known: Facts, problem: Problem, target: Target, others: Callable[[int], float]) -> FusedSchedule | None:
-    """The kernel for the batches from which on it is quicker than the other kernels, or None if there are none.
-    `others(batch)` is the time that a step of the other kernels takes, in microseconds."""
+def first_stepwise(
+    known: Facts, problem: Problem, target: Target, others: tuple[Callable[[int], float], ...]
+) -> int | None:
+    """The batch from which on the kernel is quicker than the other kernels, or None if there is none. `others`: two
+    functions that tell the microseconds of a step of a batch by the other kernels. By the first it must be worth its
+    compilation, and by the second the first batch is found."""
+    worth, quick = others
 
-    def is_quick(batch: int) -> bool:
-        return stepwise_us(known, replace(problem, batch=batch), target) <= others(batch)
+    def is_quicker(batch: int, than: Callable[[int], float]) -> bool:
+        return stepwise_us(known, replace(problem, batch=batch), target) <= than(batch)
 
-    large = list(takewhile(is_quick, range(_MOST, 0, -_APART)))
+    large = list(takewhile(lambda batch: is_quicker(batch, worth), range(_MOST, 0, -_APART)))
     if not large:
         return None
-    fewest = [*large, *takewhile(is_quick, range(large[-1] - 1, 0, -1))][-1]
-    return stepwise_from(fewest, known, problem, target)
+    smaller = takewhile(lambda batch: is_quicker(batch, quick), range(large[-1] - 1, 0, -1))
+    return [*large, *smaller][-1]
 
 
-def stepwise_from(fewest: int, known: Facts, problem: Problem, target: Target) -> FusedSchedule:
-    """The kernel for all batches of at least `fewest`."""
+def stepwise(first: int, first_denser: int, known: Facts, problem: Problem, target: Target) -> FusedSchedule:
+    """The kernel for all batches from `first` on, or where masks are denser than planned, from `first_denser` on."""
     return FusedSchedule(
         family=STEPWISE,
         ctas=1,
@@ -58,12 +62,13 @@ def stepwise_from(fewest: int, known: Facts, problem: Problem, target: Target) -
         shared_bytes=0,
         registers=_REGISTERS,
         group_batch=None,
-        smallest_batch=fewest,
+        smallest_batch=first,
+        smallest_denser=first_denser,
         launch_batch=None,
         heads=1,
         places=1,
-        pass_us=stepwise_us(known, replace(problem, batch=fewest), target),
-        step_us=stepwise_us(known, replace(problem, batch=max(fewest, problem.batch)), target),
+        pass_us=stepwise_us(known, replace(problem, batch=first), target),
+        step_us=stepwise_us(known, replace(problem, batch=max(first, problem.batch)), target),
     )
 
 

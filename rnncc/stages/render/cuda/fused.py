@@ -123,7 +123,7 @@ def index_lines(fused: FusedKernels) -> Iterator[str]:
         words = (
             program, fused.dtype, fused.head_dim, fused.heads, schedule.family.name, schedule.family.scope.value,
             schedule.ctas, schedule.cluster, schedule.threads, schedule.shared_bytes, schedule.group_batch or 0,
-            schedule.multiple, schedule.slots or 0, schedule.narrow, schedule.smallest_batch,
+            schedule.multiple, schedule.slots or 0, schedule.narrow, schedule.smallest_batch, schedule.smallest_denser,
             schedule.most_launches or 0, int(schedule.family.for_zeros), round(1000 * schedule.pass_us),
             round(1000 * schedule.launch_us), fused.architecture, _symbol(program, fused, schedule),
         )  # fmt: skip

@@ -61,8 +61,8 @@ __device__ __noinline__ auto call_apart(Given&&... given) {
   return FUNCTION(given...);
 }
 
-// Calls a function that works on one joint. A program with many joints has one copy of it, which they share: a copy per
-// joint would take a minute to compile and more instructions than an SM holds.
+// Calls a function that works on one joint. A program with many joints has one copy of it, which they share: copies would
+// take most of the time that the kernel compiles, and more instructions than an SM holds.
 template <auto FUNCTION, class R, class... Given>
 RNNCC_DEVICE auto call_per_joint(Given&&... given) {
   if constexpr (joints_of(R::Program::tables) > MANY_JOINTS)

@@ -32,7 +32,7 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 
 // A line of a folder's `fused.txt`:
 //   program dtype head_dim heads family scope ctas cluster threads shared_bytes group_batch multiple slots narrow
-//   smallest_batch most_launches for_zeros pass_ns launch_ns architecture name
+//   smallest_batch smallest_denser most_launches for_zeros pass_ns launch_ns architecture name
 //
 // heads           the number of heads that the kernel is laid out for
 // family          the family's name, for messages
@@ -46,6 +46,7 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 //                 it has room for all steps, and for the call's groups
 // narrow          the head_dim of relayed sums, for which the kernel is made (call.cuh); 0: it takes any
 // smallest_batch  the smallest batch that the kernel runs
+// smallest_denser the same where masks are denser than planned, so that kernels for zeros do not run
 // most_launches   how many launches a batch may take, one after the other; 0: any number
 // for_zeros       1: the kernel is for matrices of which most elements are zero
 // pass_ns         the expected time of a step of all groups that run side by side
@@ -58,7 +59,7 @@ struct FusedKernel {
   FusedScope scope = FusedScope::cluster;
   int64_t head_dim = 0, heads = 0;
   int ctas = 0, cluster = 1, threads = 0, shared_bytes = 0, group_batch = 0, multiple = 1, slots = 0, narrow = 0,
-      smallest_batch = 1, most_launches = 1, for_zeros = 0;
+      smallest_batch = 1, smallest_denser = 1, most_launches = 1, for_zeros = 0;
   int64_t pass_ns = 0, launch_ns = 0;
 };
 
@@ -101,11 +102,11 @@ class FusedIndex {
     long long head_dim, heads, pass_ns, launch_ns;
     int end = 0;
     const int found =
-        std::sscanf(line, "%255s %15s %lld %lld %15s %15s %d %d %d %d %d %d %d %d %d %d %d %lld %lld %15s %255s%n",
+        std::sscanf(line, "%255s %15s %lld %lld %15s %15s %d %d %d %d %d %d %d %d %d %d %d %d %lld %lld %15s %255s%n",
                     program, dtype, &head_dim, &heads, family, scope, &k.ctas, &k.cluster, &k.threads, &k.shared_bytes,
-                    &k.group_batch, &k.multiple, &k.slots, &k.narrow, &k.smallest_batch, &k.most_launches, &k.for_zeros,
-                    &pass_ns, &launch_ns, architecture, name, &end);
-    if (found != 21 || line[end] != '\n' || !find_scope(scope, k.scope)) return false;
+                    &k.group_batch, &k.multiple, &k.slots, &k.narrow, &k.smallest_batch, &k.smallest_denser,
+                    &k.most_launches, &k.for_zeros, &pass_ns, &launch_ns, architecture, name, &end);
+    if (found != 22 || line[end] != '\n' || !find_scope(scope, k.scope)) return false;
     k.program = program;
     k.dtype = dtype;
     k.family = family;
@@ -117,7 +118,8 @@ class FusedIndex {
     k.launch_ns = launch_ns;
     return head_dim > 0 && heads > 0 && k.cluster > 0 && k.ctas > 0 && k.ctas % k.cluster == 0 && k.threads > 0 &&
            k.shared_bytes >= 0 && k.group_batch >= 0 && k.multiple > 0 && k.slots >= 0 && k.narrow >= 0 &&
-           k.smallest_batch > 0 && k.most_launches >= 0 && (k.for_zeros == 0 || k.for_zeros == 1) && pass_ns > 0 &&
+           k.smallest_batch > 0 && k.smallest_denser > 0 && k.most_launches >= 0 &&
+           (k.most_launches == 1 || launch_ns > 0) && (k.for_zeros == 0 || k.for_zeros == 1) && pass_ns > 0 &&
            launch_ns >= 0 && Architecture(k.architecture).number > 0;
   }
 
@@ -136,13 +138,15 @@ struct FusedShare {
   int64_t launches() const { return at_once > 0 ? (groups + at_once - 1) / at_once : 0; }
 };
 
-// `places`: the number of groups, of all heads together, that run side by side. There are as many groups as there is
+// `places`: the number of groups, of all heads together, that run side by side; `denser`: whether masks are denser than
+// planned. There are as many groups as there is
 // room for, and they are large enough that one pass is enough, if that can be. The CTAs of a grid wait for each other,
 // so all CTAs of a launch must run at once: a larger batch takes several launches, if the kernel may do that, with
 // groups no larger than they must be, but for `multiple`.
-inline FusedShare fused_share(const FusedKernel& kernel, int64_t heads, int64_t batch, int64_t places) {
+inline FusedShare fused_share(const FusedKernel& kernel, int64_t heads, int64_t batch, int64_t places, bool denser) {
   const bool is_grid = kernel.scope == FusedScope::grid;
-  if (places < 1 || batch < kernel.smallest_batch || (is_grid && heads > places)) return {};
+  if (places < 1 || batch < (denser ? kernel.smallest_denser : kernel.smallest_batch) || (is_grid && heads > places))
+    return {};
   if (kernel.group_batch == 0) return {batch, 1, 1, 1};
   const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const int64_t seats = std::max<int64_t>(1, places / heads);

@@ -111,7 +111,7 @@ inline std::vector<FusedChoice> fused_choices(const std::string& program, const 
   for (const FusedKernel* kernel : fused_index().find(program, dtype, head_dim)) {
     if ((kernel->scope == FusedScope::step && !by_steps) || (kernel->for_zeros && denser)) continue;
     const FusedLoaded& loaded = loaded_fused(*kernel, device);
-    const FusedShare share = fused_share(*kernel, heads, batch, loaded.places);
+    const FusedShare share = fused_share(*kernel, heads, batch, loaded.places, denser);
     if (share.passes == 0) continue;
     const int rank = Architecture(kernel->architecture).rank();
     if (rank > best) found.clear();
