@@ -43,14 +43,14 @@ def first_stepwise(
     compilation, and by the second the first batch is found."""
     worth, quick = others
 
-    def is_quicker(batch: int, than: Callable[[int], float]) -> bool:
-        return stepwise_us(known, replace(problem, batch=batch), target) <= than(batch)
+    def down(first: int, apart: int, than: Callable[[int], float]) -> int:
+        """The last of the batches below `first` for which the kernel is quicker than that."""
+        batches = range(first - apart, 0, -apart)
+        quicker = (stepwise_us(known, replace(problem, batch=each), target) <= than(each) for each in batches)
+        return first - apart * sum(takewhile(bool, quicker))
 
-    large = list(takewhile(lambda batch: is_quicker(batch, worth), range(_MOST, 0, -_APART)))
-    if not large:
-        return None
-    smaller = takewhile(lambda batch: is_quicker(batch, quick), range(large[-1] - 1, 0, -1))
-    return [*large, *smaller][-1]
+    first = down(_MOST + _APART, _APART, worth)
+    return None if first > _MOST else down(down(first, _APART, quick), 1, quick)
 
 
 def stepwise(first: int, first_denser: int, known: Facts, problem: Problem, target: Target) -> FusedSchedule:
