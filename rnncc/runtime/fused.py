@@ -359,22 +359,12 @@ def read_index(path: Path, gpu: Gpu | None) -> list[_Line]:
         program, dtype, head_dim, heads, family, scope, *numbers, architecture, name = text.split()
         ctas, cluster, threads, shared_bytes, group_batch, *more = map(int, numbers)
         multiple, slots, narrow, smallest_batch, smallest_denser, most_launches, for_zeros, pass_ns, launch_ns = more
-        positive = (
-            int(head_dim),
-            int(heads),
-            ctas,
-            cluster,
-            threads,
-            multiple,
-            smallest_batch,
-            smallest_denser,
-            pass_ns,
-        )
+        positive = (int(head_dim), int(heads), ctas, cluster, threads, multiple, smallest_batch, smallest_denser)
         is_whole = scope in _SCOPES and for_zeros in (0, 1) and text.endswith("\n")
         is_whole = is_whole and _ARCHITECTURE.fullmatch(architecture) is not None
         is_whole = is_whole and (most_launches == 1 or launch_ns > 0)
         others = (shared_bytes, group_batch, slots, narrow, most_launches, launch_ns)
-        if min(positive) < 1 or min(others) < 0 or not is_whole:
+        if min(*positive, pass_ns) < 1 or min(others) < 0 or not is_whole:
             raise ValueError(f"{path}: {text}")
         sms = ctas * int(heads) if _SCOPES[scope] else ctas
         size = int(head_dim), int(heads)

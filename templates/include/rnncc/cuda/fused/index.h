@@ -139,10 +139,9 @@ struct FusedShare {
 };
 
 // `places`: the number of groups, of all heads together, that run side by side; `denser`: whether masks are denser than
-// planned. There are as many groups as there is
-// room for, and they are large enough that one pass is enough, if that can be. The CTAs of a grid wait for each other,
-// so all CTAs of a launch must run at once: a larger batch takes several launches, if the kernel may do that, with
-// groups no larger than they must be, but for `multiple`.
+// planned. There are as many groups as there is room for, and they are large enough that one pass is enough, if that can
+// be. The CTAs of a grid wait for each other, so all CTAs of a launch must run at once: a larger batch takes several
+// launches, as many as the kernel may, with groups no larger than they must be, but for `multiple`.
 inline FusedShare fused_share(const FusedKernel& kernel, int64_t heads, int64_t batch, int64_t places, bool denser) {
   const bool is_grid = kernel.scope == FusedScope::grid;
   if (places < 1 || batch < (denser ? kernel.smallest_denser : kernel.smallest_batch) || (is_grid && heads > places))
