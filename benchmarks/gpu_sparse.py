@@ -58,7 +58,7 @@ def measure(case: SparseCase, numbers: Numbers, right: Known, repeats: int) -> d
     return row_of(case, **found, call_ms=call, queued_ms=queued, repeats=repeats)
 
 
-def by_shape(cases: Iterable[SparseCase]) -> dict[Shape, list[SparseCase]]:
+def by_shape(cases: Sequence[SparseCase]) -> dict[Shape, list[SparseCase]]:
     """The cases of each shape, which share numbers. A dense case belongs to its own shape."""
     found: dict[Shape, list[SparseCase]] = {}
     for case in cases:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from rnncc.ir.family import Scope
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
 from rnncc.stages.schedule import schedule
@@ -31,6 +32,7 @@ def test_a_small_batch_may_have_a_kernel_of_its_own() -> None:
         ("gru", Problem(1536, 2, "bf16"), "h200"),
         ("lstm", Problem(512, 4, "bf16"), "a100"),
         ("nn_rnn", Problem(2048, 1, "fp32"), "a100"),
+        ("gru", Problem(2048, 1, "bf16", 4), "b200"),
     ],
 )
 def test_launches_for_a_small_batch_are_no_slower_than_those_of_the_next_kernel(
@@ -46,3 +48,15 @@ def test_launches_for_a_small_batch_are_no_slower_than_those_of_the_next_kernel(
         assert chosen is not None and other is not None
         known, call = facts_of(loop, problem.dtype), replace(problem, batch=batch)
         assert step_us(known, chosen, call, target) <= 1.02 * step_us(known, other, call, target)
+
+
+@pytest.mark.parametrize(("gpu", "cell"), [("h200", "lstm"), ("h200", "gru"), ("h100", "gru")])
+def test_a_few_launches_are_no_slower_than_clusters(gpu: str, cell: str) -> None:
+    """Two full launches may be quicker than clusters, where two that are nearly half empty are not."""
+    loop, problem, target = backward(cell), Problem(64, 2, "fp32"), GPUS[gpu]
+    found, known = schedule(loop, problem, target), facts_of(loop, problem.dtype)
+    (clusters,) = (kernel for kernel in found.kernels if kernel.family.scope is Scope.CLUSTER)
+    for batch in range(265, 529, 8):
+        chosen, call = found.kernel_for(batch), replace(problem, batch=batch)
+        assert chosen is not None
+        assert step_us(known, chosen, call, target) <= 1.03 * step_us(known, clusters, call, target)

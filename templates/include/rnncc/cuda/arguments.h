@@ -11,7 +11,6 @@ constexpr int WARPS = THREADS / 32;
 constexpr int RING = 4;          // steps for which a value of the workspace lives; threads are less than one step apart
 constexpr int UNIT_BLOCK = 8;    // units of one tensor-core operand; a tile has one or two unit blocks
 constexpr int ENTRY_BLOCK = 16;  // batch entries of the other operand; a CTA works on one or two entry blocks at a time
-constexpr int MANY_JOINTS = 4;   // a program with more has one copy of the code that works on a joint
 constexpr int CHUNK = 32;        // terms of a product that one load of 16-bit operands brings
 
 // Where the values of a slot lie. Element (step, entry, unit) stands at base + step * `step` + entry * `row` + unit,

@@ -56,16 +56,18 @@ RNNCC_DEVICE Element element_of(const R& run, const StagePlan& plan, const Tile&
   return at;
 }
 
+constexpr int FEW_JOINTS = 4;
+
 template <auto FUNCTION, class... Given>
 __device__ __noinline__ auto call_apart(Given&&... given) {
   return FUNCTION(given...);
 }
 
-// Calls a function that works on one joint. A program with many joints has one copy of it, which they share: copies would
-// take most of the time that the kernel compiles, and more instructions than an SM holds.
+// Calls a function that works on one joint. Few joints have a copy of it each. More than that share one: their copies
+// would take most of the time that the kernel compiles, and more instructions than an SM holds.
 template <auto FUNCTION, class R, class... Given>
 RNNCC_DEVICE auto call_per_joint(Given&&... given) {
-  if constexpr (joints_of(R::Program::tables) > MANY_JOINTS)
+  if constexpr (joints_of(R::Program::tables) > FEW_JOINTS)
     return call_apart<FUNCTION>(given...);
   else
     return FUNCTION(given...);

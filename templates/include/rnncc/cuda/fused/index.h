@@ -50,8 +50,7 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 // most_launches   how many launches a batch may take, one after the other; 0: any number
 // for_zeros       1: the kernel is for matrices of which most elements are zero
 // pass_ns         the expected time of a step of all groups that run side by side
-// launch_ns       where there may be several, the expected time of a step of a launch in which every group is as large as it can
-//                 be
+// launch_ns       where a batch may take several launches, the expected time of a step of one with full groups
 // architecture    what it is compiled for, and planned for a GPU of
 // name            the kernel's name, with which the name of its file begins
 struct FusedKernel {
