@@ -33,7 +33,7 @@ class FusedSchedule:
     relayed         where the kernel deals relayed sums out among its CTAs, their head_dim, and how many pieces of 16
                     bytes a lane asks for at a time
     smallest_batch  the smallest batch that the kernel runs
-    smallest_denser the same where masks are denser than planned, so that kernels for zeros do not run
+    smallest_denser the smallest batch where masks are denser than planned: there kernels for zeros do not run
     launch_batch    the largest batch of a launch; None: a launch takes any batch, group after group
     heads           the number of heads that the kernel is laid out for
     places          the number of groups, of all heads together, that run side by side

@@ -46,7 +46,7 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 //                 it has room for all steps, and for the call's groups
 // narrow          the head_dim of relayed sums, for which the kernel is made (call.cuh); 0: it takes any
 // smallest_batch  the smallest batch that the kernel runs
-// smallest_denser the same where masks are denser than planned, so that kernels for zeros do not run
+// smallest_denser the smallest batch where masks are denser than planned: there kernels for zeros do not run
 // most_launches   how many launches a batch may take, one after the other; 0: any number
 // for_zeros       1: the kernel is for matrices of which most elements are zero
 // pass_ns         the expected time of a step of all groups that run side by side
