@@ -24,9 +24,10 @@ def environment(commit: str = "") -> dict[str, Any]:
 
 
 def write(path: Path, results: list[dict[str, Any]], about: Mapping[str, Any] | None = None) -> None:
-    """The results with their environment (`about`, else as it is now) as JSON. Either the whole file is written, or
-    nothing."""
+    """The results with their environment (`about`, else as it is now) as JSON, one row per line. Either the whole file
+    is written, or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".new")
-    beside.write_text(json.dumps({"environment": about or environment(), "results": results}, indent=1) + "\n")
+    rows = ",\n".join(map(json.dumps, results))
+    beside.write_text(f'{{"environment": {json.dumps(about or environment())},\n"results": [\n{rows}\n]}}\n')
     beside.replace(path)
