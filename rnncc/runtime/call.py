@@ -33,7 +33,6 @@ class LoopCall(NamedTuple):
     steps: int
     lengths: Tensor | None
     reset: Tensor | None
-    seed: Tensor | None
     constants: Sequence[float]
     sizes: Sequence[int]
     num_heads: int
@@ -78,7 +77,6 @@ class BackwardCall(NamedTuple):
     steps: int
     lengths: Tensor | None
     reset: Tensor | None
-    seed: Tensor | None
     constants: Sequence[float]
     sizes: Sequence[int]
     num_heads: int
@@ -88,6 +86,6 @@ class BackwardCall(NamedTuple):
     def forward(self) -> LoopCall:
         """The call of the forward op whose gradients it computes, but for the sequences that were asked for."""
         return LoopCall(
-            self.streams, self.weights, self.states, self.offsets, self.steps, self.lengths, self.reset, self.seed,
+            self.streams, self.weights, self.states, self.offsets, self.steps, self.lengths, self.reset,
             self.constants, self.sizes, self.num_heads, self.reverse, (),
         )  # fmt: skip

@@ -60,7 +60,7 @@ class LayerCall(NamedTuple):
         packing = self.packing
         offsets, steps = (None, 0) if packing is None else (packing.offsets, packing.steps)
         call = LoopCall(
-            *tensors, offsets, steps, self.lengths, self.reset, None,
+            *tensors, offsets, steps, self.lengths, self.reset,
             segment.numbers(self.constants, self.recurrent_gradient_clip), self.cell.sizes_in_order(sizes),
             sizes["num_heads"], reverse, sequences, False, self.recompute,
         )  # fmt: skip

@@ -91,7 +91,7 @@ class SegmentOps:
         )
         ctx.counts = (len(call.streams), len(call.weights), len(call.states), len(saved))
         # Without its tensors, which autograd must own.
-        ctx.call = call._replace(streams=(), weights=(), states=(), offsets=None, lengths=None, reset=None, seed=None)
+        ctx.call = call._replace(streams=(), weights=(), states=(), offsets=None, lengths=None, reset=None)
 
     def backward(self, ctx: Any, gradients: Any, needs: Any) -> Any:
         """The gradients of streams, weights and states; None for those that need none."""
@@ -112,7 +112,7 @@ class SegmentOps:
             d_sequences=[d for _, d in given], d_sequence_index=[i for i, _ in given],
             d_final=[d for _, d in given_final], d_final_index=[i for i, _ in given_final],
             streams=streams, weights=weights, states=states, saved=saved, offsets=offsets, steps=call.steps,
-            lengths=lengths, reset=reset, seed=None, constants=call.constants, sizes=call.sizes,
+            lengths=lengths, reset=reset, constants=call.constants, sizes=call.sizes,
             num_heads=call.num_heads, reverse=call.reverse, needs=[need for group in needs for need in group],
         )  # fmt: skip
         made = unrecorded(self.backward_op, *arguments)

@@ -278,7 +278,7 @@ def _run_eagerly(
         states = [x.new_full((x.shape[1], state.width(sizes)), initial) for state, initial in starts]
     call = LoopCall(
         list(torch.split(stream, [each.width(sizes) for each in segment.streams], -1)),
-        [held[weight.attribute] for weight in segment.plain.weights], states, None, 0, None, None, None, constants,
+        [held[weight.attribute] for weight in segment.plain.weights], states, None, 0, None, None, constants,
         cell.sizes_in_order(sizes), heads, [0], [output] if layout.time else [],
     )  # fmt: skip
     sequences, finals = run_eagerly(cell, segment, call)

@@ -94,7 +94,7 @@ def test_both_directions_are_one_launch_with_the_same_bits(case: Case, masked: b
 
     def forward(groups: Groups, reverse: list[bool], training: bool) -> list[Tensor]:
         sequences, finals, _ = op(
-            *groups, None, 0, lengths, reset, None, [], layer.spec.sizes_in_order(sizes), heads, reverse, [0],
+            *groups, None, 0, lengths, reset, [], layer.spec.sizes_in_order(sizes), heads, reverse, [0],
             training, False,
         )  # fmt: skip
         return [*sequences, *finals]

@@ -132,7 +132,7 @@ def test_opcheck(file: str, name: str) -> None:
     weights = [getattr(layer, f"{weight.attribute}_l0") for weight in segment.plain.weights]
     states = [random(B, state.width(sizes)) for state in segment.states]
     given: tuple[Any, ...] = (
-        streams, weights, states, None, 0, None, None, None, [], layer.spec.sizes_in_order(sizes), 1, [False],
+        streams, weights, states, None, 0, None, None, [], layer.spec.sizes_in_order(sizes), 1, [False],
         list(range(len(segment.sequences))), True, False,
     )  # fmt: skip
     assert set(torch.library.opcheck(kernels.ops[segment.name], given).values()) == {"SUCCESS"}

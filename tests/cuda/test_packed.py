@@ -257,7 +257,7 @@ def test_bits_of_padded_calls(
     def run(streams: list[Tensor], *masks: Any, packed: bool) -> list[Tensor]:
         groups = [[tensor.clone().requires_grad_() for tensor in group] for group in (streams, weights, states)]
         sequences, finals, _ = kernels.ops[segment.name](
-            *groups, *masks, None, [], layer.spec.sizes_in_order(sizes), 1, [reverse], [0], True, False
+            *groups, *masks, [], layer.spec.sizes_in_order(sizes), 1, [reverse], [0], True, False
         )
         generator = torch.Generator("cuda").manual_seed(0)
         flowing = torch.randn(*active.shape, hidden, device="cuda", generator=generator).bfloat16()

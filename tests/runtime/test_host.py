@@ -149,7 +149,7 @@ def test_the_op_by_its_name_is_what_a_layer_calls() -> None:
     kernels, _ = layer._choose(torch.zeros(1))
     stream = torch.randn(5, 2, 16, requires_grad=True)
     states = [torch.randn(2, 4, requires_grad=True) for _ in range(2)]
-    given: Any = ([stream], [layer.weight_hh_l0], states, None, 0, None, None, None, [], [3, 4], 1, [False])
+    given: Any = ([stream], [layer.weight_hh_l0], states, None, 0, None, None, [], [3, 4], 1, [False])
     given += ([0, 1], True, False)
     found = []
     for call in (kernels.ops["lstm_0"], kernels.calls["lstm_0"]):

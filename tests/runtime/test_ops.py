@@ -46,7 +46,7 @@ def arguments(
     weights = [getattr(layer, f"{weight.attribute}_l0") for weight in loop.weights]
     states = [random(B, state.width(sizes)) for state in segment.states]
     return kernels_of(layer).ops[segment.name], (
-        streams, weights, states, None, 0, lengths, reset, None, [], layer.spec.sizes_in_order(sizes), 1, [False],
+        streams, weights, states, None, 0, lengths, reset, [], layer.spec.sizes_in_order(sizes), 1, [False],
         list(range(len(segment.sequences))), True, recompute,
     )  # fmt: skip
 
@@ -59,7 +59,7 @@ def test_opcheck(file: str, name: str) -> None:
     strided = [stream.detach().transpose(0, 1).contiguous().transpose(0, 1).requires_grad_() for stream in given[0]]
     assert set(torch.library.opcheck(op, (strided, *given[1:])).values()) == {"SUCCESS"}
     detached = [[t.detach() for t in group] for group in given[:3]]
-    assert set(torch.library.opcheck(op, (*detached, *given[3:13], False, False)).values()) == {"SUCCESS"}
+    assert set(torch.library.opcheck(op, (*detached, *given[3:12], False, False)).values()) == {"SUCCESS"}
 
 
 def test_opcheck_masked_and_linear() -> None:
@@ -227,17 +227,14 @@ def raised(action: Callable[[], Any]) -> str:
 def test_the_op_refuses_what_does_not_fit() -> None:
     op, given = arguments(make("lstm", "LSTM"))
     streams, weights, states = ([t.detach() for t in group] for group in given[:3])
-    rest = (*given[3:13], False, False)
+    rest = (*given[3:12], False, False)
     assert "weights, got 2" in raised(lambda: op(streams, weights * 2, states, *rest))
     assert "shape" in raised(lambda: op([streams[0][..., :-1]], weights, states, *rest))
     assert "shape" in raised(lambda: op(streams, weights, [states[0][:1], states[1]], *rest))
     assert "elements" in raised(lambda: op(streams, [weights[0][:-1]], states, *rest))
     assert "float64" in raised(lambda: op([streams[0].float()], weights, states, *rest))
-    assert "not supported yet" in raised(
-        lambda: op(streams, weights, states, None, 0, None, None, torch.zeros(2), *given[8:13], False, False)
-    )
-    assert "no sequence 9" in raised(lambda: op(streams, weights, states, *given[3:12], [9], False, False))
-    assert "wanted twice" in raised(lambda: op(streams, weights, states, *given[3:12], [0, 0], False, False))
+    assert "no sequence 9" in raised(lambda: op(streams, weights, states, *given[3:11], [9], False, False))
+    assert "wanted twice" in raised(lambda: op(streams, weights, states, *given[3:11], [0, 0], False, False))
 
 
 def test_a_refused_call_keeps_nothing() -> None:
@@ -245,9 +242,9 @@ def test_a_refused_call_keeps_nothing() -> None:
     op, given = arguments(make("lstm", "LSTM"))
     weights, states = ([t.detach() for t in group] for group in given[1:3])
     for rest in (
-        (*given[3:12], [9], False, False),
-        (*given[3:12], [0, 0], False, False),
-        (torch.zeros(2), *given[4:13], False, False),
+        (*given[3:11], [9], False, False),
+        (*given[3:11], [0, 0], False, False),
+        (torch.zeros(2), *given[4:12], False, False),
     ):
         streams = [torch.randn_like(stream) for stream in given[0]]
         counts = [stream._use_count() for stream in streams]  # type: ignore[attr-defined]
@@ -270,7 +267,7 @@ def test_fake_kernels_agree_on_empty_tensors() -> None:
 def test_what_a_call_returns_follows_its_arguments_and_not_whether_gradients_are_on(recompute: bool) -> None:
     """Whoever traced a call without gradients did not know that they would be wanted."""
     op, given = arguments(make("lstm", "LSTM"))
-    given = (*given[:12], [])  # no sequence is returned that the backward could read
+    given = (*given[:11], [])  # no sequence is returned that the backward could read
     counts = []
     for training in (False, True):
         for recorded in (False, True):
@@ -294,7 +291,7 @@ def test_a_weight_without_elements_stands_for_none(recompute: bool) -> None:
     op, (streams, weights, states, *rest) = arguments(make("mingru", "minGRU"), recompute=recompute)
     assert weights == []
     nothing = torch.empty(0, dtype=torch.float64)
-    both = [streams * 2, [nothing] * 2, states * 2, *rest[:8], [0, 1], *rest[9:]]
+    both = [streams * 2, [nothing] * 2, states * 2, *rest[:7], [0, 1], *rest[8:]]
     for given in ([streams, [nothing], states, *rest], both):
         inputs = [*given[0], *given[2]]
         assert set(torch.library.opcheck(op, tuple(given)).values()) == {"SUCCESS"}
@@ -329,7 +326,7 @@ def both_directions(masked: bool) -> tuple[Any, list[tuple[Any, ...]], tuple[Any
     masks: dict[str, Any] = {"lengths": torch.tensor([4, 2]), "reset": torch.rand(T, B) > 0.5} if masked else {}
     op, given = arguments(make("lstm", "LSTM"), **masks)
     other = tuple([torch.randn_like(t).requires_grad_() for t in group] for group in given[:3])
-    return op, [given[:3], other], given[3:11]
+    return op, [given[:3], other], given[3:10]
 
 
 def one_after_the_other(groups: list[tuple[Any, ...]]) -> tuple[Any, ...]:

@@ -76,7 +76,7 @@ def test_inference_keeps_nothing_and_training_only_what_is_named() -> None:
     kernels, _ = layer._choose(torch.zeros(1))
     forward = kernels.ops[segment.name]
     given: Any = ([torch.zeros(5, 2, 16)], [layer.weight_hh_l0.detach()], [torch.zeros(2, 4), torch.zeros(2, 4)],
-             None, 0, None, None, None, [], layer.spec.sizes_in_order(layer._sizes[0]), 1, [False], [0])  # fmt: skip
+             None, 0, None, None, [], layer.spec.sizes_in_order(layer._sizes[0]), 1, [False], [0])  # fmt: skip
     assert forward(*given, False, False)[2] == []
     kept = forward(*given, True, False)[2]
     # h is returned, and is not stored a second time.
@@ -132,7 +132,7 @@ def test_offsets_beyond_32_bits(reverse: bool) -> None:
     stream = lazy_zeros(steps, 1, hidden)
     stream[-1, 0, 5], stream[0, 0, 7], stream[-2, 0, 9] = 1, 1, 1
     sequences, (final,), saved = kernels.ops["decay_0"](
-        [stream], [], [torch.zeros(1, hidden)], None, 0, None, None, None, [],
+        [stream], [], [torch.zeros(1, hidden)], None, 0, None, None, [],
         layer.spec.sizes_in_order(layer._sizes[0]), 1, [reverse], [], False, False,
     )  # fmt: skip
     assert sequences == [] and saved == []

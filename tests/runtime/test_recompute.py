@@ -229,4 +229,4 @@ def test_wrong_arguments() -> None:
     backward = getattr(torch.ops, op.default.namespace).lstm_0_backward
     streams, weights, states = ([t.detach() for t in group] for group in given[:3])
     with torch.no_grad(), pytest.raises(RuntimeError, match="saved tensors, got 1"):
-        backward([], [], [], [], streams, weights, states, [states[0]], *given[3:12], [True] * 4)
+        backward([], [], [], [], streams, weights, states, [states[0]], *given[3:11], [True] * 4)

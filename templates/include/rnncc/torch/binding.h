@@ -47,8 +47,8 @@ inline Outputs make_outputs(const Run& run, const std::vector<int64_t>& wanted, 
 
 inline void run_forward(const rnncc_segment& segment, StableValue* stack) {
   Arguments given(stack, stack + 3);
-  const std::vector<int64_t> wanted = take_integers(stack[12]);
-  const bool training = as_bool(stack[13]), recomputes = as_bool(stack[14]);
+  const std::vector<int64_t> wanted = take_integers(stack[11]);
+  const bool training = as_bool(stack[12]), recomputes = as_bool(stack[13]);
   const std::vector<Run> runs = make_runs(segment, std::move(given));
   std::vector<Tensor> sequences, finals, saved;
   std::vector<Outputs> outputs;
@@ -132,7 +132,7 @@ inline void run_backward(const rnncc_segment& segment, StableValue* stack) {
   Received d_final = {take_tensors(stack[2]), take_integers(stack[3])};
   std::vector<Tensor> saved = take_tensors(stack[7]);
   Arguments given(stack + 4, stack + 8);
-  const std::vector<bool> needs = take_bools(stack[17]);
+  const std::vector<bool> needs = take_bools(stack[16]);
   const size_t first_weight = given.streams.size(), first_state = first_weight + given.weights.size();
   const std::vector<Run> runs = make_runs(segment, std::move(given));
   const size_t directions = runs.size(), states = directions * segment.states;

@@ -8,7 +8,7 @@
 namespace rnncc {
 
 // The arguments that forward and backward have in common, taken over from the stack in the schema's order: streams,
-// weights, states from `tensors` on, and offsets, steps, lengths, reset, seed, constants, sizes, num_heads, reverse
+// weights, states from `tensors` on, and offsets, steps, lengths, reset, constants, sizes, num_heads, reverse
 // from `rest` on. `reverse` has an element for each direction. The lists of tensors hold those of the first direction
 // first.
 struct Arguments {
@@ -20,11 +20,10 @@ struct Arguments {
         steps(int64_t(rest[1])),
         lengths(take_optional(rest[2])),
         reset(take_optional(rest[3])),
-        seed(take_optional(rest[4])),
-        constants(take_doubles(rest[5])),
-        sizes(take_integers(rest[6])),
-        heads(int64_t(rest[7])),
-        reverse(take_integers(rest[8])) {}
+        constants(take_doubles(rest[4])),
+        sizes(take_integers(rest[5])),
+        heads(int64_t(rest[6])),
+        reverse(take_integers(rest[7])) {}
 
   // Whether the masked loop runs. On a GPU it also runs packed tensors.
   bool are_masked() const { return lengths || reset || (offsets && !offsets.on_cpu()); }
@@ -32,7 +31,7 @@ struct Arguments {
   std::vector<Tensor> streams, weights, states;
   Tensor offsets;
   int64_t steps;
-  Tensor lengths, reset, seed;
+  Tensor lengths, reset;
   std::vector<double> constants;
   std::vector<int64_t> sizes;
   int64_t heads;
@@ -62,7 +61,6 @@ class Run {
         sizes(given.sizes),
         heads(given.heads),
         reverse(given.reverse[direction] != 0) {
-    if (given.seed) error("seed is not supported yet");
     expect("sizes", this->sizes.size(), segment.sizes);
     // No infinity stands in a call: AOTInductor could not hand it over.
     if (segment.clips && int64_t(this->constants.size()) == segment.constants)

@@ -18,14 +18,14 @@ namespace rnncc {
 
 inline constexpr const char* forward_schema =
     "(Tensor[] streams, Tensor[] weights, Tensor[] states, Tensor? offsets, SymInt steps, Tensor? lengths, "
-    "Tensor? reset, Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, int[] reverse, int[] sequences, "
+    "Tensor? reset, float[] constants, SymInt[] sizes, SymInt num_heads, int[] reverse, int[] sequences, "
     "bool training, bool recompute) "
     "-> (Tensor[] sequences, Tensor[] final, Tensor[] saved)";
 
 inline constexpr const char* backward_schema =
     "(Tensor[] d_sequences, int[] d_sequence_index, Tensor[] d_final, int[] d_final_index, Tensor[] streams, "
     "Tensor[] weights, Tensor[] states, Tensor[] saved, Tensor? offsets, SymInt steps, Tensor? lengths, "
-    "Tensor? reset, Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, int[] reverse, bool[] needs) "
+    "Tensor? reset, float[] constants, SymInt[] sizes, SymInt num_heads, int[] reverse, bool[] needs) "
     "-> (Tensor[] d_streams, Tensor[] d_weights, Tensor[] d_states)";
 
 // A whole layer in one direction, or a single step: the input's product and the loop. whole_op.h has it on the CPU, and
