@@ -68,11 +68,9 @@ def compile(
     Raises:
         RnnccError: as for `load`.
     """
-    from rnncc.compiler import request_options
     from rnncc.driver import load_text
 
-    # A package of rnncc 0.1 asks here for a layer with zoneout.
-    return load_text(text, name, request_options(shaping, parallel_newton))
+    return load_text(text, name, {"constants": shaping, "newton": parallel_newton})
 
 
 def safe_globals() -> list[Any]:
@@ -84,12 +82,12 @@ def safe_globals() -> list[Any]:
 
     The file then says which cells are built; a cell's text can do nothing but compute.
     """
-    from rnncc import compiler, driver
+    from rnncc import driver
     from rnncc.compat.instances import KINDS, revive
     from rnncc.compat.two_states import TwoStates
     from rnncc.language.source import Source
 
-    return [driver.unpickle, compiler.unpickle, revive, Source, TwoStates, *KINDS]
+    return [driver.unpickle, revive, Source, TwoStates, *KINDS]
 
 
 def load_ipython_extension(shell: Any) -> None:

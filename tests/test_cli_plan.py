@@ -91,10 +91,6 @@ def test_explain_says_from_which_batch_on_a_launch_a_step_is_quicker() -> None:
     (by_steps,) = (kernel for kernel in plan["other_batches"] if kernel["family"] == "stepwise")
     largest = max(kernel["largest_batch"] or 0 for kernel in (plan, *plan["other_batches"]))
     assert plan["smallest_batch"] == 1 and largest < by_steps["smallest_batch"] - 1 and by_steps["tiles"] == {}
-    old_names = ("fewest_columns", "most_columns", "most_columns_of_a_launch", "other_columns")
-    assert [plan[name] for name in old_names] == [
-        plan[name] for name in ("smallest_batch", "largest_batch", "launch_batch", "other_batches")
-    ]
     words = run("explain", "lstm", *large).stdout
     assert f"stepwise, scope step: batches from {by_steps['smallest_batch']} on, " in words
     assert f"alternating: batches from {largest + 1} to {by_steps['smallest_batch'] - 1}" in words

@@ -19,8 +19,8 @@ from tests.shipped import FOLDER
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "notebook.ipynb"
 GOOD = "cell Leaky\nstate h\nh[t] = 0.5*h[t-1] + W@x\n"
 BAD = "cell Bad\nstate h\nh[t] = tahn(W@x + R@h + b)\n"
-# A reduction that is spread: RNN265 warns of it.
-WARNED = "cell Warned\nstate h\nweights V: matrix\ne = sum(h[t-1])\nh[t] = V@e + W@x\n"
+# A value that nothing reads: RNN251 warns of it.
+WARNED = "cell Warned\nstate h\nweights V: matrix\ne = sum(h[t-1])\nh[t] = V@h[t-1] + W@x\n"
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_warnings_are_shown_and_the_cell_is_defined(shell: Any) -> None:
     success, printed, shown = run(shell, f"%%rnn\n{WARNED}")
     assert success, printed
     assert "defined Warned" in printed
-    assert "warning[RNN265]" in shown[0]["text/plain"]
+    assert "warning[RNN251]" in shown[0]["text/plain"]
 
 
 @pytest.mark.parametrize("line", ["1a", "--nope", "'a", "class", "a b"])

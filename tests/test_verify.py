@@ -111,7 +111,6 @@ def test_batch_entries_that_stay_undecided_are_counted_and_said(monkeypatch: pyt
     assert all(text in said for said in shown)
     said = json.loads(run("verify", "nn_rnn_relu", "--json").stdout)
     assert [(entry["dtype"], entry["entries"], entry["of"]) for entry in said["doubts"]] == [("bfloat16", left, 3)]
-    assert [entry["columns"] for entry in said["doubts"]] == [left]  # the old name
 
 
 # Cells that have no gradient somewhere, leave the range of 16 bits, or compare parameters with numbers.

@@ -169,15 +169,12 @@ def verify(file: str, device: str, cell: str | None, quiet: bool, as_json: bool)
         say(f"comparing {checked.name} with its reference")
         found = verifier.verify(getattr(module, checked.name), checked, device=device)
         scope = {
-            # `columns` is the old name of a case's `batch` and of a doubt's `entries` (docs/cli.md).
-            "cases": [
-                {**asdict(case), "columns": case.batch, "text": str(case)} for case in verifier.cases_of(checked)
-            ],
+            "cases": [{**asdict(case), "text": str(case)} for case in verifier.cases_of(checked)],
             "sizes": sizes,
         }
         result = {"cell": checked.name, "device": device, "passed": found.passed}
         rows = [_as_data(row) for row in found.rows]
-        doubts = [{**asdict(doubt), "columns": doubt.entries} for doubt in found.doubts]
+        doubts = [asdict(doubt) for doubt in found.doubts]
         results.append({**result, "failed": found.failed, "rows": rows, "doubts": doubts, "scope": scope})
         if not as_json:
             _print_table(checked.name, device, found, scope, quiet=quiet)

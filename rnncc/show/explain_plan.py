@@ -10,15 +10,6 @@ from rnncc.show.schedule import show_kernels
 
 # The keys of a kernel, in the order of `rnncc explain --json`.
 _KERNEL_KEYS = ("family", "scope", "tiles", "registers", "shared_bytes", "predicted_us_per_step")
-# Renamed keys, and the old name, which stands beside the new one for one release (docs/cli.md).
-_OLD_KEYS = {
-    "smallest_batch": "fewest_columns",
-    "largest_batch": "most_columns",
-    "launch_batch": "most_columns_of_a_launch",
-    "other_batches": "other_columns",
-    "ctas": "blocks",
-    "batch_tile": "column_tile",
-}
 
 
 def plan_facts(plan: Plan | None) -> dict[str, Any]:
@@ -48,15 +39,13 @@ def _schedule_facts(schedule: Schedule, batch: int) -> dict[str, Any]:
         facts = _kernel_facts(kernel) | {"launches": kernel.launches(batch)}
         facts["predicted_us_per_step"] = schedule.step_us
     others = [_kernel_facts(other) for other in schedule.kernels if other is not kernel]
-    return _with_old_keys(
-        facts | {"other_batches": others, "rejected": [_rejected_facts(entry) for entry in schedule.rejected]}
-    )
+    return facts | {"other_batches": others, "rejected": [_rejected_facts(entry) for entry in schedule.rejected]}
 
 
 def _scan_facts(plan: ScanPlan) -> dict[str, Any]:
     forms = {
         form: {
-            "tiles": _with_old_keys({"ctas": plan.ctas_of(shape)} | dict(shape.tiles)),
+            "tiles": {"ctas": plan.ctas_of(shape)} | dict(shape.tiles),
             "registers": shape.registers,
             "shared_bytes": shape.shared_bytes_of(plan.ctas_of(shape)),
             "threads": shape.threads,
@@ -71,15 +60,15 @@ def _scan_facts(plan: ScanPlan) -> dict[str, Any]:
         "other_batches": [],
         "rejected": [],
     }
-    facts = _with_old_keys(facts) | {"form": plan.form, "takes_newton": plan.takes_newton}
+    facts |= {"form": plan.form, "takes_newton": plan.takes_newton}
     return facts | forms.pop(plan.form) | forms
 
 
 def _kernel_facts(kernel: FusedSchedule) -> dict[str, Any]:
-    facts = {
+    return {
         "family": kernel.family.name,
         "scope": kernel.scope,
-        "tiles": _with_old_keys(dict(kernel.tiles)),
+        "tiles": dict(kernel.tiles),
         "registers": kernel.registers,
         "shared_bytes": kernel.shared_bytes,
         "predicted_us_per_step": kernel.step_us,
@@ -89,12 +78,6 @@ def _kernel_facts(kernel: FusedSchedule) -> dict[str, Any]:
         "launch_batch": kernel.launch_batch,
         "most_launches": kernel.most_launches,
     }
-    return _with_old_keys(facts)
-
-
-def _with_old_keys(facts: dict[str, Any]) -> dict[str, Any]:
-    """The same, with the old name of each renamed key beside it."""
-    return facts | {_OLD_KEYS[key]: value for key, value in facts.items() if key in _OLD_KEYS}
 
 
 def _rejected_facts(rejected: Rejected) -> dict[str, Any]:

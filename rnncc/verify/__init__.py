@@ -6,7 +6,6 @@ It shares neither the derived backward pass nor the generated code with what it 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, nan
@@ -108,12 +107,6 @@ class Doubt:
     of: int
     why: str
     left_out: bool
-
-    @property
-    def columns(self) -> int:
-        """The old name of `entries`."""
-        warnings.warn("Doubt.columns is called `entries` now", DeprecationWarning, stacklevel=2)
-        return self.entries
 
     def __str__(self) -> str:
         text = f"{self.dtype}: {self.why} in {self.entries} of {self.of} batch entries"

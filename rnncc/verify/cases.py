@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -36,12 +35,6 @@ class Case:
     given: bool = True
     masked: bool = False
     sizes: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def columns(self) -> int:
-        """The old name of `batch`."""
-        warnings.warn("Case.columns is called `batch` now", DeprecationWarning, stacklevel=2)
-        return self.batch
 
     @property
     def runs_in_half(self) -> bool:

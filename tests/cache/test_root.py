@@ -167,63 +167,24 @@ def test_an_empty_folder_becomes_a_cache(there: str, tmp_path: Path) -> None:
     assert [path for path in root.iterdir() if path.is_dir() and path.name not in (*KINDS, "lost+found")] == []
 
 
-def old_cache(root: Path) -> None:
-    """What versions before the marker left, with a umask of 022."""
-    for name in ("packages", "objects", "tmp", "locks", "logs", f"packages/{'a' * 32}/lstm", f"tmp/{'b' * 32}-12"):
-        (root / name).mkdir(parents=True, exist_ok=True, mode=0o755)
-    (root / "packages" / ("a" * 32) / "lstm" / "_rnncc.json").write_text("{}")
-    for name in (f"objects/{'c' * 32}.o", f"locks/install-{'d' * 16}.lock", f"logs/lstm-{'e' * 12}.log"):
-        (root / name).write_text("")
-
-
-def test_a_cache_of_before_the_marker_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_marker_and_another_layout_are_refused(tmp_path: Path) -> None:
     root = tmp_path / "cache"
-    old_cache(root)
-    before = everything(root)
-    assert Cache(root).package(KEY) is None and everything(root) == before
-    assert make(root).is_dir() and (root / MARKER).is_file()
-    assert before.keys() <= everything(root).keys()
-    assert {stat.st_mode & 0o777 for stat in [root.stat(), *((root / kind).stat() for kind in KINDS)]} == {0o700}
-    for path in root.glob("*/*"):
-        os.utime(path, LONG_AGO)
-    monkeypatch.setenv("RNNCC_CACHE_LIMIT", "0")
-    Cache(root).trim()
-    assert [path.name for path in root.glob("*/*")] == [f"lstm-{'e' * 12}.log"]
-
-
-@pytest.mark.parametrize("more", ["thesis.tex", "tmp/mydata", f"objects/{'a' * 32}.obj", f"packages/{'f' * 32}/a.py"])
-def test_an_old_cache_with_something_else_in_it_is_refused(more: str, tmp_path: Path) -> None:
-    root = tmp_path / "cache"
-    old_cache(root)
-    (root / more).parent.mkdir(exist_ok=True)
-    (root / more).write_text("thesis")
-    before = everything(root)
-    assert code_of(lambda: make(root)) == "RNN610" and everything(root) == before
-
-
-def test_a_marker_that_is_damaged_is_written_again_and_another_layout_s_is_refused(tmp_path: Path) -> None:
-    root = tmp_path / "cache"
-    package = make(root)
+    make(root)
     marker = (root / MARKER).read_text()
     (root / MARKER).write_text(marker[:20])
-    assert Cache(root).package(KEY) == package
-    build(Job("e" * 32, "toy", Cache(root)), plain)
-    assert (root / MARKER).read_text() == marker
+    before = everything(root)
+    assert code_of(lambda: build(Job("e" * 32, "toy", Cache(root)), plain)) == "RNN610" and everything(root) == before
     (root / MARKER).write_text(marker.replace("rnncc cache 1", "rnncc cache 2"))
     with pytest.raises(RnnccError, match="another version of rnncc"):
         Cache(root).package(KEY)
 
 
-@pytest.mark.parametrize("made", ["new", "old"])
 def test_who_is_stopped_while_it_writes_the_marker_leaves_a_cache(
-    made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed, or for a full disk; also where others upgrade the cache at that time."""
+    """Killed, or for a full disk."""
     root = tmp_path / "cache"
-    if made == "old":
-        old_cache(root)
-    else:
-        root.mkdir(mode=0o700)
+    root.mkdir(mode=0o700)
 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -175,18 +175,6 @@ WARNINGS = (
         label="the largest part of it",
     ),
     Code(
-        "RNN265",
-        "a value was wider in earlier releases",
-        "A target that nothing declares is H wide, or one number per head where its value is that: a sum, a mean, and "
-        "what is made of these and of scalars. Earlier releases spread it over H elements. That is the same where it "
-        "is added or multiplied. Here it is not: a matrix on it has fewer columns, a sum or a softmax of it fewer "
-        "elements. Declare the width. The next release does without this warning.",
-        cell_text("state h", "weights V: matrix", "e = mean(x)", "h[t] = tanh(V@e + R@h[t-1] + b)"),
-        cell_text("state h", "weights V: matrix", "local e: 1", "e = mean(x)", "h[t] = tanh(V@e + R@h[t-1] + b)"),
-        _WARNING,
-        label="one number",
-    ),
-    Code(
         "RNN271",
         "more than one matrix phase per step",
         "A product with a recurrent matrix that needs the result of another one of the same step has to wait for "

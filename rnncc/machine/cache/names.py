@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 _KEY = "[0-9a-f]{32}"
-# kind -> the names in its folder, and whether they are folders. `KEY.o` and `install-….lock` are of earlier versions.
+# kind -> the names in its folder, and whether they are folders.
 _KINDS = {
     "packages": (re.compile(_KEY), True),
-    "objects": (re.compile(rf"{_KEY}(-\d+-[0-9a-f]{{8}})?\.o|{_KEY}-\d+-\d+\.tmp"), False),
+    "objects": (re.compile(rf"{_KEY}-\d+-[0-9a-f]{{8}}\.o|{_KEY}-\d+-\d+\.tmp"), False),
     "tmp": (re.compile(rf"{_KEY}-\d+|{_KEY}-dropped-\d+-\d+"), True),
-    "locks": (re.compile(rf"({_KEY}|install-[0-9a-f]{{16}})\.lock"), False),
+    "locks": (re.compile(rf"{_KEY}\.lock"), False),
     "logs": (re.compile(r"\w+-[0-9a-f]{12}\.log"), False),
 }
 KINDS = tuple(_KINDS)
@@ -32,23 +32,6 @@ def entries(root: Path, kind: str) -> Iterator[tuple[Path, os.stat_result]]:
     for path, found in _all(root / kind):
         if _is_own(kind, path, found):
             yield path, found
-
-
-def is_layout(root: Path, is_passed_over: Callable[[str], bool]) -> bool:
-    """Whether a folder holds at least one entry of a cache, and nothing else but names that are passed over."""
-    count = 0
-    for folder, found in _all(root):
-        if is_passed_over(folder.name):
-            continue
-        if folder.name not in _KINDS or not stat.S_ISDIR(found.st_mode):
-            return False
-        for path, inside in _all(folder):
-            if not _is_own(folder.name, path, inside):
-                return False
-            if folder.name == "packages" and any(not stat.S_ISDIR(each.st_mode) for _, each in _all(path)):
-                return False
-            count += 1
-    return count > 0
 
 
 def _is_own(kind: str, path: Path, found: os.stat_result) -> bool:

@@ -1,9 +1,9 @@
 """Which folder is the cache, and whether rnncc may use it: rnncc made it, and only the user and root can write there.
 
 A cache has a marker file, `CACHEDIR.TAG` (bford.info/cachedir), which also makes backup programs skip it. A folder
-without the marker becomes a cache where it is empty or missing, and where it holds a cache of an older version and
-nothing else. Every other folder is refused before anything in it is written or deleted. Packages are code that runs: a
-folder that others can write, or that belongs to another user than this process's or root, is refused as well.
+without the marker becomes a cache where it is empty or missing. Every other folder is refused before anything in it is
+written or deleted. Packages are code that runs: a folder that others can write, or that belongs to another user than
+this process's or root, is refused as well.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rnncc.language.diagnostics import Diagnostic, RnnccError
-from rnncc.machine.cache.names import KINDS, is_layout
+from rnncc.machine.cache.names import KINDS
 
 MARKER = "CACHEDIR.TAG"
 _LAYOUT = "1"
@@ -50,8 +50,8 @@ def default_root() -> Path:
 
 
 def is_cache(root: Path) -> bool:
-    """Whether the folder is a cache already: it has the marker, or it is a cache of an older version. False where the
-    folder is missing or empty, and can become a cache.
+    """Whether the folder is a cache already: it has the marker. False where it is missing or empty, and can become a
+    cache.
 
     Raises RnnccError: RNN610 for every other folder, RNN605 where it cannot be read.
     """
@@ -64,7 +64,7 @@ def is_cache(root: Path) -> bool:
         if not names:
             return False
         # Another process may have made it a cache since the first look.
-        if _is_marked(root) or is_layout(root, lambda name: name == MARKER or _is_passed_over(name)):
+        if _is_marked(root):
             return _check_folders(root)
     except FileNotFoundError:
         return False
@@ -91,9 +91,6 @@ def make_folder(root: Path, kind: str) -> Path:
             with suppress(FileExistsError):
                 root.mkdir(mode=0o700)
                 root.chmod(0o700)
-            _mark(root)
-        elif not _is_marked(root):
-            _close_to_others(root)
             _mark(root)
         try:
             folder.mkdir(mode=0o700)
@@ -184,14 +181,6 @@ def is_unfinished_marker(name: str) -> bool:
 
 def _is_passed_over(name: str) -> bool:
     return name == _OF_FILE_SYSTEMS or is_unfinished_marker(name)
-
-
-def _close_to_others(root: Path) -> None:
-    """Remove other users' rights to an older version's cache, whose folders the umask may have left open."""
-    for folder in (root, *(root / kind for kind in KINDS)):
-        with suppress(FileNotFoundError):
-            if folder.lstat().st_uid == os.geteuid():
-                folder.chmod(0o700)
 
 
 def _check_folders(root: Path) -> bool:

@@ -21,7 +21,6 @@ from rnncc.language.report import Report
 from rnncc.language.source import NOWHERE
 from rnncc.language.spelling import closest
 from rnncc.stages.check.declare import Symbols, declare
-from rnncc.stages.check.earlier import warn_of_widths
 from rnncc.stages.check.expand import expand
 from rnncc.stages.check.lints import lint
 from rnncc.stages.check.order import order
@@ -56,7 +55,6 @@ def check(decl: CellDecl, constants: Constants) -> tuple[Typed, tuple[Diagnostic
     report.stop()
     cell = _typed(decl, symbols, resolved, shapes, output)
     lint(cell, decl, symbols, report)
-    warn_of_widths(shapes, ordered, resolved, symbols, report)
     return cell, report.warnings
 
 

@@ -43,33 +43,25 @@ from rnncc.stages.check.resolve import Resolved
 from rnncc.stages.check.solver import Solver, is_unknown
 from rnncc.stages.check.split import Split, split_widths
 
-# Of equal elements these make the same number, however many there are.
-_OF_EQUALS = frozenset({"mean", "max", "min", "layernorm", "rmsnorm"})
-
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
     """`values` by name; `solved`: the dims that follow from others; `constraints`, `divisible` and `input_dims` as in a
-    typed cell; `narrow`: the equations whose targets are one number (per head) because their values are; `reads`: what
-    products and functions across units read, in order, where its width matters."""
+    typed cell."""
 
     values: dict[str, Shape]
     solved: dict[str, Dim]
     constraints: tuple[Constraint, ...]
     divisible: frozenset[tuple[Dim, Dim]]
     input_dims: frozenset[str]
-    narrow: dict[str, Equation]
-    reads: tuple[tuple[Term, Dim], ...]
 
 
 class _Inference:
-    def __init__(
-        self, equations: tuple[Equation, ...], resolved: Resolved, symbols: Symbols, report: Report, spread: bool
-    ) -> None:
+    def __init__(self, equations: tuple[Equation, ...], resolved: Resolved, symbols: Symbols, report: Report) -> None:
         self.report, self.symbols, self.resolved = report, symbols, resolved
-        self.equations, self.spread = equations, spread
+        self.equations = equations
+        # The equations whose targets are one number (per head) because their values are.
         self.narrow: dict[str, Equation] = {}
-        self.reads: list[tuple[Term, Dim]] = []
         # `n` for the instance n_1.
         self.bases = {equation.target: equation.written.partition("[")[0] for equation in equations}
         self.values: dict[str, Shape] = {}
@@ -102,9 +94,8 @@ class _Inference:
             number = dims.as_int(value)
             if number is not None and number < 1:
                 self.report.error("RNN223", f"the size '{name}' would be {number}", self.symbols.dims[name][1])
-        reads = tuple((term, self.named(width)) for term, width in self.reads)
         divisible = frozenset(self.solver.divisible)
-        return Shapes(values, solved, constraints, divisible, self.input_dims, self.narrow, reads)
+        return Shapes(values, solved, constraints, divisible, self.input_dims)
 
     def final(self, shape: Shape) -> Shape:
         columns = None if shape.columns is None else self.named(shape.columns)
@@ -194,9 +185,7 @@ class _Inference:
         """The shape of a target whose width nothing declares: H, or one number (per head) where its value is that.
         Scalars alone, which are no vectors, spread over H elements."""
         width = self.solver.resolve(shape.width)
-        # Earlier releases had no norms.
-        spread = self.spread and not any(isinstance(part, OfMatrix) for part in walk(equation.term))
-        if spread or not is_narrow(width) or all(name in self.scalars for name in names(equation.term)):
+        if not is_narrow(width) or all(name in self.scalars for name in names(equation.term)):
             return Shape(HIDDEN_SIZE)
         self.narrow[equation.target] = equation
         return Shape(width)
@@ -227,7 +216,6 @@ class _Inference:
             self.misplaced(term.operand, "split")
             return
         whole = self.solver.resolve(operand.width)
-        self.reads.append((term.operand, whole))
         declared = {name: self.split_target(name) for name in term.targets}
         if dims.split_multiple(whole)[1] == HEADS:
             # Where v has a multiple of num_heads, `local m: 1` declares one number per head, as it does for a
@@ -267,7 +255,6 @@ class _Inference:
                 return self.shape(operand)
             case Product(matrix, operand):
                 left, right = self.shape(matrix), self.shape(operand)
-                self.reads.append((operand, right.width))
                 return self.matrices.product(term, left, right)
             case Row(function, arguments, times):
                 return self.row(function, arguments, times)
@@ -319,8 +306,6 @@ class _Inference:
                 )
                 self.report.error("RNN204", message, argument.span, "a number")
             shapes.append(shape)
-            if function not in _OF_EQUALS:
-                self.reads.append((argument, shape.width))
         if any(shape.kind == "unknown" for shape in shapes):
             return self.agreement.unknown()
         first = shapes[0].width
@@ -347,9 +332,6 @@ def _input_dims(symbols: Symbols) -> frozenset[str]:
     )
 
 
-def infer(
-    equations: tuple[Equation, ...], resolved: Resolved, symbols: Symbols, report: Report, *, spread: bool = False
-) -> Shapes:
-    """Infer all shapes; see the module's docstring. `spread`: as in earlier releases, where every target that
-    nothing declared was H wide."""
-    return _Inference(equations, resolved, symbols, report, spread).run()
+def infer(equations: tuple[Equation, ...], resolved: Resolved, symbols: Symbols, report: Report) -> Shapes:
+    """Infer all shapes; see the module's docstring."""
+    return _Inference(equations, resolved, symbols, report).run()
