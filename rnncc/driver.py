@@ -26,6 +26,7 @@ from rnncc.machine.paths import package_name, shipped_cell
 from rnncc.machine.targets import architectures, gpu_at, known_gpus, own_instructions
 from rnncc.pipeline import compile_cells, run_stages
 from rnncc.progress import Progress, debug, say
+from rnncc.runtime.arguments import held, read_flag
 from rnncc.version import VERSION
 
 if TYPE_CHECKING:
@@ -92,12 +93,18 @@ def load_module(request: Request) -> ModuleType:
 def load_file(name_or_path: str | os.PathLike[str], options: Mapping[str, Any]) -> ModuleType:
     """The module of a file's cells. `options`: fields of Request by name."""
     request = read_request(name_or_path)
-    return load_module(replace(request, name=package_name(request.name), **options))
+    return load_module(replace(request, name=package_name(request.name), **_plain(options)))
 
 
 def load_text(text: str, name: str, options: Mapping[str, Any]) -> ModuleType:
     """The same of a text."""
-    return load_module(Request(from_text(f"<{name}>", text), package_name(name), **options))
+    return load_module(Request(from_text(f"<{name}>", text), package_name(name), **_plain(options)))
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with Python's own numbers and flags: a caller may have them from NumPy. Raises TypeError."""
+    constants = {name: held(name, value) for name, value in options.get("constants", {}).items()}
+    return {**options, "constants": constants, "newton": read_flag("parallel_newton", options.get("newton", False))}
 
 
 def load_with_types(

@@ -12,7 +12,7 @@ from torch import Tensor, sigmoid, tanh
 
 import rnncc
 
-from .language.loop import heads, mm, wide
+from .language.loop import heads, joined, mm, wide
 
 TEXT = """
 cell Outside
@@ -41,7 +41,7 @@ def built() -> Any:
 def step(p: dict[str, Tensor], now: tuple[Tensor, Tensor], before: tuple[Tensor, Tensor], count: int) -> Any:
     """The output and the states of one batch entry."""
     (x, g), (h, n) = now, before
-    first, second = tanh(mm(p["M"], h, 1, 2)).chunk(2)
+    first, second = tanh(mm(joined(p["M"]), h, 1, 2)).chunk(2)
     top = g * first + heads(p["p_size"] * (p["W_size"] @ x), count).mean(-1)
     n = 0.5 * n + top
     h = tanh(p["W_h"] @ x + mm(p["R_h"], h) + p["b_h"]) * wide(second, H // count) - wide(sigmoid(n), H // count)

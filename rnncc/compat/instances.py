@@ -40,7 +40,7 @@ class Instance:
         return False
 
     # nn.RNNBase overrides these methods of nn.Module to update the attributes above. Here nothing needs an update.
-    __setattr__ = nn.Module.__setattr__
+    # (`__setattr__` is that of rnncc's layers, which comes first.)
     _replicate_for_data_parallel = nn.Module._replicate_for_data_parallel
 
     def __setstate__(self: Any, state: Any) -> None:

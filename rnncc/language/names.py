@@ -26,8 +26,8 @@ _WORDS = frozenset((*GROUPS, *STEP, *SIZES, *NUMBERS))
 # Constants and dims are keywords of the constructor, beside these.
 _CONSTRUCTOR_WORDS = """
     self input_size hidden_size num_layers bias batch_first dropout bidirectional proj_size device dtype num_heads
-    state_dtype backend zoneout recurrent_dropout weight_dropout return_sequences_of return_delays recompute
-    recurrent_gradient_clip
+    state_dtype backend zoneout recurrent_dropout weight_dropout return_sequences_of return_all_layers return_delays
+    recompute recurrent_gradient_clip reverse
 """
 CONSTRUCTOR = frozenset(_CONSTRUCTOR_WORDS.split())
 # Dims are keywords of the functional op too.
@@ -45,7 +45,7 @@ _MODULE_WORDS = """
     register_buffer register_forward_hook register_forward_pre_hook register_full_backward_hook
     register_full_backward_pre_hook register_load_state_dict_post_hook register_load_state_dict_pre_hook
     register_module register_parameter recompute recurrent_dropout recurrent_gradient_clip
-    register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ reset_parameters return_sequences_of
+    register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ reset_parameters return_sequences_of reverse
     set_extra_state set_mask set_submodule share_memory sparsify spec state_dict state_dtype to to_empty train training
     type unfreeze weight_dropout xpu zero_grad zoneout
 """

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -12,22 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from . import function, fused, package
+from .arguments import held, read_number, read_probability, read_size, unexpected
 from .choice import choose_kernels, kernels_of_call
 from .frozen import Freezable
 from .inputs import cast_state
 from .kernels import Kernels
-from .parameters import gate_view, initialise, members_of, ordered, rescale, shape_of
-from .regularisation import Regularised, Zoneout, wanted_regularisation
+from .options import Configured, Options
+from .parameters import gate_view, held_by, initialise, members_of, ordered, rescale, rewrite, shape_of
+from .regularisation import Regularised, wanted_regularisation
 from .segment_ops import saved_bytes
-from .sizes import (
-    check_backend,
-    check_clip,
-    check_constant,
-    check_flags,
-    check_probability,
-    check_size,
-    resolve_sizes,
-)
+from .sizes import resolve_sizes
 from .sparsify import sparsify
 from .spec import CellSpec, ParameterSpec, Sizes
 from .state_dicts import StateDicts
@@ -53,22 +48,7 @@ def dtype_of(parameters: Mapping[str, Tensor]) -> torch.dtype | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The arguments that the constructors of layers and single steps share."""
-
-    input_size: int
-    hidden_size: int
-    bias: bool
-    num_heads: int
-    state_dtype: torch.dtype | None
-    backend: str | None
-    recurrent_gradient_clip: float | None
-    zoneout: Zoneout
-    recurrent_dropout: float | None
-
-
-class RecurrentModule(Freezable, StateDicts, Regularised):
+class RecurrentModule(Configured, Freezable, StateDicts, Regularised):
     """Holds the parameters `<attribute><suffix>` of a cell. A layer has a set for each layer and direction: `_l0`,
     `_l0_reverse`. A single step has one, whose suffix is ""."""
 
@@ -86,7 +66,10 @@ class RecurrentModule(Freezable, StateDicts, Regularised):
     recurrent_gradient_clip: float | None
     # Options of layers; a single step has none of them.
     bidirectional: bool = False
+    reverse: bool = False
     recompute: bool | None = None
+    # `__init__` of layers or of single steps, whatever a class of the user's has.
+    _constructor: ClassVar[Callable[..., None]]
     # Inputs of layers have steps; those of a single step have not.
     _has_time: ClassVar[bool] = True
 
@@ -100,12 +83,13 @@ class RecurrentModule(Freezable, StateDicts, Regularised):
             return super().__new__(cls)
         dropout = keywords.get("recurrent_dropout", cls._no_dropout)
         if "recurrent_dropout" in keywords:
-            check_probability("recurrent_dropout", dropout)
+            dropout = read_probability("recurrent_dropout", dropout)
         regularisation = wanted_regularisation(cls.spec, keywords.get("zoneout"), dropout)
         constants = {
-            constant.name: keywords[constant.name]
+            constant.name: value
             for constant in cls.spec.constants
-            if constant.shaping and keywords.get(constant.name, constant.value) != constant.value
+            if constant.shaping
+            and (value := held(constant.name, keywords.get(constant.name, constant.value))) != constant.value
         }
         is_own = not constants and regularisation == cls.spec.regularisation
         if is_own or "spec" not in cls.__dict__:
@@ -116,26 +100,18 @@ class RecurrentModule(Freezable, StateDicts, Regularised):
 
     def _configure(self, given: Options, keywords: dict[str, Any]) -> None:
         """Take the options, and sort the keywords into constants and dims. Raises TypeError, ValueError."""
-        for name in ("input_size", "hidden_size", "num_heads"):
-            check_size(name, getattr(given, name))
-        check_flags(bias=given.bias)
-        dtype = given.state_dtype
-        if dtype is not None and (not isinstance(dtype, torch.dtype) or not dtype.is_floating_point):
-            raise TypeError(f"state_dtype should be a floating-point torch.dtype or None, got: {dtype!r}")
-        check_backend(given.backend)
-        check_clip(given.recurrent_gradient_clip)
         cell = self.spec
-        self._regularise(given.zoneout, given.recurrent_dropout)
         self.input_size, self.hidden_size, self.num_heads = given.input_size, given.hidden_size, given.num_heads
-        self.bias, self.state_dtype, self.backend = given.bias, dtype, given.backend
+        self.bias, self.state_dtype, self.backend = given.bias, given.state_dtype, given.backend
         self.recurrent_gradient_clip = given.recurrent_gradient_clip
+        self._regularise(given.zoneout, given.recurrent_dropout)
         self.constants, self.dims = {}, {}
         self._suffixes, self._sizes, self._shapes = [], [], []
         for constant in cell.constants:
             value = keywords.pop(constant.name, constant.value)
             if not constant.shaping:
-                self.constants[constant.name] = check_constant(constant.name, value)
-            elif value != constant.value:
+                self.constants[constant.name] = read_number(constant.name, value)
+            elif (value := held(constant.name, value)) != constant.value:
                 # `__new__` never saw it: a subclass of the user's passed it on to __init__.
                 raise ValueError(
                     f"{constant.name}={value!r} is another program than this class was built with "
@@ -143,13 +119,12 @@ class RecurrentModule(Freezable, StateDicts, Regularised):
                 )
         own_sizes = [size.name for size in cell.sizes if size.is_keyword]
         for size in own_sizes:
-            self.dims[size] = keywords.pop(size, None)
+            value = keywords.pop(size, None)
+            self.dims[size] = None if value is None else read_size(size, value)
         if keywords:
-            known = [constant.name for constant in cell.constants] + own_sizes
-            raise TypeError(
-                f"{type(self).__name__} got an unexpected keyword argument {next(iter(keywords))!r}"
-                + (f"; its own are {', '.join(known)}" if known else "")
-            )
+            *arguments, _ = inspect.signature(self._constructor).parameters
+            own = [*(constant.name for constant in cell.constants), *own_sizes]
+            raise unexpected(type(self).__name__, next(iter(keywords)), [*arguments, *own])
 
     def _sizes_for(self, input_size: int) -> dict[str, int]:
         return resolve_sizes(self.spec, input_size, self.hidden_size, self.num_heads, self.dims)
@@ -168,8 +143,9 @@ class RecurrentModule(Freezable, StateDicts, Regularised):
         self._shapes.append({parameter.attribute: shape_of(parameter, sizes) for parameter in self.spec.parameters})
 
     def _layout(self) -> Layout | None:
-        """What the op of a whole layer is told of this module; None where it has several layers or directions."""
-        if len(self._sizes) != 1:
+        """What the op of a whole layer is told of this module; None where it has several layers or directions, or runs
+        backwards."""
+        if len(self._sizes) != 1 or self.reverse:
             return None
         shapes = {p.attribute: self._shapes[0][p.attribute] for p in self.spec.parameters if self.bias or not p.is_bias}
         return layout_of(self.spec, self._sizes[0], shapes, self._suffixes[0], time=self._has_time)
@@ -189,13 +165,17 @@ class RecurrentModule(Freezable, StateDicts, Regularised):
 
     def reset_parameters(self) -> None:
         """Give every parameter and buffer a new initial value."""
-        for sizes, suffix in zip(self._sizes, self._suffixes, strict=True):
-            for parameter in ordered(self.spec, bias=self.bias):
-                initialise(parameter, self._stored(parameter.attribute + suffix), sizes)
+        self._rewrite(initialise)
         self._reset_masks()
+        self._rewrite(rescale, "spectral")
+
+    def _rewrite(self, write: Callable[[ParameterSpec, Sizes, Tensor], None], initialiser: str = "") -> None:
+        """Let `write` change every parameter and buffer, or those that have a gate with this initialiser."""
         for sizes, suffix in zip(self._sizes, self._suffixes, strict=True):
             for parameter in ordered(self.spec, bias=self.bias):
-                rescale(parameter, self._stored(parameter.attribute + suffix), sizes)
+                if not initialiser or any(member.initialiser == initialiser for member in parameter.members):
+                    name = parameter.attribute + suffix
+                    rewrite(self, name, self._stored(name), partial(write, parameter, sizes))
 
     def _stored(self, name: str) -> Tensor:
         """A parameter or buffer; where torch.nn.utils.prune makes it anew in each call, what it makes it of."""
@@ -259,9 +239,8 @@ class RecurrentModule(Freezable, StateDicts, Regularised):
         found: dict[str, Tensor] = {}
         sizes, suffix = self._sizes[place], self._suffixes[place]
         for parameter in ordered(self.spec, bias=self.bias):
-            tensor = getattr(self, parameter.attribute + suffix)
-            if grad:
-                tensor = tensor.grad
+            own = held_by(self, parameter.attribute + suffix)
+            tensor = own.grad if grad else own
             for name, rows in self._gates(parameter, tensor, sizes):
                 found[name] = rows  # type: ignore[assignment]
         return found
@@ -303,7 +282,7 @@ class RecurrentModule(Freezable, StateDicts, Regularised):
         the functional op takes; what each loop reads, and its class. With a `batch_size`, on a GPU: which of the
         kernels that there are run such a batch."""
         if batch_size is not None:
-            check_size("batch_size", batch_size)
+            batch_size = read_size("batch_size", batch_size)
         cell, sizes = self.spec, self._sizes[0]
         tensor = next(chain(self.parameters(), self.buffers()), torch.empty(0))
         kernels, why = self._choose(tensor)

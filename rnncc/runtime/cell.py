@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base import Options, RecurrentModule, document_delays, dtype_of
+from .base import RecurrentModule, document_delays, dtype_of
 from .directions import Direction, LayerCall, run_directions
-from .inputs import StatesLike, read_form, read_inputs, read_states
+from .inputs import StatesLike, check_input, read_form, read_inputs, read_states
+from .options import Options
 from .regularisation import Zoneout
 from .spec import CellSpec
 from .stand_ins import call_stand_in
@@ -77,12 +78,15 @@ class RecurrentCell(RecurrentModule):
         self._whole = self._layout()
         self.reset_parameters()
 
+    _constructor = __init__
+
     def forward(self, input: Tensor, hx: StatesLike = None, **extra: Tensor) -> Any:
         """The new state, or a tuple of them; before them the output where it is not the first state."""
         if type(input) is not Tensor:
             found = call_stand_in(self, input, hx, extra, time=False)
             if found is not None:
                 return found[0]
+            check_input(self.spec, input)
         elif not extra and (made := self._run_whole(input, hx)) is not None:
             return made[0] if len(made) == 1 else tuple(made)
         cell, (sizes,) = self.spec, self._sizes

@@ -16,7 +16,6 @@ from .lengths import active_steps, cut_backwards, padded
 from .loop import Results, run_loop
 from .packing import Packing
 from .rows import concat, layer_norm, linear_onto, widen
-from .sizes import check_clip
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes
 from .tensors import check_memory, without_autocast
 
@@ -196,7 +195,6 @@ def run_directions(
     to it (inputs per sequence: [1, B, width], also packed), and begin with x; `sequences_of` names the sequences that
     results hold beside the output."""
     cell, kernels, lengths = call.cell, call.kernels, call.lengths
-    check_clip(call.recurrent_gradient_clip)  # it is an attribute of the layer, which may have changed
     first = next(iter(inputs.values()))
     # Ops check their tensors themselves. Tensors that torch's own operators read first are checked here; for the common
     # case one quick look at x is enough.
@@ -244,7 +242,9 @@ def run_directions(
         # FSDP2 would warn of an output that is a view of itself.
         output = asked[cell.output]
         output = output if output.shape == shape else output.expand(shape)
-        results.append(Result(output, tools.finals, {name: asked[name] for name in sequences_of}))
+        # Of the output's own name there is a copy: who writes into one of two results does not mean the other.
+        returned = {name: output.clone() if name == cell.output else asked[name] for name in sequences_of}
+        results.append(Result(output, tools.finals, returned))
     return results
 
 

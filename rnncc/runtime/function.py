@@ -10,18 +10,19 @@ import torch
 from torch import Tensor
 
 from . import package
+from .arguments import read_backend, read_clip, read_flag
 from .choice import kernels_of_call
 from .directions import LayerCall, handed
 from .function_inputs import (
     Given,
     Specs,
     Tensors,
-    check_sizes_asked_for,
     check_tensors,
     initial_states,
     phrase,
     read_constants,
     read_sizes,
+    read_sizes_asked_for,
     read_tensors,
     specs_of,
 )
@@ -29,7 +30,6 @@ from .inputs import Lengths, Reset, read_lengths, read_reset
 from .lengths import active_steps, padded
 from .packed import read_packed
 from .rows import beside
-from .sizes import check_backend, check_clip, check_flags
 from .spec import CellSpec, SegmentSpec, Sizes
 from .tensors import check_memory, without_autocast
 
@@ -84,12 +84,13 @@ def run_function(
     if problem := _work_outside(cell):
         raise NotImplementedError(problem)
     returned = cell.returnable(return_sequences_of)
-    check_backend(backend)
-    check_flags(reverse=reverse, return_delays=return_delays, recompute=recompute)
-    check_clip(recurrent_gradient_clip)
+    backend, recurrent_gradient_clip = read_backend(backend), read_clip(recurrent_gradient_clip)
+    reverse, recompute = read_flag("reverse", reverse), read_flag("recompute", recompute)
+    return_delays = read_flag("return_delays", return_delays)
     numbers = read_constants(cell, constants or {})
-    wanted_sizes = {"hidden_size": hidden_size, "input_size": input_size, "num_heads": num_heads, **dims}
-    check_sizes_asked_for(cell, wanted_sizes)
+    wanted_sizes = read_sizes_asked_for(
+        cell, {"hidden_size": hidden_size, "input_size": input_size, "num_heads": num_heads, **dims}
+    )
     masked = lengths is not None or reset is not None or offsets is not None
     specs = specs_of(cell, masked=masked, return_delays=return_delays)
     given = read_tensors(specs, streams, weights, states)
@@ -126,7 +127,9 @@ def run_function(
     carried = tuple(finals[state.name] for state in specs.states)
     final = carried[0] if len(carried) == 1 else carried
     if returned:
-        return values[cell.output], final, {name: values[name] for name in returned}
+        output = values[cell.output]
+        # As of a layer, the sequence of the output's name is a copy.
+        return output, final, {name: output.clone() if name == cell.output else values[name] for name in returned}
     return values[cell.output], final
 
 

@@ -9,16 +9,22 @@ import torch
 from torch import Tensor
 from torch.fx import Proxy
 
+from .arguments import held, read_number, read_size, unexpected
 from .inputs import Reset
 from .packed import Packed
 from .parameters import shape_of
-from .sizes import check_constant, check_given_size, check_heads
+from .sizes import check_heads
 from .spec import CellSpec, ParameterSpec, Sizes, StateSpec, StreamSpec, Width
-from .tensors import refuse_kind, under_autocast
+from .tensors import check_kind, is_symbol, under_autocast
 
 Tensors = Tensor | Sequence[Tensor]
 # Says what a tensor is for: its spec, or words.
 _Spec = StreamSpec | ParameterSpec | StateSpec | str
+# The keywords of every cell's op, beside its sizes.
+_OPTIONS = (
+    "lengths", "reset", "offsets", "max_length", "reverse", "return_delays", "return_sequences_of", "recompute",
+    "recurrent_gradient_clip", "backend", "constants",
+)  # fmt: skip
 # Two sets of sizes. A width that equals H (or I) in both sets is H (or I).
 _PROBES = ({"I": 7, "H": 11, "num_heads": 1}, {"I": 13, "H": 17, "num_heads": 1})
 
@@ -127,8 +133,8 @@ def read_constants(cell: CellSpec, given: Mapping[str, float]) -> dict[str, floa
             own = ", ".join(known) or "none"
             raise TypeError(f"{cell.name} has no constant {name!r}; its own: {own}")
         if name in numbers:
-            numbers[name] = check_constant(name, value)
-        elif value != known[name]:
+            numbers[name] = read_number(name, value)
+        elif held(name, value) != known[name]:
             raise ValueError(
                 f"{name}={value!r} is another program than this op was built with ({name}={known[name]!r}): "
                 f"load the cell with {name}={value!r}"
@@ -136,22 +142,24 @@ def read_constants(cell: CellSpec, given: Mapping[str, float]) -> dict[str, floa
     return numbers
 
 
-def check_sizes_asked_for(cell: CellSpec, asked: Mapping[str, int | None]) -> None:
-    """Raises TypeError for a keyword that is no size of the cell, and for a size that is no integer; ValueError for one
-    below 1."""
-    known = {"hidden_size", "input_size", "num_heads", *(size.name for size in cell.sizes if size.is_keyword)}
+def read_sizes_asked_for(cell: CellSpec, asked: Mapping[str, int | None]) -> dict[str, int | None]:
+    """The sizes that a call names. Raises TypeError for a keyword that is no size of the cell, and for a size that is
+    no integer; ValueError for one below 1."""
+    known = ["hidden_size", "input_size", "num_heads", *(size.name for size in cell.sizes if size.is_keyword)]
+    sizes: dict[str, int | None] = {}
     for name, value in asked.items():
         if name not in known:
-            raise TypeError(f"{cell.name} got an unexpected keyword argument {name!r}")
-        if value is not None or name == "num_heads":
-            check_given_size(name, value)
+            raise unexpected(f"{cell.name}'s functional op", name, [*known, *_OPTIONS])
+        is_left_out = value is None and name != "num_heads"
+        sizes[name] = value if is_left_out or is_symbol(value) else read_size(name, value)
+    return sizes
 
 
 def read_sizes(specs: Specs, given: Given, asked: Mapping[str, int | None]) -> dict[str, int]:
     """All sizes by name, from those that the call asks for and the shapes of its tensors. Raises ValueError."""
     cell = specs.cell
     first = given.streams[0]
-    refuse_kind(first, f"{cell.name}'s functional op")
+    check_kind(first, f"{cell.name}'s functional op")
     if first.dim() != 3:
         raise ValueError(f"{cell.name}: streams must be [T, B, width], got {list(first.shape)}")
     hidden_size, input_size = asked["hidden_size"], asked["input_size"]

@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.masked import MaskedTensor
 
 from .lengths import padded
 from .spec import CellSpec, InputSpec, Sizes
-from .tensors import check_memory, is_batched, refuse_kind, under_autocast
+from .tensors import check_kind, check_memory, is_batched, under_autocast
 
 StatesLike = Tensor | Sequence[Tensor] | None
 # [T, B], or [T] where the input is unbatched; not 0 (True) where a batch entry starts anew.
@@ -19,11 +18,14 @@ Reset = Tensor | Sequence[Sequence[bool]] | Sequence[bool] | None
 Lengths = Tensor | Sequence[int] | None
 
 
+# Floating-point numbers that autocast takes for each other.
+_CAST = (torch.float32, torch.bfloat16, torch.float16)
+
+
 def cast_state(state: Tensor, dtype: torch.dtype, x: Tensor) -> Tensor:
     """A state of hx in the dtype that the loop carries. As in torch.nn, raises RuntimeError where the state has neither
     that dtype nor the input's. Under autocast any dtype but float64 will do."""
-    cast = (torch.float32, torch.bfloat16, torch.float16)
-    if state.dtype != x.dtype and not (under_autocast(x) and state.dtype in cast and dtype in cast):
+    if state.dtype != x.dtype and not (under_autocast(x) and state.dtype in _CAST and dtype in _CAST):
         raise RuntimeError(
             f"Input and hidden tensors are not the same dtype, found input tensor with {x.dtype} and hidden tensor "
             f"with {state.dtype}" + (f"; with state_dtype, {dtype} goes too" if dtype != x.dtype else "")
@@ -69,14 +71,18 @@ class Form(NamedTuple):
 OURS = Form()
 
 
+def check_input(cell: CellSpec, x: object) -> None:
+    """Raises TypeError for a first input that is no tensor."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{cell.name}: input should be a tensor, got: {type(x).__name__}; torch.as_tensor makes one")
+
+
 def read_form(
     cell: CellSpec, x: Tensor, *, batch_first: bool = False, time: bool = True, entries: int | None = None
 ) -> Form:
     """How a call's tensors lie, by its first input. Raises ValueError where that has other dimensions than inputs have,
     TypeError for a tensor that is not dense."""
-    # A nested tensor may be of either layout, a MaskedTensor is dense.
-    if x.layout != torch.strided or x.is_nested or type(x) is MaskedTensor:
-        refuse_kind(x, cell.name)
+    check_kind(x, cell.name)
     most, dims = 3 if time else 2, x.dim()
     if dims not in (most - 1, most):
         raise ValueError(f"{cell.name}: Expected input to be {most - 1}D or {most}D, got {dims}D instead")
@@ -101,6 +107,8 @@ def read_inputs(
     if extra:
         _check_names(cell, extra)
 
+    _check_dtype(cell, x, weight_dtype)
+
     def shaped(value: Tensor, name: str, width: int) -> Tensor:
         if value.dim() != form.dims:
             wanted = f"{form.dims}D like the input"
@@ -113,13 +121,6 @@ def read_inputs(
             raise RuntimeError(f"{name}.size(-1) must be {width}, got {value.shape[-1]}")
         return form.take(value)
 
-    if weight_dtype is not None and x.dtype != weight_dtype and not under_autocast(x):
-        raise ValueError(
-            f"RNN input dtype ({x.dtype}) does not match weight dtype ({weight_dtype}). "
-            f"Convert input: input.to({weight_dtype}), or convert model: model.to({x.dtype})"
-        )
-    if not x.is_floating_point():
-        raise TypeError(f"{cell.name} takes floating-point input, got {x.dtype}")
     inputs = {first.name: shaped(x, "input", first.width(sizes))}
     leading = inputs[first.name].shape[:2]
     for item in others:
@@ -127,15 +128,15 @@ def read_inputs(
         if given is None and item.default is not None:
             inputs[item.name] = x.new_full((1, 1, width), item.default)
             continue
+        if given is None:
+            wanted = "for all steps, [B, {}]" if item.per_sequence else "like the first input [.., {}]"
+            raise TypeError(f"{cell.name} needs the input {item.name}=, a tensor {wanted.format(width)}")
+        value = _like_input(cell, given, item.name, x)
         if item.per_sequence:
             batch = leading[1] if form.entries is None else form.entries
-            inputs[item.name] = _per_sequence(cell, item, given, (batch, width) if form.batched else (width,)).to(
-                x.dtype
-            )
+            inputs[item.name] = _per_sequence(cell, item, value, (batch, width) if form.batched else (width,))
             continue
-        if given is None:
-            raise TypeError(f"{cell.name} needs the input {item.name}=, a tensor like the first input [.., {width}]")
-        value = shaped(given, item.name, width).to(x.dtype)
+        value = shaped(value, item.name, width)
         if value.shape[:2] != leading:
             raise RuntimeError(
                 f"{item.name} must have the input's steps and batch {tuple(leading)}, got {tuple(value.shape[:2])}"
@@ -144,11 +145,42 @@ def read_inputs(
     return inputs
 
 
-def _per_sequence(cell: CellSpec, item: InputSpec, given: Tensor | None, wanted: tuple[int, ...]) -> Tensor:
-    """An input per sequence, which is [B, width], or [width] where there is no batch, as [1, B, width]."""
+def _check_dtype(cell: CellSpec, x: Tensor, weight_dtype: torch.dtype | None) -> None:
+    """Raises TypeError for a first input that is not of floating-point numbers, ValueError where it has not the dtype
+    of the parameters."""
+    if not x.is_floating_point():
+        dtype = weight_dtype or torch.get_default_dtype()
+        hint = "" if x.is_complex() else f": input.to({dtype}) for numbers, nn.Embedding for classes and tokens"
+        raise TypeError(f"{cell.name} takes floating-point input, got {x.dtype}{hint}")
+    if weight_dtype is not None and x.dtype != weight_dtype and not under_autocast(x):
+        raise ValueError(
+            f"RNN input dtype ({x.dtype}) does not match weight dtype ({weight_dtype}). "
+            f"Convert input: input.to({weight_dtype}), or convert model: model.to({x.dtype})"
+        )
+
+
+def _like_input(cell: CellSpec, given: object, name: str, x: Tensor) -> Tensor:
+    """A further input, which has the first one's kind, device and dtype; under autocast any dtype of 32 or 16 bits will
+    do. Raises TypeError, ValueError, RuntimeError as for the first one."""
     if not isinstance(given, Tensor):
-        said = "" if given is None else f", got: {type(given).__name__}"
-        raise TypeError(f"{cell.name} needs the input {item.name}=, one tensor for all steps, {list(wanted)}{said}")
+        raise TypeError(f"{cell.name}: {name} should be a tensor, got: {type(given).__name__}")
+    check_kind(given, f"{cell.name} ({name})")
+    if not given.is_floating_point():
+        raise TypeError(f"{cell.name} takes floating-point {name}, got {given.dtype}: {name}.to({x.dtype})")
+    if given.device != x.device:
+        raise RuntimeError(
+            f"Input and {name} are not at the same device, found input at {x.device} and {name} at {given.device}"
+        )
+    if given.dtype != x.dtype and not (under_autocast(x) and given.dtype in _CAST and x.dtype in _CAST):
+        raise ValueError(
+            f"{cell.name}: {name}'s dtype ({given.dtype}) does not match the input's ({x.dtype}). "
+            f"Convert it: {name}.to({x.dtype})"
+        )
+    return given.to(x.dtype)
+
+
+def _per_sequence(cell: CellSpec, item: InputSpec, given: Tensor, wanted: tuple[int, ...]) -> Tensor:
+    """An input per sequence, which is [B, width], or [width] where there is no batch, as [1, B, width]."""
     if tuple(given.shape) != wanted:
         raise ValueError(
             f"{cell.name}: {item.name} is given per sequence: expected {list(wanted)}, got {list(given.shape)}"
@@ -188,7 +220,8 @@ def read_lengths(lengths: Lengths, steps: int, batch: int, device: torch.device)
     if lengths is None:
         return None
     try:
-        tensor = torch.as_tensor(lengths)
+        # A list becomes a tensor of the host's, whatever the default device is.
+        tensor = lengths if isinstance(lengths, Tensor) else torch.as_tensor(lengths, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"lengths must be integers, got {type(lengths).__name__}: {error}") from error
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from . import state_dicts
-from .base import Options, RecurrentModule, document_delays, dtype_of
+from .base import RecurrentModule, document_delays, dtype_of
 from .directions import Direction, LayerCall, Result, run_directions
-from .inputs import Form, Lengths, Reset, StatesLike, read_form, read_inputs, read_marks, read_states
+from .inputs import Form, Lengths, Reset, StatesLike, check_input, read_form, read_inputs, read_marks, read_states
+from .options import Options
 from .packed import Packed, read_packed
 from .regularisation import Zoneout
 from .rows import beside
-from .sizes import check_flags, check_int, check_probability, check_size
 from .spec import CellSpec, InputSpec, StateSpec
 from .stand_ins import call_stand_in
 
@@ -85,8 +85,9 @@ class RecurrentLayer(RecurrentModule):
             "zoneout=None ({'h': 0.1}: with which probability a unit of a state keeps its value; the mean in eval),",
             "recurrent_dropout=0.0 (of earlier values of states that products read: one mask a sequence),",
             "weight_dropout=0.0 (of the matrices that steps multiply by, in training, once per call),",
-            f"return_sequences_of=() (of {', '.join(cell.returnables())}: a dict of them is a third result)"
-            + ("," if own else "."),
+            f"return_sequences_of=() (of {', '.join(cell.returnables())}: a dict of them is a third result),",
+            "return_all_layers=False (of each, a tuple with one of every layer),",
+            "reverse=False (one direction that begins at the last step)" + ("," if own else "."),
             *([f"{'; '.join(own)}."] if own else []),
             "",
             f"forward(input, hx=None, *, lengths=None, reset=None, offsets=None, max_length=None"
@@ -120,13 +121,14 @@ class RecurrentLayer(RecurrentModule):
         recompute: bool = False,
         recurrent_gradient_clip: float | None = None,
         return_sequences_of: Sequence[str] = (),
+        return_all_layers: bool = False,
         weight_dropout: float = 0.0,
         zoneout: Zoneout = None,
         recurrent_dropout: float = 0.0,
+        reverse: bool = False,
         **constants_and_dims: Any,
     ) -> None:
         super().__init__()
-        self.return_delays, self.recompute = return_delays, recompute
         self._configure(
             Options(
                 input_size, hidden_size, bias, num_heads, state_dtype, backend, recurrent_gradient_clip, zoneout,
@@ -134,33 +136,30 @@ class RecurrentLayer(RecurrentModule):
             ),
             constants_and_dims,
         )  # fmt: skip
-        check_probability("dropout", dropout)
-        check_probability("weight_dropout", weight_dropout)
-        if weight_dropout and not any(weight.is_matrix for weight in self.spec.loop_weights()):
-            raise ValueError(f"weight_dropout: the steps of {self.spec.name} multiply by no matrix")
-        self.weight_dropout = float(weight_dropout)
-        self.return_sequences_of = self.spec.returnable(return_sequences_of)
-        check_size("num_layers", num_layers)
-        check_flags(batch_first=batch_first, bidirectional=bidirectional)
-        check_flags(return_delays=return_delays, recompute=recompute)
-        if dropout > 0 and num_layers == 1:
+        self.num_layers, self.batch_first, self.dropout = num_layers, batch_first, dropout
+        self.bidirectional, self.reverse, self.proj_size = bidirectional, reverse, proj_size
+        self.return_delays, self.recompute, self.weight_dropout = return_delays, recompute, weight_dropout
+        self.return_sequences_of, self.return_all_layers = return_sequences_of, return_all_layers
+        if self.reverse and self.bidirectional:
+            raise ValueError("reverse=True is for one direction: a bidirectional layer has both")
+        if self.return_all_layers and not self.return_sequences_of:
+            raise ValueError("return_all_layers=True goes with return_sequences_of=, which says of what")
+        if self.dropout > 0 and self.num_layers == 1:
             warnings.warn(
                 "dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects "
                 f"num_layers greater than 1, but got dropout={dropout} and num_layers={num_layers}",
                 stacklevel=2,
             )
-        self._set_projection(proj_size)
-        self.num_layers, self.batch_first, self.dropout = num_layers, batch_first, float(dropout)
-        self.bidirectional, self.proj_size = bidirectional, proj_size
-        directions = 2 if bidirectional else 1
-        width = input_size
-        for layer in range(num_layers):
+        self._set_projection(self.proj_size)
+        directions = 2 if self.bidirectional else 1
+        width = self.input_size
+        for layer in range(self.num_layers):
             sizes = self._sizes_for(width)
             for suffix in (f"_l{layer}", f"_l{layer}_reverse")[:directions]:
                 self._make_parameters(sizes, suffix, {"device": device, "dtype": dtype})
             width = self.spec.output_width(sizes) * directions
         carried: dict[str, StateSpec | InputSpec] = {
-            f"the state {self.spec.phrase(state)}": state for state in self.spec.carried(return_delays)
+            f"the state {self.spec.phrase(state)}": state for state in self.spec.carried(self.return_delays)
         }
         for what, item in (carried | {f"the input {item.name}": item for item in self.spec.inputs[1:]}).items():
             widths = [item.width(sizes) for sizes in self._sizes]
@@ -169,8 +168,9 @@ class RecurrentLayer(RecurrentModule):
         self._whole = self._layout()
         self.reset_parameters()
 
+    _constructor = __init__
+
     def _set_projection(self, proj_size: int) -> None:
-        check_int("proj_size", proj_size)
         if not proj_size:
             return
         if proj_size < 0:
@@ -200,22 +200,23 @@ class RecurrentLayer(RecurrentModule):
             found = call_stand_in(self, input, hx, marks._asdict() | extra, batch_first=self.batch_first)
             if found is not None:
                 return found[0]
+            check_input(self.spec, input)
         elif type(input) is Tensor and unmarked and not extra and (made := self._run_plain(input, hx)) is not None:
             return made
         self._look_at_masks()
         given = self._read(input, hx, marks, extra)
-        results, finals = self._run(given)
-        output = given.give(beside([result.output for result in results]))
+        stack, finals = self._run(given)
+        output = given.give(beside([result.output for result in stack[-1]]))
         carried = self.spec.carried(self.return_delays)
         # A stack is no view, also where it has one element: torch.nn's final states may be detached in place.
         stacked = tuple(given.give_state(torch.stack(finals[state.name])) for state in carried)
         last = stacked[0] if len(stacked) == 1 else stacked
         if not self.return_sequences_of:
             return output, last
-        sequences = {
-            name: given.give(beside([result.sequences[name] for result in results]))
-            for name in self.return_sequences_of
-        }
+        sequences: dict[str, Any] = {}
+        for name in self.return_sequences_of:
+            layers = [given.give(beside([own.sequences[name] for own in results])) for results in stack]
+            sequences[name] = tuple(layers) if self.return_all_layers else layers[0]
         return output, last, sequences
 
     def _run_plain(self, input: Tensor, hx: StatesLike) -> Any:
@@ -257,9 +258,9 @@ class RecurrentLayer(RecurrentModule):
                 states = [{name: packed.sort(state) for name, state in own.items()} for own in states]
         return _Given(parameters, inputs, states, batch, lengths, reset, form, packed)
 
-    def _run(self, given: _Given) -> tuple[list[Result], dict[str, list[Tensor]]]:
-        """Run the stack. Returns the results of the last layer's directions, and by name the final states of every
-        layer and direction."""
+    def _run(self, given: _Given) -> tuple[list[list[Result]], dict[str, list[Tensor]]]:
+        """Run the stack. Returns the results of the directions of the layers that are asked for, of the last one at
+        least, and by name the final states of every layer and direction."""
         cell, inputs = self.spec, given.inputs
         x = next(iter(inputs.values()))
         packing = None if given.packed is None else given.packed.packing
@@ -270,7 +271,7 @@ class RecurrentLayer(RecurrentModule):
         directions = 2 if self.bidirectional else 1
         finals: dict[str, list[Tensor]] = {state.name: [] for state in cell.carried(True)}
         constant: dict[tuple[int, float], Tensor] = {}
-        layer_input, results = x, []
+        layer_input, stack = x, []
         for layer in range(self.num_layers):
             first = layer * directions
             sizes = self._sizes[first]
@@ -278,12 +279,16 @@ class RecurrentLayer(RecurrentModule):
             for place in range(first, first + directions):
                 parameters, states = given.parameters[place], None if given.states is None else given.states[place]
                 initial = self._initial_states(states, sizes, parameters, x, given.batch, constant)
-                both.append(Direction(parameters, initial, place > first, self._draw_masks(sizes, x, packing)))
+                backwards = self.reverse or place > first
+                both.append(Direction(parameters, initial, backwards, self._draw_masks(sizes, x, packing)))
             is_last = layer + 1 == self.num_layers
+            is_returned = is_last or self.return_all_layers
             results = run_directions(
                 call, sizes, {**inputs, cell.inputs[0].name: layer_input}, both,
-                self.return_sequences_of if is_last else (),
+                self.return_sequences_of if is_returned else (),
             )  # fmt: skip
+            if is_returned:
+                stack.append(results)
             for result in results:
                 for name, final in result.finals.items():
                     finals[name].append(final)
@@ -291,13 +296,16 @@ class RecurrentLayer(RecurrentModule):
                 layer_input = beside([result.output for result in results])
                 if self.dropout:
                     layer_input = nn.functional.dropout(layer_input, self.dropout, self.training)
-        return results, finals
+        return stack, finals
 
     def gate_parameters(self, layer: int = 0, *, reverse: bool = False, grad: bool = False) -> dict[str, Tensor]:
-        """Views of one layer's parameters and buffers by their names in the language: matrices [out, in],
-        block-diagonal ones [N, out, in], vectors [width], scalars [1]. With `grad`, the same views of the gradients,
-        None where absent. (A block-diagonal member k·H wide with N > 1 and k > 1 is a copy: its blocks do not lie
-        evenly spaced.)"""
+        """Views of one layer's parameters and buffers by their names in the language: vectors [width], scalars [1],
+        matrices [out, in]. Those with N heads or blocks are [N, out/N, in/N], and [k, N, out/(k*N), in/N] where the
+        gate is k sections wide (`local v: 2*H`). In that order the rows of all groups lie. With `grad`, the same views
+        of the gradients, None where absent.
+
+        Raises ValueError for a layer that is not there, and RuntimeError for a parameter that has no views: one that
+        torch.nn.utils.parametrize or prune computes, or that is divided among processes."""
         if not 0 <= layer < self.num_layers or (reverse and not self.bidirectional):
             raise ValueError(f"there is no layer {layer}{' in the reverse direction' if reverse else ''}")
         place = layer * (2 if self.bidirectional else 1) + int(reverse)
@@ -321,7 +329,8 @@ class RecurrentLayer(RecurrentModule):
             "proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0,
             "bidirectional": False, "num_heads": 1, "state_dtype": None, "backend": None,
             "return_delays": False, "recompute": False, "recurrent_gradient_clip": None,
-            "return_sequences_of": (), "weight_dropout": 0.0, "recurrent_dropout": 0.0,
+            "return_sequences_of": (), "return_all_layers": False, "weight_dropout": 0.0, "recurrent_dropout": 0.0,
+            "reverse": False,
         }  # fmt: skip
         for name, default in defaults.items():
             value = getattr(self, name)

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from .arguments import read_int
 from .kernels import Kernels
 from .packing import Packing, falling_lengths, gather, scatter
 from .spec import CellSpec
-from .tensors import check_memory, is_batched
+from .tensors import check_memory, is_batched, is_symbol
 
 # Up to which CUDA copies pageable memory without waiting for the stream (CUDA Runtime API, "API synchronization
 # behavior").
@@ -179,6 +180,8 @@ def read_offsets(cell: CellSpec, rows: Tensor, offsets: Tensor, max_length: int 
         raise ValueError(f"{cell.name}: with offsets the input must be [total, width], got {list(rows.shape)}")
     if offsets.device != rows.device:
         raise ValueError(f"offsets must be on the input's device, {rows.device}, not {offsets.device}")
+    if max_length is not None and not is_symbol(max_length):
+        max_length = read_int("max_length", max_length)
     offsets, batch, total = offsets.to(torch.int64), offsets.shape[0] - 1, rows.shape[0]
     lengths = offsets.diff()
     on_host = offsets.device.type == "cpu" and not torch.compiler.is_compiling() and not is_batched(offsets)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from .spec import CellSpec, MemberSpec, ParameterSpec, Sizes
+from .tensors import distributed
 
 # torch.nn's order, so that the same seed gives the same values where a cell has the same parameters.
 _FIRST = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -44,17 +47,54 @@ def members_of(parameter: ParameterSpec, tensor: Tensor, sizes: Sizes) -> Iterat
 
 
 def gate_view(parameter: ParameterSpec, member: MemberSpec, rows: Tensor, sizes: Sizes) -> Tensor:
-    """A member's rows as the language sees it: [out, in], [N, out, in] or [width]."""
-    return rows if parameter.blocks is None else head_view(parameter, member, rows, sizes).flatten(1, 2)
+    """A member's rows as the language sees them, always a view: [out, in], [N, out, in] or [width]. A gate that is k
+    sections wide, each of N heads, is [k, N, out/(k*N), in]: in that order its rows lie, as those of any group do."""
+    if parameter.blocks is None:
+        return rows
+    sections = rows.view(member.k, blocks_of(parameter, sizes), -1, rows.shape[1])
+    return sections if member.k > 1 else sections[0]
 
 
-def head_view(parameter: ParameterSpec, member: MemberSpec, rows: Tensor, sizes: Sizes) -> Tensor:
-    """A member's rows head by head, [N, k, out/(k*N), in]: a view, where `gate_view` may have to copy."""
-    return rows.view(member.k, blocks_of(parameter, sizes), -1, rows.shape[1]).transpose(0, 1)
+def held_by(module: nn.Module, name: str) -> Tensor:
+    """A parameter or buffer that the module holds as a whole, so that its rows are views. Raises RuntimeError where it
+    holds none."""
+    tensor: Any = module._parameters.get(name)
+    tensor = module._buffers.get(name) if tensor is None else tensor
+    if tensor is None:
+        raise RuntimeError(
+            f"{name} is computed from other tensors (torch.nn.utils.parametrize, prune), so there are no views of its "
+            f"gates: read layer.{name}, and change what it is computed from"
+        )
+    tensors = distributed(tensor)
+    if tensors is not None and not all(isinstance(each, tensors.Replicate) for each in tensor.placements):
+        raise RuntimeError(
+            f"{name} is divided among processes, so there are no views of its gates: call gate_parameters() before "
+            f"fully_shard, or read layer.{name}.full_tensor()"
+        )
+    return tensor  # type: ignore[no-any-return]
 
 
 @torch.no_grad()
-def initialise(parameter: ParameterSpec, tensor: Tensor, sizes: Sizes) -> None:
+def rewrite(module: nn.Module, name: str, tensor: Tensor, change: Callable[[Tensor], None]) -> None:
+    """Let `change` write into a parameter or buffer of a module. One that is divided among processes gets its part of
+    what the first process writes. One that torch.nn.utils.parametrize computes is assigned to."""
+    tensors = distributed(tensor)
+    if tensors is not None and not tensor.is_meta:
+        placed: Any = tensor
+        whole = placed.full_tensor()
+        change(whole)
+        everywhere = [tensors.Replicate()] * placed.device_mesh.ndim
+        tensor.copy_(tensors.distribute_tensor(whole, placed.device_mesh, everywhere))
+    elif parametrize.is_parametrized(module, name):
+        fresh = tensor.detach().clone()
+        change(fresh)
+        setattr(module, name, fresh)
+    else:
+        change(tensor)
+
+
+@torch.no_grad()
+def initialise(parameter: ParameterSpec, sizes: Sizes, tensor: Tensor) -> None:
     """Give a parameter its initial values: U(±1/√H), or what `init` and `param` say, per gate and head."""
     bound = 1.0 / math.sqrt(sizes["H"])
     if all(member.initialiser == "default" for member in parameter.members):
@@ -78,7 +118,7 @@ def _blocks(parameter: ParameterSpec, member: MemberSpec, rows: Tensor, sizes: S
 
 
 @torch.no_grad()
-def rescale(parameter: ParameterSpec, tensor: Tensor, sizes: Sizes) -> None:
+def rescale(parameter: ParameterSpec, sizes: Sizes, tensor: Tensor) -> None:
     """Give what starts with `spectral` its spectral radius, the largest modulus of an eigenvalue, of each gate and
     head. A matrix whose eigenvalues are all 0 stays as it is. Masks have been applied."""
     for member, rows in members_of(parameter, tensor, sizes):

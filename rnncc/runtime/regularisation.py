@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from .arguments import read_probability
 from .packing import Packing
-from .sizes import check_probability
 from .spec import CellSpec, Regularisation, Sizes
 
 Zoneout = Mapping[str, float] | None
@@ -25,11 +25,12 @@ def check_zoneout(cell: CellSpec, zoneout: Any) -> dict[str, float]:
     if not isinstance(zoneout, Mapping):
         raise TypeError(f"zoneout should be a dict of probabilities by state, got: {zoneout!r}")
     known = [state.name for state in cell.visible_states()]
+    probabilities = {}
     for name, value in zoneout.items():
         if name not in known:
             raise ValueError(f"zoneout: {cell.name} has no state {name!r}; its states are {', '.join(known)}")
-        check_probability(f"zoneout[{name!r}]", value)
-    return {name: float(zoneout[name]) for name in known if name in zoneout}
+        probabilities[name] = read_probability(f"zoneout[{name!r}]", value)
+    return {name: probabilities[name] for name in known if name in probabilities}
 
 
 def wanted_regularisation(cell: CellSpec, zoneout: Any, recurrent_dropout: Any) -> Regularisation:
@@ -38,8 +39,7 @@ def wanted_regularisation(cell: CellSpec, zoneout: Any, recurrent_dropout: Any) 
     if recurrent_dropout is None:
         dropout = cell.regularisation.recurrent_dropout
     else:
-        check_probability("recurrent_dropout", recurrent_dropout)
-        dropout = recurrent_dropout > 0
+        dropout = read_probability("recurrent_dropout", recurrent_dropout) > 0
     return Regularisation(tuple(check_zoneout(cell, zoneout)), dropout)
 
 
@@ -90,13 +90,13 @@ class Regularised(nn.Module):
 
     @recurrent_dropout.setter
     def recurrent_dropout(self, value: float) -> None:
-        check_probability("recurrent_dropout", value)
-        if value and not self._drops():
+        p = read_probability("recurrent_dropout", value)
+        if p and not self._drops():
             raise ValueError(
                 f"this {type(self).__name__} was made without recurrent dropout, which is another program: give "
                 "recurrent_dropout= to its constructor"
             )
-        self._recurrent_dropout = float(value)
+        self._recurrent_dropout = p
 
     def _draw_masks(self, sizes: Sizes, x: Tensor, packing: Packing | None = None) -> dict[str, Tensor]:
         """One direction's masks, which broadcast to `x` [T, B, width] (packed: [total, 1, width]).

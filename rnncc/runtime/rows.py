@@ -15,7 +15,7 @@ from .tensors import under_autocast
 
 def number(value: Tensor | float) -> Tensor:
     """A number as a tensor without dimensions: exact, and of no weight where dtypes meet."""
-    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device="cpu")
 
 
 def widen(value: Tensor | float, width: int, like: Tensor) -> Tensor:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from sys import float_info
-
-from torch import SymInt, Tensor
 
 from .spec import CellSpec, ConstraintSpec
 
@@ -19,7 +16,6 @@ def resolve_sizes(
     for size in cell.sizes:
         given = dims.get(size.name)
         if given is not None:
-            check_size(size.name, given)
             sizes[size.name] = given
         elif size.solved is None and size.default is not None:
             sizes[size.name] = size.default
@@ -50,69 +46,6 @@ def resolve_sizes(
     for constraint in cell.constraints:
         _check(constraint, sizes)
     return sizes
-
-
-def check_clip(value: object) -> None:
-    """Raises TypeError, ValueError for what is no `recurrent_gradient_clip`."""
-    if value is None:
-        return
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise TypeError(f"recurrent_gradient_clip should be a number or None, got: {type(value).__name__}")
-    if isinstance(value, int) and value > float_info.max:
-        raise ValueError("recurrent_gradient_clip is a whole number that is too large for a float; None is off")
-    if not value >= 0:
-        raise ValueError(f"recurrent_gradient_clip should not be negative, nor NaN, got: {value}")
-
-
-def check_probability(name: str, value: object) -> None:
-    """Raises ValueError for what is no number from 0 to 1."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 1:
-        raise ValueError(
-            f"{name} should be a number in range [0, 1] representing the probability of an element being zeroed"
-        )
-
-
-def check_int(name: str, value: object) -> None:
-    """Raises TypeError for what is no int."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} should be of type int, got: {type(value).__name__}")
-
-
-def check_constant(name: str, value: object) -> float:
-    """The value of a constant. Raises TypeError, ValueError for what is no number."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise TypeError(f"{name} should be a number, got: {type(value).__name__}")
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError(f"{name} is an integer beyond the range of float64") from None
-
-
-def check_flags(**flags: object) -> None:
-    """Raises TypeError for what is neither True nor False."""
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"{name} should be of type bool, got: {type(value).__name__}")
-
-
-def check_size(name: str, value: int) -> None:
-    """Raises TypeError, ValueError for what is no whole number above 0."""
-    check_int(name, value)
-    if value <= 0:
-        raise ValueError(f"{name} must be greater than zero")
-
-
-def check_given_size(name: str, value: object) -> None:
-    """As `check_size`, of a size that may come from a tensor's shape: exporters and tracers have symbols and tensors
-    there."""
-    if not isinstance(value, SymInt | Tensor):
-        check_size(name, value)  # type: ignore[arg-type]
-
-
-def check_backend(value: object) -> None:
-    """Raises ValueError for what is no backend."""
-    if value not in (None, "cpu", "cuda", "reference"):
-        raise ValueError(f"backend must be None, 'cpu', 'cuda' or 'reference', got {value!r}")
 
 
 def _check(constraint: ConstraintSpec, sizes: Mapping[str, int]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -16,9 +15,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .parameters import blocks_of, gate_view, head_view, members_of, ordered
+from .parameters import blocks_of, gate_view, members_of, ordered
 from .settings import warns_of_slow_paths
 from .spec import DENSER, CellSpec, ParameterSpec, Sizes
+from .tensors import check_memory, distributed
 
 # A mask that is denser than the cell says by this factor is clearly denser: GPUs run dense kernels.
 _CLEARLY = 1.1
@@ -72,6 +72,7 @@ class SparseWeights(nn.Module):
             # Where torch.nn.utils.prune makes the matrix anew in each call, what it makes it of.
             for tensor in (getattr(self, name), self._parameters.get(f"{name}_orig")):
                 if type(tensor) in (Tensor, nn.Parameter):
+                    check_memory(tensor)
                     tensor.masked_fill_(~mask, 0)
                 elif tensor is not None and (own := shard_of(tensor, mask)) is not None:
                     tensor.to_local().masked_fill_(~own, 0)
@@ -93,18 +94,20 @@ class SparseWeights(nn.Module):
         mask = getattr(self, name)
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != shape:
             raise RuntimeError(f"{self.spec.name}: {name} must be torch.bool {list(shape)}, got: {_said_of(mask)}")
+        check_memory(mask)
         return mask
 
     def _mask(self, parameter: ParameterSpec, suffix: str) -> Tensor:
         """A mask, as a tensor of this process: where it is a DTensor, the local part."""
         mask: Any = self._own_mask(parameter, suffix)
-        return mask if _distributed(mask) is None else mask.to_local()  # type: ignore[no-any-return]
+        return mask if distributed(mask) is None else mask.to_local()  # type: ignore[no-any-return]
 
     def _value_of(self, parameter: ParameterSpec, suffix: str) -> Tensor:
         """A parameter as equations read it: with zeros where its mask says so."""
         tensor: Tensor = getattr(self, parameter.attribute + suffix)
         if parameter.sparsity is None:
             return tensor
+        check_memory(tensor)
         return torch.where(self._own_mask(parameter, suffix), tensor, 0)
 
     def set_mask(self, name: str, mask: Tensor, layer: int = 0, *, reverse: bool = False) -> None:
@@ -116,21 +119,22 @@ class SparseWeights(nn.Module):
         clearly denser than the cell says; to know that, the host waits for the mask's device. Raises ValueError.
         """
         suffix, sizes = self._place(layer, reverse)
-        # By name: the part of our mask that it stands for, the shape in which a caller gives it, and the parameter.
-        kept: dict[str, tuple[Tensor, torch.Size, ParameterSpec]] = {}
+        # By name: the part of our mask that it stands for, and the parameter.
+        kept: dict[str, tuple[Tensor, ParameterSpec]] = {}
         for parameter in self._sparse():
             whole = self._mask(parameter, suffix)
-            kept[parameter.name] = whole, whole.shape, parameter
+            kept[parameter.name] = whole, parameter
             for member, rows in members_of(parameter, whole, sizes):
-                own = rows if parameter.blocks is None else head_view(parameter, member, rows, sizes)
-                kept[member.name] = own, gate_view(parameter, member, rows, sizes).shape, parameter
+                kept[member.name] = gate_view(parameter, member, rows, sizes), parameter
         if name not in kept:
             known = f"the sparse weights are {', '.join(kept)}" if kept else "none of its weights is sparse"
             raise ValueError(f"set_mask: {self.spec.name} has no sparse weights {name!r}; {known}")
-        place, shape, parameter = kept[name]
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != shape:
-            raise ValueError(f"set_mask: the mask of {name} must be torch.bool {list(shape)}, got: {_said_of(mask)}")
-        given = mask.reshape(place.shape).clone()  # it may be a view of the mask that it replaces
+        place, parameter = kept[name]
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != place.shape:
+            raise ValueError(
+                f"set_mask: the mask of {name} must be torch.bool {list(place.shape)}, got: {_said_of(mask)}"
+            )
+        given = mask.clone()  # it may be a view of the mask that it replaces
         self._zero_masked()  # an optimiser with momentum may have moved what comes back now
         place.copy_(given)
         self._zero_masked()
@@ -263,13 +267,6 @@ def mask_name(parameter: ParameterSpec, suffix: str) -> str:
     return f"{parameter.attribute}_mask{suffix}"
 
 
-def _distributed(tensor: object) -> Any:
-    """The module torch.distributed.tensor where a tensor is a DTensor, else None. Nobody has one who has not imported
-    it."""
-    tensors: Any = sys.modules.get("torch.distributed.tensor")
-    return tensors if tensors is not None and isinstance(tensor, tensors.DTensor) else None
-
-
 def _can_be_read(mask: Tensor) -> bool:
     """Whether a mask has values that the host may wait for. Under torch.func's transforms it may stand for many, and
     the eager fallback runs."""
@@ -282,7 +279,7 @@ def _can_be_read(mask: Tensor) -> bool:
 def shard_of(tensor: Any, mask: Tensor) -> Tensor | None:
     """The part of a mask that goes with this process's part of a DTensor, without communication. None for other kinds
     of tensors, and for placements other than Replicate and Shard."""
-    tensors = _distributed(tensor)
+    tensors = distributed(tensor)
     if tensors is None or not all(type(p) in (tensors.Replicate, tensors.Shard) for p in tensor.placements):
         return None
     mesh = tensor.device_mesh
@@ -314,11 +311,10 @@ def density_of(parameter: ParameterSpec, mask: Tensor, sizes: Sizes) -> float:
     """The share of the elements that a mask keeps, in the head that has most. It counts all gates together, since a
     kernel divides the elements of all gates among its threads. Waits for the mask's device."""
     heads = blocks_of(parameter, sizes)
-    kept = sum(
-        head_view(parameter, member, rows, sizes).flatten(1).sum(1)
-        for member, rows in members_of(parameter, mask, sizes)
+    kept = torch.stack(
+        [rows.reshape(member.k, heads, -1).sum((0, 2)) for member, rows in members_of(parameter, mask, sizes)]
     )
-    return float(torch.as_tensor(kept).max()) * heads / max(mask.numel(), 1)
+    return float(kept.sum(0).max()) * heads / max(mask.numel(), 1)
 
 
 def most_density(parameter: ParameterSpec, sizes: Sizes) -> float:
@@ -343,7 +339,7 @@ def draw(parameter: ParameterSpec, mask: Tensor, sizes: Sizes) -> None:
     assert parameter.sparsity is not None
     size, columns = parameter.sparsity.block, mask.shape[1]
     # Blocks divide each gate's rows in each head.
-    scores = torch.rand(mask.shape[0] // size, columns // size, device=mask.device)
+    scores = torch.rand(mask.shape[0] // size, columns // size, dtype=torch.float32, device=mask.device)
     chosen = scores.topk(kept_per_row(parameter, columns), dim=1).indices
     drawn = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, chosen, True)
     mask.copy_(drawn.repeat_interleave(size, 0).repeat_interleave(size, 1))

@@ -346,9 +346,9 @@ class CellSpec:
         return dict(zip(names, in_order, strict=True)) | {"num_heads": num_heads}
 
     def returnables(self) -> tuple[str, ...]:
-        """What `return_sequences_of` may name: states, and what is computed after or handed on by a loop."""
+        """What `return_sequences_of` may name: states, what is computed after or handed on by a loop, the output."""
         names = [sequence.name for segment in self.segments for sequence in segment.sequences]
-        return tuple(name for name in names if "__" not in name)
+        return tuple(dict.fromkeys(name for name in (*names, self.output) if "__" not in name))
 
     def returnable(self, names: Sequence[str]) -> tuple[str, ...]:
         """The names, checked. Raises TypeError, ValueError."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import SymInt, Tensor
 from torch.masked import MaskedTensor
 from torch.nn import Parameter
 
@@ -39,9 +41,21 @@ def is_batched(tensor: Tensor | None) -> bool:
     return functorch.is_batchedtensor(tensor) or functorch.is_legacy_batchedtensor(tensor)
 
 
+def distributed(tensor: object) -> Any:
+    """The module torch.distributed.tensor where a tensor is a DTensor, else None. Nobody has one who has not imported
+    it."""
+    tensors: Any = sys.modules.get("torch.distributed.tensor")
+    return tensors if tensors is not None and isinstance(tensor, tensors.DTensor) else None
+
+
 def under_trace() -> bool:
     """Whether torch.jit.trace is recording."""
     return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
+
+
+def is_symbol(size: object) -> bool:
+    """Whether a size stands for any number, in a program that is being exported or traced."""
+    return isinstance(size, SymInt) or (isinstance(size, Tensor) and under_trace())
 
 
 def autocast_dtype(x: Tensor, device: str) -> torch.dtype:
@@ -64,9 +78,12 @@ def check_memory(*tensors: Tensor | None) -> None:
             raise RuntimeError(f"a tensor of shape {list(tensor.shape)} has no memory: its storage was freed")
 
 
-def refuse_kind(x: Tensor, where: str) -> None:
+def check_kind(x: Tensor, where: str) -> None:
     """Raises TypeError for a tensor that loops cannot read; the message says what to give instead. `where` names the
     cell."""
+    # A nested tensor may be of either layout, a MaskedTensor is dense.
+    if x.layout == torch.strided and not x.is_nested and type(x) is not MaskedTensor:
+        return
     if x.is_nested:
         raise TypeError(
             f"{where} takes no nested tensor: call layer(x.values(), offsets=x.offsets(), max_length=longest) on the "
@@ -75,5 +92,4 @@ def refuse_kind(x: Tensor, where: str) -> None:
         )
     if isinstance(x, MaskedTensor):
         raise TypeError(f"{where} takes no MaskedTensor: give its data, and lengths= for a mask of padding")
-    if x.layout != torch.strided:
-        raise TypeError(f"{where} takes dense tensors, got the layout {x.layout}: call x.to_dense()")
+    raise TypeError(f"{where} takes dense tensors, got the layout {x.layout}: call x.to_dense()")

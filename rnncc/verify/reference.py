@@ -274,7 +274,7 @@ class Arguments:
     """What a cell is run on.
 
     parameters  by member (`W_i`, `b_f`, `beta`, `h0`): vectors [width]; matrices [width, columns/blocks] as packed in
-                the module, or [blocks, width/blocks, columns/blocks]
+                the module, or in the shape of its `gate_parameters()`
     inputs      [T, B, width] by name; an input per sequence [B, width]
     initial     [B, width] by state; a state not given starts with its declared value
     constants   values other than the declared ones, by name
@@ -363,7 +363,8 @@ def fixed_values(
     for parameter in cell.parameters:
         for member in parameter.members:
             tensor = parameters[member.name] if parameter.trained else parameters[member.name].detach()
-            fixed[member.name] = machine.from_blocks(member.name, tensor) if tensor.dim() == 3 else tensor
+            # A layer's views have the rows of sections and blocks in the order in which they are packed.
+            fixed[member.name] = tensor.flatten(0, -2) if tensor.dim() > 2 else tensor
     for constant in cell.constants:
         value = constants.get(constant.name, constant.value)
         if not isinstance(value, str):

@@ -76,6 +76,11 @@ class Setting:
     reset: bool = False
 
 
+def joined(view: Tensor) -> Tensor:
+    """A view of `gate_parameters()` with all sections of a head together: [k, N, D, in] as [N, k*D, in]."""
+    return view.transpose(0, 1).flatten(1, 2) if view.dim() == 4 else view
+
+
 def mm(matrix: Tensor, operand: Tensor, k_in: int = 1, k_out: int = 1) -> Tensor:
     """Dense [out, in] or block-diagonal [N, out, in] times a vector laid out [k, N, D]."""
     if matrix.dim() == 2:
@@ -202,7 +207,7 @@ def compare(
     trained = {member.name for each in layer.spec.parameters if each.trained for member in each.members}
     for number, reverse in places:
         views = layer.gate_parameters(number, reverse=reverse)
-        parameters.append({n: view.detach().clone().requires_grad_(n in trained) for n, view in views.items()})
+        parameters.append({n: joined(v.detach()).clone().requires_grad_(n in trained) for n, v in views.items()})
     shapes = {name: case.shape(name, setting.steps) for name in case.extra}
     inputs = {
         "x": draw(setting.steps, BATCH, width),
@@ -256,7 +261,7 @@ def compare(
         gradients = layer.gate_parameters(number, reverse=reverse, grad=True)
         for name, value in parameters[place].items():
             label = f"d {name} of {places[place]}"
-            found[label] = torch.zeros_like(value) if gradients[name] is None else gradients[name]
+            found[label] = torch.zeros_like(value) if gradients[name] is None else joined(gradients[name])
             expected[label] = gradient(value)
     assert {name: value.shape for name, value in found.items()} == {name: v.shape for name, v in expected.items()}
     return {name: difference(found[name], value) for name, value in expected.items()}

@@ -132,7 +132,7 @@ def test_the_radius_is_that_of_what_a_mask_leaves() -> None:
     with torch.no_grad():
         one.A_l0.copy_(torch.eye(4).roll(1, 1).triu(1))
     before = one.A_l0.clone()
-    rescale(parameter, one.A_l0, one._sizes[0])
+    rescale(parameter, one._sizes[0], one.A_l0)
     assert torch.equal(one.A_l0, before)
 
 

@@ -99,11 +99,15 @@ def test_blocks_are_there_as_a_whole(heads: int) -> None:
 
 
 def test_a_mask_of_two_parts() -> None:
-    """A matrix of 2*H rows has both parts of each head together in `gate_parameters()`; its mask has, too."""
+    """A matrix of 2*H rows has an axis of sections in `gate_parameters()`; its mask has, too, and is a view."""
     layer = layer_of("BlockSparse", num_heads=2)
-    mask = torch.rand(2, 8, 4) < 0.5
+    mask = torch.rand(2, 2, 4, 4) < 0.5
     layer.set_mask("V", mask)
     assert torch.equal(layer.gate_masks()["V"], mask)
+    layer.gate_masks()["V"][1, 0] = False
+    mask[1, 0] = False
+    layer._zero_masked()
+    assert torch.equal(layer.V_mask_l0, mask.flatten(0, 2))
     assert not layer.gate_parameters()["V"][~mask].any()
 
 

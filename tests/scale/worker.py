@@ -169,6 +169,29 @@ def fsdp(device: str, folder: Path) -> None:
     train(shard(make(device)), make(device), device)
 
 
+def fsdp_from_meta(device: str, folder: Path) -> None:
+    """A layer that was made on the meta device gets its initial values in shards: also those of one gate, which a view
+    of the whole would have lost. Views are refused."""
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    layer: Any = fully_shard(rnncc.load("lstm").LSTM(IN, H, device="meta"), mesh=mesh)
+    layer.to_empty(device=device)
+    for tensor in layer.parameters():
+        nn.init.constant_(tensor, torch.nan)
+    layer.reset_parameters()
+    for values in layer.parameters():
+        whole = values.full_tensor()
+        given = [torch.empty_like(whole) for _ in range(dist.get_world_size())]
+        dist.all_gather(given, whole.contiguous())
+        assert all(torch.equal(each, whole) for each in given) and whole.isfinite().all()
+    assert torch.equal(layer.bias_ih_l0.full_tensor()[H : 2 * H], torch.ones(H, device=device))
+    try:
+        layer.gate_parameters()
+    except RuntimeError as found:
+        assert "weight_ih_l0 is divided among processes" in str(found), found
+        return
+    raise AssertionError("no error")
+
+
 def fsdp_accumulates(device: str, folder: Path) -> None:
     model: Any = shard(make(device))
 
@@ -317,7 +340,7 @@ def distributed_tensors_that_are_refused(device: str, folder: Path) -> None:
 CASES = (
     distributed_tensors, distributed_tensors_of_a_step, distributed_buffers, distributed_tensors_per_sequence,
     distributed_tensors_that_are_refused,
-    ddp, ddp_compiled, ddp_accumulates, ddp_autocast, fsdp, fsdp_accumulates, fsdp_mixed_precision,
+    ddp, ddp_compiled, ddp_accumulates, ddp_autocast, fsdp, fsdp_from_meta, fsdp_accumulates, fsdp_mixed_precision,
     fsdp_clips_the_norm, checkpoint, sparse.sparse_ddp, sparse.sparse_fsdp, sparse.sparse_fsdp_mixed_precision,
     sparse.sparse_fsdp_from_meta, sparse.sparse_distributed_tensors,
 )  # fmt: skip

@@ -112,7 +112,7 @@ class _Declarer:
                     "RNN235",
                     f"'{name}' is not a constant of cell {self.decl.name}",
                     self.decl.name_span,
-                    help=closest(name, self.symbols.constants),
+                    help=closest(name, self.symbols.constants) or self._constants(),
                 )
         for statement in statements:
             self._declare(statement)
@@ -186,6 +186,11 @@ class _Declarer:
                 self.symbols.statics.shaping.add(name)
             else:
                 self.symbols.statics.constants[name] = value
+
+    def _constants(self) -> str:
+        """Which constants there are."""
+        names = ", ".join(f"'{name}'" for name in self.symbols.constants)
+        return f"it has {names}" if names else "it has no constants"
 
     def _override(self, statement: ConstDecl, value: NumberValue | str) -> NumberValue | str:
         given = self.shaping[statement.name]
