@@ -4,7 +4,7 @@ rnncc.compat.flashrnn(Wx, R, b, states)     FlashRNN's function; rnncc.compat.Fl
 
 These modules are imported by their names:
 
-rnncc.compat.nn             nn.replace(model) replaces every nn.LSTM, nn.GRU and nn.RNN of a model
+rnncc.compat.nn             nn.replace(model) replaces every nn.LSTM, nn.GRU and nn.RNN of a model, and their cells
 rnncc.compat.two_states     TwoStates(layer) lets a layer of one state stand where code expects an nn.LSTM
 rnncc.compat.haste          Haste's layers
 """

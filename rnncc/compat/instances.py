@@ -1,5 +1,5 @@
-"""Makes rnncc's layers instances of torch.nn's classes, for code that asks `isinstance(module, nn.LSTM)` or reads
-private attributes such as `_flat_weights`."""
+"""Makes rnncc's layers and single steps instances of torch.nn's classes, for code that asks `isinstance(module,
+nn.LSTM)` or reads private attributes such as `_flat_weights`."""
 
 from __future__ import annotations
 
@@ -11,37 +11,14 @@ from torch import Tensor, nn
 
 from rnncc.stages.load import allow
 
-KINDS: tuple[type[nn.RNNBase], ...] = (nn.LSTM, nn.GRU, nn.RNN)
+# A module of torch.nn's that rnncc has a layer or a single step for, and the classes of these.
+Module = nn.RNNBase | nn.RNNCellBase
+STEPS: tuple[type[nn.RNNCellBase], ...] = (nn.LSTMCell, nn.GRUCell, nn.RNNCell)
+KINDS: tuple[type[Module], ...] = (nn.LSTM, nn.GRU, nn.RNN, *STEPS)
 
 
 class Instance:
-    """The private attributes of nn.RNNBase about weights. Each is computed from the parameters at every access, so it
-    is never out of date."""
-
-    _suffixes: list[str]
-    bias: bool
-    proj_size: int
-
-    @property
-    def _all_weights(self) -> list[list[str]]:
-        names = ["weight_ih", "weight_hh", *(("bias_ih", "bias_hh") if self.bias else ())]
-        names += ["weight_hr"] if self.proj_size else []
-        return [[name + suffix for name in names] for suffix in self._suffixes]
-
-    @property
-    def _flat_weights_names(self) -> list[str]:
-        return [name for names in self._all_weights for name in names]
-
-    @property
-    def _flat_weights(self) -> list[Tensor]:
-        return [getattr(self, name) for name in self._flat_weights_names]
-
-    def _weights_have_changed(self) -> bool:
-        return False
-
-    # nn.RNNBase overrides these methods of nn.Module to update the attributes above. Here nothing needs an update.
-    # (`__setattr__` is that of rnncc's layers, which comes first.)
-    _replicate_for_data_parallel = nn.Module._replicate_for_data_parallel
+    """What an instance of two classes has of neither."""
 
     def __setstate__(self: Any, state: Any) -> None:
         nn.Module.__setstate__(self, state)  # type: ignore[no-untyped-call]
@@ -70,6 +47,36 @@ class Instance:
         return revive, (again, (*arguments, layer_class.__name__), kind), self._contents()
 
 
+class LayerInstance(Instance):
+    """The private attributes of nn.RNNBase about weights. Each is computed from the parameters at every access, so it
+    is never out of date."""
+
+    _suffixes: list[str]
+    bias: bool
+    proj_size: int
+
+    @property
+    def _all_weights(self) -> list[list[str]]:
+        names = ["weight_ih", "weight_hh", *(("bias_ih", "bias_hh") if self.bias else ())]
+        names += ["weight_hr"] if self.proj_size else []
+        return [[name + suffix for name in names] for suffix in self._suffixes]
+
+    @property
+    def _flat_weights_names(self) -> list[str]:
+        return [name for names in self._all_weights for name in names]
+
+    @property
+    def _flat_weights(self) -> list[Tensor]:
+        return [getattr(self, name) for name in self._flat_weights_names]
+
+    def _weights_have_changed(self) -> bool:
+        return False
+
+    # nn.RNNBase overrides this method of nn.Module to update the attributes above. Here nothing needs an update.
+    # (`__setattr__` and what stands in Instance are such methods, too.)
+    _replicate_for_data_parallel = nn.Module._replicate_for_data_parallel
+
+
 # The made classes, by rnncc's class and torch.nn's (or the one derived from torch.nn's).
 _CLASSES: dict[tuple[Any, Any], Any] = {}
 
@@ -84,7 +91,7 @@ def is_ours(module: object) -> bool:
     return isinstance(module, Instance)
 
 
-def instance_of(layer: nn.Module, kind: type[nn.RNNBase]) -> nn.Module:
+def instance_of(layer: nn.Module, kind: type[Module]) -> nn.Module:
     """A new object with the layer's contents that is also an instance of `kind`. The old layer must not be used any
     more."""
     made = _class(type(layer), kind)
@@ -107,14 +114,15 @@ def _class(layer_class: Any, kind: Any) -> Any:
         names = {"__module__": layer_class.__module__, "__qualname__": qualified}
         namespace |= {**names, "__doc__": layer_class.__doc__}
 
-    made = types.new_class(layer_class.__name__, (Instance, layer_class, base), exec_body=fill)
+    own = Instance if base in STEPS else LayerInstance
+    made = types.new_class(layer_class.__name__, (own, layer_class, base), exec_body=fill)
     if kind is not base:
         made = types.new_class(kind.__name__, (kind, made), exec_body=fill)
     _CLASSES[layer_class, kind] = made
     return made
 
 
-def revive(again: Callable[..., Any], arguments: tuple[Any, ...], kind: type[nn.RNNBase]) -> Any:
+def revive(again: Callable[..., Any], arguments: tuple[Any, ...], kind: type[Module]) -> Any:
     """An empty instance; pickle then sets its state."""
     made = _class(type(again(*arguments)), kind)
     allow(made)

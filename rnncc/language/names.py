@@ -41,13 +41,12 @@ _MODULE_WORDS = """
     constants cpu cuda dims document double dump_patches eval explain extra_repr float forward freeze gate_masks
     gate_parameters get_buffer get_extra_state get_parameter get_submodule half hidden_size input_size ipu
     load_state_dict modules mtia named_buffers named_children named_modules named_parameters num_heads parameters
-    register_backward_hook
-    register_buffer register_forward_hook register_forward_pre_hook register_full_backward_hook
+    register_backward_hook register_buffer register_forward_hook register_forward_pre_hook register_full_backward_hook
     register_full_backward_pre_hook register_load_state_dict_post_hook register_load_state_dict_pre_hook
     register_module register_parameter recompute recurrent_dropout recurrent_gradient_clip
-    register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ reset_parameters return_sequences_of reverse
-    set_extra_state set_mask set_submodule share_memory sparsify spec state_dict state_dtype to to_empty train training
-    type unfreeze weight_dropout xpu zero_grad zoneout
+    register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ reset_parameters return_sequences_of
+    reverse set_extra_state set_mask set_submodule share_memory sparsify spec state_dict state_dtype to to_empty train
+    training type unfreeze weight_dropout xpu zero_grad zoneout
 """
 MODULE = frozenset(_MODULE_WORDS.split())
 _ARGUMENTS = {

@@ -17,7 +17,7 @@ from .loop import Results, run_loop
 from .packing import Packing
 from .rows import concat, layer_norm, linear_onto, widen
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes
-from .tensors import check_memory, without_autocast
+from .tensors import check_readable, without_autocast
 
 
 class LayerCall(NamedTuple):
@@ -200,7 +200,7 @@ def run_directions(
     # case one quick look at x is enough.
     if kernels is None or cell.computes_weights or (kernels is not kernels.dispatched and _is_gone(first)):
         for own in directions:
-            check_memory(*inputs.values(), *own.parameters.values(), *own.states.values())
+            check_readable(*inputs.values(), *own.parameters.values(), *own.states.values())
     reverse = [int(own.reverse) for own in directions]
     running = [Tools(call, own, first, {**inputs, **own.masks}, {}) for own in directions]
     with without_autocast(first):

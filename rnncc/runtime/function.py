@@ -31,7 +31,7 @@ from .lengths import active_steps, padded
 from .packed import read_packed
 from .rows import beside
 from .spec import CellSpec, SegmentSpec, Sizes
-from .tensors import check_memory, without_autocast
+from .tensors import check_readable, without_autocast
 
 
 def run_function(
@@ -106,7 +106,7 @@ def run_function(
     chosen = kernels_of_call(cell, kernels, given.streams[0], backend, missing)
     if masked or chosen is None or cell.computes_weights:
         # torch's own operators read these tensors before the op can check them.
-        check_memory(*given.streams, *given.weights, *(given.states or ()))
+        check_readable(*given.streams, *given.weights, *(given.states or ()))
     steps, rows = given.streams[0].shape[:2]
     ends = read_lengths(lengths, steps, rows, given.streams[0].device)
     marks = read_reset(reset, steps, rows, given.streams[0].device)

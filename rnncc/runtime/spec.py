@@ -357,7 +357,9 @@ class CellSpec:
         known = self.returnables()
         for name in names:
             if name not in known:
-                raise ValueError(f"{self.name} can return the sequences of {', '.join(known)}, not of {name!r}")
+                raise ValueError(
+                    f"return_sequences_of: {self.name} can return the sequences of {', '.join(known)}, not of {name!r}"
+                )
         return tuple(dict.fromkeys(names))
 
     def loop_weights(self) -> tuple[WeightSpec, ...]:

@@ -78,6 +78,17 @@ def check_memory(*tensors: Tensor | None) -> None:
             raise RuntimeError(f"a tensor of shape {list(tensor.shape)} has no memory: its storage was freed")
 
 
+def check_readable(*tensors: Tensor) -> None:
+    """Raises RuntimeError for tensors of several devices, in the words of the ops, and where `check_memory` does."""
+    for tensor in tensors:
+        if tensor.device != tensors[0].device:
+            raise RuntimeError(
+                "Input, hidden and parameter tensors are not at the same device, found tensors at "
+                f"{tensors[0].device} and {tensor.device}"
+            )
+    check_memory(*tensors)
+
+
 def check_kind(x: Tensor, where: str) -> None:
     """Raises TypeError for a tensor that loops cannot read; the message says what to give instead. `where` names the
     cell."""
