@@ -242,7 +242,7 @@ def run_directions(
         # FSDP2 would warn of an output that is a view of itself.
         output = asked[cell.output]
         output = output if output.shape == shape else output.expand(shape)
-        # Of the output's own name there is a copy: who writes into one of two results does not mean the other.
+        # A sequence that has the output's name is a copy: who writes into one result does not mean the other.
         returned = {name: output.clone() if name == cell.output else asked[name] for name in sequences_of}
         results.append(Result(output, tools.finals, returned))
     return results

@@ -28,7 +28,7 @@ def _first(*values: Number) -> Tensor:
     for value in values:
         if isinstance(value, Tensor):
             return value
-    return torch.zeros((), dtype=torch.get_default_dtype())
+    return torch.zeros((), dtype=torch.get_default_dtype(), device="cpu")
 
 
 def _pair(a: Number, b: Number) -> tuple[Tensor, Tensor]:
