@@ -15,7 +15,7 @@ import rnncc
 from rnncc.compat.nn import Found, replace, survey
 
 IN, H, B = 4, 6, 3
-EXACT = {"rtol": 1e-11, "atol": 1e-12}
+EXACT: dict[str, Any] = {"rtol": 1e-11, "atol": 1e-12}
 KINDS: list[tuple[str, type[nn.RNNCellBase], dict[str, Any]]] = [
     ("nn_LSTMCell", nn.LSTMCell, {}), ("nn_GRUCell", nn.GRUCell, {}), ("nn_RNNCell", nn.RNNCell, {}),
     ("nn_RNN_reluCell", nn.RNNCell, {"nonlinearity": "relu"}),
@@ -52,7 +52,7 @@ def test_a_step_and_what_replaces_it(
         made = values(step(x, hx))
         made = values(step(x, tuple(made) if kind is nn.LSTMCell else made[0]))  # and one more step
         wanted = [*leaves[: 1 + (with_states and (2 if kind is nn.LSTMCell else 1))], *step.parameters()]
-        found.append([*made, *torch.autograd.grad(sum(value.square().sum() for value in made), wanted)])
+        found.append([*made, *torch.autograd.grad(torch.stack([value.square().sum() for value in made]).sum(), wanted)])
     for value, expected in zip(*found, strict=True):
         assert value.shape == expected.shape
         torch.testing.assert_close(value, expected, **EXACT)
@@ -60,7 +60,7 @@ def test_a_step_and_what_replaces_it(
 
 @pytest.mark.parametrize(("name", "kind", "options"), KINDS, ids=[name for name, _, _ in KINDS])
 def test_it_has_the_same_parameters(name: str, kind: type[nn.RNNCellBase], options: dict[str, Any]) -> None:
-    theirs = kind(IN, H, **options).eval()
+    theirs: Any = kind(IN, H, **options).eval()
     parameters = dict(theirs.named_parameters())
     theirs.note = "the decoder"
     ours: Any = replace(theirs)
@@ -93,7 +93,8 @@ class Decoder(nn.Module):
 
 def test_a_model_with_both() -> None:
     torch.manual_seed(0)
-    model, x = Decoder(), torch.randn(5, B, IN)
+    model: Any = Decoder()
+    x = torch.randn(5, B, IN)
     expected = model(x)
     assert survey(model) == (
         Found(("encoder",), "nn.GRU", "nn_GRU"), Found(("step",), "nn.GRUCell", "nn_GRUCell"),

@@ -13,9 +13,9 @@ import rnncc
 from rnncc.compat.two_states import TwoStates
 
 T, B, IN, H, LAYERS = 7, 3, 4, 6, 3
-DOUBLE = {"dtype": torch.float64}
+DOUBLE: dict[str, Any] = {"dtype": torch.float64}
 BACKENDS = ("cpu", "reference")
-EXACT = {"rtol": 1e-11, "atol": 1e-12}
+EXACT: dict[str, Any] = {"rtol": 1e-11, "atol": 1e-12}
 
 
 def make(backend: str = "cpu", **options: Any) -> Any:
@@ -26,10 +26,10 @@ def make(backend: str = "cpu", **options: Any) -> Any:
 
 def alone(layer: Any, number: int) -> nn.LSTM:
     """torch's layer that is one of the stack."""
-    own = nn.LSTM(IN if number == 0 else H * (1 + layer.bidirectional), H, bidirectional=layer.bidirectional, **DOUBLE)  # type: ignore[call-overload]
+    own = nn.LSTM(IN if number == 0 else H * (1 + layer.bidirectional), H, bidirectional=layer.bidirectional, **DOUBLE)
     names = {name: name.replace("_l0", f"_l{number}") for name, _ in own.named_parameters()}
     own.load_state_dict({name: getattr(layer, theirs).detach() for name, theirs in names.items()})
-    return own  # type: ignore[no-any-return]
+    return own
 
 
 def stack(layer: Any) -> list[nn.LSTM]:
@@ -138,7 +138,8 @@ def test_compiled_and_exported() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             _, _, sequences = self.layer(x)
-            return torch.stack(sequences["h"]).sum(0) + sequences["c"][0]
+            total: Tensor = torch.stack(sequences["h"]).sum(0) + sequences["c"][0]
+            return total
 
     model, x = Sum(), torch.randn(T, B, IN, **DOUBLE)
     expected = model(x)

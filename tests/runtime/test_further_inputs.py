@@ -34,7 +34,7 @@ state h
 h[t] = 0.5*h[t-1] + g*x + max(h[t-1], 0.25)
 """
 BACKENDS = ("cpu", "reference")
-Call = Callable[[Any, Tensor, Tensor], Any]
+Call = Callable[..., Any]
 
 
 @cache

@@ -130,7 +130,7 @@ COMPUTED: dict[str, Callable[[nn.Module], object]] = {
     "weight_norm": lambda layer: parametrizations.weight_norm(layer, "weight_hh_l0"),
     "spectral_norm": lambda layer: parametrizations.spectral_norm(layer, "weight_hh_l0"),
     "orthogonal": lambda layer: parametrizations.orthogonal(layer, "weight_hh_l0"),
-    "prune": lambda layer: prune.l1_unstructured(layer, "weight_hh_l0", 0.5),
+    "prune": lambda layer: prune.l1_unstructured(layer, "weight_hh_l0", 0.5),  # type: ignore[no-untyped-call]
 }
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import rnncc
 
 T, B, IN, H = 7, 4, 4, 6
-EXACT = {"rtol": 1e-11, "atol": 1e-12}
+EXACT: dict[str, Any] = {"rtol": 1e-11, "atol": 1e-12}
 
 
 def run(layer: Any, x: Tensor, mask: Tensor) -> tuple[Tensor, Any]:

@@ -101,7 +101,8 @@ def test_what_shapes_a_program_is_the_same_program() -> None:
     """The class of a constant's value is made once, however the value is given."""
     assert type(leaky(depth=np.int64(1))) is type(leaky(depth=1))
     assert type(leaky(depth=np.int64(2))) is package().Leaky
-    assert rnncc.load("rhn", L=np.int64(2)).RHN.spec.program() == rnncc.load("rhn", L=2).RHN.spec.program()
+    two: Any = np.int64(2)
+    assert rnncc.load("rhn", L=two).RHN.spec.program() == rnncc.load("rhn", L=2).RHN.spec.program()
 
 
 def test_zoneout_and_recurrent_dropout() -> None:

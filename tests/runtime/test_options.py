@@ -73,9 +73,9 @@ def test_a_copy_and_a_pickle_keep_it_so() -> None:
     instance = rnncc.compat.nn.replace(nn.LSTM(IN, H), as_nn=True)
     for layer in (copy.deepcopy(make()), torch.load(file, weights_only=False), instance, copy.deepcopy(instance)):
         with pytest.raises(AttributeError, match="num_layers of"):
-            layer.num_layers = 5  # type: ignore[assignment]
+            layer.num_layers = 5
         with pytest.raises(TypeError, match="recompute should be of type bool"):
-            layer.recompute = "yes"  # type: ignore[assignment]
+            layer.recompute = "yes"
 
 
 def test_options_that_are_set_take_effect() -> None:

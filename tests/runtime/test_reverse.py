@@ -14,9 +14,9 @@ import rnncc
 import rnncc.compat.nn
 
 T, B, IN, H = 7, 3, 4, 6
-DOUBLE = {"dtype": torch.float64}
+DOUBLE: dict[str, Any] = {"dtype": torch.float64}
 BACKENDS = ("cpu", "reference")
-EXACT = {"rtol": 1e-11, "atol": 1e-12}
+EXACT: dict[str, Any] = {"rtol": 1e-11, "atol": 1e-12}
 
 
 def both(kind: str, backend: str = "cpu", **options: Any) -> tuple[Any, nn.RNNBase]:
@@ -132,7 +132,7 @@ def test_other_ways_to_run_it() -> None:
         torch.testing.assert_close(ours.eval().freeze()(x)[0], expected, **EXACT)
         torch.testing.assert_close(ours(x[:, 0])[0], expected[:, 0], **EXACT)
     torch.testing.assert_close(copy.deepcopy(ours)(x)[0], expected, **EXACT)
-    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    compiled: Any = torch.compile(ours, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x)[0], expected, **EXACT)
     torch.testing.assert_close(torch.export.export(ours, (x,)).module()(x)[0], expected, **EXACT)
     again, _ = both("LSTM", recompute=True)
