@@ -26,13 +26,14 @@ from .language import (
     cells_shifts,
     cells_time,
     cells_together,
+    cells_widened,
     cells_width,
 )
 from .language.loop import Case, Setting, compare
 
 MODULES = (
     cells_gradients, cells_heads, cells_low_rank, cells_matrices, cells_names, cells_narrow, cells_shifts, cells_time,
-    cells_together, cells_width,
+    cells_together, cells_widened, cells_width,
 )  # fmt: skip
 CASES = [(module, case) for module in MODULES for case in module.CASES]
 TOLERANCE = 1e-10

@@ -6,7 +6,18 @@ import math
 
 import pytest
 
-from rnncc.ir.cell import Constraint, Contraction, Delay, Initialiser, Placement, Pointwise, RowOp, RowOperator, Stream
+from rnncc.ir.cell import (
+    Constraint,
+    Contraction,
+    Delay,
+    Initialiser,
+    Placement,
+    Pointwise,
+    RowOp,
+    RowOperator,
+    Stream,
+    value_table,
+)
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, add, constant, named, scale
 from rnncc.ir.expr import Const, Ref, apply
 from rnncc.ir.structure import diagonal_blocks
@@ -371,3 +382,39 @@ def test_an_output_of_inputs_per_sequence_alone() -> None:
     cell = partitioned("input c: 5 per sequence", "state h", "weights V: matrix", "output y", ELMAN, "y = V@c")
     assert targets(cell.epilogue) == ["y"]
     assert {value.name: value.placement for value in cell.values}["y"] is Placement.Q
+
+
+@pytest.mark.parametrize("order", ["n: 4, S, w", "S, w, n: 4"])
+def test_one_number_is_widened_once_for_each_width(order: str) -> None:
+    cell = partitioned(
+        "input gap: 1",
+        f"state {order}",
+        "local k: 4",
+        "k, v, u = W@x",
+        "n[t] = exp(-gap)*n[t-1] + k",
+        "S[t] = exp(-gap)*S[t-1] + v",
+        "w[t] = exp(-gap)*w[t-1] + u",
+        "output S",
+    )
+    decays = {
+        stream.name: value_table(cell)[stream.name].width
+        for segment in cell.segments
+        for stream in segment.streams
+        if node(cell, stream.name) == Pointwise(stream.name, apply("exp", apply("neg", Ref("gap"))))
+    }
+    # S and w are equally wide: they share one.
+    assert sorted(decays.values(), key=str) == sorted((constant(4), HIDDEN_SIZE), key=str)
+
+
+def test_a_number_that_parameters_make_is_one_value_for_all_widths() -> None:
+    cell = partitioned(
+        "param a: scalar",
+        "state n: 4, S",
+        "local k: 4",
+        "k, v = W@x",
+        "n[t] = exp(-a)*n[t-1] + k",
+        "S[t] = exp(-a)*S[t-1] + v",
+        "output S",
+    )
+    assert [each.target for each in cell.prologue] == ["n__0"]
+    assert value_table(cell)["n__0"].width == ONE

@@ -37,7 +37,9 @@ class _Hoister:
         self.constants = frozenset(constant.name for constant in flat.typed.constants)
         self.shapes = dict(flat.shapes)
         self.nodes: dict[str, Node] = {}
-        self.made: dict[Expr, str] = {}
+        # By what they compute and how wide they are: one number may be widened for states of several widths. Placements
+        # need no place here, because they follow from what an expression reads.
+        self.made: dict[tuple[Expr, Shape], str] = {}
         self.numbered = Numbered()
         # The segments whose loops work across units, or have numbers for all units: no scans.
         self.across = {
@@ -91,19 +93,20 @@ class _Hoister:
         return "other" if name in self.inputs or name in self.placed.owner else "parameter"
 
     def named_value(self, expr: Expr, placement: Placement, part: Part, suffix: str, shape: Shape | None = None) -> Ref:
-        """A named value for an expression; equal expressions share one. `shape`: that of one wider than its
-        operands."""
-        if expr not in self.made:
+        """A named value for an expression; equal expressions of one shape share one. `shape`: that of one wider than
+        its operands."""
+        shape = shape or Shape(width_of(expr, self.shapes, self.flat.typed.input_dims))
+        if (expr, shape) not in self.made:
             name = self.name(suffix)
-            self.made[expr] = name
-            self.shapes[name] = shape or Shape(width_of(expr, self.shapes, self.flat.typed.input_dims))
+            self.made[expr, shape] = name
+            self.shapes[name] = shape
             self.nodes[name] = Pointwise(name, expr, self.span)
             self.placed.placement[name] = placement
             self.placed.last_segment[name] = max(
                 [self.placed.last_segment.get(read, -1) for read in references(expr)], default=-1
             )
             self.located.part[name] = part
-        return Ref(self.made[expr])
+        return Ref(self.made[expr, shape])
 
     def name(self, suffix: str) -> str:
         stem = f"{self.target}__{suffix}"
