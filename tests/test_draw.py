@@ -26,6 +26,8 @@ from rnncc.show.draw.layers import Layered, crossings, layered
 from rnncc.show.draw.place import place
 from rnncc.show.draw.route import Routed, route
 from rnncc.show.draw.sizes import FONT, NAME_FONT, extent, is_circle
+from rnncc.show.draw.values import Values
+from rnncc.show.typed import show_term
 from tests.conftest import Golden
 from tests.docs.pages import DOCS
 from tests.generated.cells import generate
@@ -124,6 +126,58 @@ def test_nothing_overlaps_in_generated_cells(seeds: range) -> None:
     for seed in seeds:
         for cell in checked(generate(seed).text).typed:
             check_geometry(cell)
+
+
+def check_titles(cell: Typed) -> None:
+    """The titles of a picture's boxes say each equation of the output, and of what depends on an input or a state,
+    once."""
+    drawn = {*Values(cell).drawn, cell.output}
+    said = [title for box in graph(cell).boxes for title in box.title.split("; ") if " = " in title]
+    written = {each.target: f"{each.written} = {show_term(each.term)}" for each in cell.equations}
+    assert sorted(said) == sorted(text for target, text in written.items() if target in drawn), cell.name
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_every_equation_of_a_shipped_cell_is_in_a_title(stem: str) -> None:
+    check_titles(shipped(stem))
+
+
+def test_every_equation_of_any_construct_is_in_a_title() -> None:
+    for cell in others():
+        check_titles(cell)
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 50) for start in (0, 50, 100)])
+def test_every_equation_of_generated_cells_is_in_a_title(seeds: range) -> None:
+    for seed in seeds:
+        for cell in checked(generate(seed).text).typed:
+            check_titles(cell)
+
+
+def labels(*lines: str) -> list[str]:
+    """The labels of the boxes, and the names of their tiles, of a cell with these lines."""
+    given = ("cell Drawn", "state h", "weights p: vector", "param A: matrix", *lines, "h[t] = f + z + W@x", "")
+    (cell,) = checked("\n".join(given)).typed
+    return [label for box in graph(cell).boxes for label in (box.label, *(tile.name for tile in box.tiles))]
+
+
+def test_gates_that_differ_in_parameters_have_boxes_of_their_own() -> None:
+    assert [label for label in labels("f = p*relu(h[t-1])", "z = p*relu(h[t-1])") if "p" in label] == [
+        "p_{f}·ReLU(h_{t−1})",
+        "p_{z}·ReLU(h_{t−1})",
+    ]
+    assert {"max(p_{f}, h_{t−1})", "max(p_{z}, h_{t−1})"} <= {*labels("f, z = max(p, h[t-1])")}
+    # A group with one parameter alone needs no subscript, as in LaTeX.
+    assert "p·ReLU(h_{t−1})" in labels("f = p*relu(h[t-1])", "z = h[t-1]")
+    # Functions of one matrix that differ in what no label shows.
+    rows, columns = (f"softmax(A + T(A) + 0.5*eye(H), axis={axis})@h[t-1]" for axis in ("rows", "columns"))
+    assert [label for label in labels(f"f = {rows}", f"z = {columns}") if label in ("f", "z")] == ["f", "z"]
+
+
+def test_values_of_different_widths_have_boxes_of_their_own() -> None:
+    found = labels("local f: 1, z: H", "f = mean(h[t-1])", "z = mean(h[t-1])")
+    assert found.count("mean") == 2
+    assert labels("local f: 1, z: 1", "f = mean(h[t-1])", "z = mean(h[t-1])").count("mean") == 1
 
 
 def reached(drawn: Graph, box: int) -> set[str]:

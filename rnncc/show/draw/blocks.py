@@ -34,12 +34,12 @@ class _Boxes:
             for name in self.values.names.get(number, ()):
                 # The boxes of states and of the output have their names.
                 if name not in {*(state.name for state in self.values.cell.states), self.values.cell.output}:
-                    return self.values.label(name)
+                    return self.values.labels.value(name)
         return ""
 
     def title(self, *numbers: int) -> str:
         """The equations of values."""
-        return "; ".join(self.values.titles[number] for number in numbers if number in self.values.titles)
+        return "; ".join(title for number in numbers for title in self.values.titles.get(number, ()))
 
 
 def graph(cell: Typed) -> Graph:
@@ -62,8 +62,8 @@ def graph(cell: Typed) -> Graph:
             _block(made, [_ending(fused, member) for member in groups[_likeness(first)]])
         elif first.role == "split":
             # Each target may have parameters of its own, and then another value is split for it.
-            whole = ("split", first.key, first.reads)
-            parts = [k for k, other in enumerate(values.all) if (other.role, other.key, other.reads) == whole]
+            whole = ("split", first.fixed, first.reads)
+            parts = [k for k, other in enumerate(values.all) if (other.role, other.fixed, other.reads) == whole]
             parts.sort(key=lambda part: values.all[part].port)
             _block(made, [_ending(fused, part) for part in parts], Kind.ROWS)
         else:
@@ -145,8 +145,8 @@ def _single(made: _Boxes, chain: tuple[int, ...], value: Value) -> Box:
     title, name = made.title(*chain), made.name(*reversed(chain))
     match value.role:
         case "source":
-            is_input = value.key in {given.name for given in made.values.cell.inputs}
-            is_past = value.key in made.values.past
+            is_input = value.source in {given.name for given in made.values.cell.inputs}
+            is_past = value.source in made.values.past
             return Box(Kind.INPUT if is_input else Kind.PAST if is_past else Kind.FUNCTION, value.label, title)
         case "unary":
             return Box(Kind.FUNCTION, _composed(made.values, chain), title, name)
@@ -166,7 +166,7 @@ def _results(made: _Boxes, results: dict[str, int]) -> None:
     """A box for each state after the step, and one for an output that is no state."""
     states = {state.name for state in made.values.cell.states}
     for name in results:
-        label, is_output = made.values.label(name), name == made.values.cell.output
+        label, is_output = made.values.labels.value(name), name == made.values.cell.output
         if name in states:
             made.add(Box(Kind.NEXT, label, f"state {name} after the step", is_output=is_output))
         else:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from graphlib import TopologicalSorter
 from typing import assert_never
 
-from rnncc.ir.dim import ONE
+from rnncc.ir.dim import ONE, Dim
 from rnncc.ir.term import (
     Argument,
     Bad,
@@ -25,16 +24,17 @@ from rnncc.ir.term import (
     Term,
     Transposed,
     Val,
+    children,
     walk,
 )
 from rnncc.ir.term import names as read
-from rnncc.ir.typed import Typed, written
+from rnncc.ir.typed import Typed
 from rnncc.language.diagnostics import InternalError
-from rnncc.show.draw.labels import name_label, width
+from rnncc.show.draw.labels import width
+from rnncc.show.draw.names import PAST, NameLabels
 from rnncc.show.draw.terms import COMPARISONS, function_label, term_label
 from rnncc.show.typed import show_term
 
-_PAST = re.compile(r"(?P<base>\w+?)__(?:delay(?P<delay>\d+)__)?(?P<step>\d+)")
 # Where a value stands in the label of a function of it.
 HOLE = "•"
 # A function of one value has its formula in its box where that is at most so wide, at a font size of 1.
@@ -44,31 +44,49 @@ _SHORT = 9.0
 @dataclass(frozen=True, slots=True)
 class Value:
     """`role` is source, affine, unary, nary, rows or split. `reads` are values by number, each with a mark; of `split`,
-    `port` says which part it is."""
+    `port` says which part it is.
+
+    Two values with one label may differ. These tell them apart:
+
+    fixed  what the label is made of beside values: parameters of gates, numbers, functions of matrices; the name of a
+           source; the targets of a split
+    width  of a named value, where another width has the same formula (a number, and the same one for all units)
+    """
 
     role: str
     label: str
     reads: tuple[tuple[int, str], ...] = ()
-    # What tells two values with one label apart: parameters of gates.
-    key: str = ""
+    fixed: tuple[Term | str, ...] = ()
     port: int = 0
+    width: Dim | None = None
+
+    @property
+    def source(self) -> str:
+        """The name of an input or of an earlier value."""
+        return self.fixed[0] if self.role == "source" and isinstance(self.fixed[0], str) else ""
 
 
 @dataclass
 class Values:
-    """The values of a cell's step, each once. `names`: those that equations give a value, by its number."""
+    """The values of a cell's step, each once. `names`: those that equations give a value, by its number; `titles`:
+    these equations."""
 
     cell: Typed
     all: list[Value] = field(default_factory=list)
     names: dict[int, list[str]] = field(default_factory=dict)
-    titles: dict[int, str] = field(default_factory=dict)
+    titles: dict[int, list[str]] = field(default_factory=dict)
     _numbers: dict[Value, int] = field(default_factory=dict)
     _done: dict[str, int] = field(default_factory=dict)
 
     @cached_property
+    def labels(self) -> NameLabels:
+        """How the picture shows names."""
+        return NameLabels(self.cell)
+
+    @property
     def equations(self) -> Mapping[str, Equation]:
         """By their targets."""
-        return {equation.target: equation for equation in self.cell.equations}
+        return self.labels.equations
 
     @cached_property
     def drawn(self) -> frozenset[str]:
@@ -90,12 +108,12 @@ class Values:
     def depends(self, term: Term, drawn: frozenset[str] | set[str] | None = None) -> bool:
         """Whether a term is drawn, and no part of a label."""
         known = self.drawn if drawn is None else drawn
-        return any(isinstance(part, Val) and (part.name in known or _PAST.fullmatch(part.name)) for part in walk(term))
+        return any(isinstance(part, Val) and (part.name in known or PAST.fullmatch(part.name)) for part in walk(term))
 
     @property
     def past(self) -> frozenset[str]:
         """Values of earlier steps that the step reads."""
-        return frozenset(value.key for value in self.all if value.role == "source" and _PAST.fullmatch(value.key))
+        return frozenset(value.source for value in self.all if PAST.fullmatch(value.source))
 
     def build(self) -> None:
         """All values of the step that it computes."""
@@ -108,30 +126,17 @@ class Values:
         if name in self._done:
             return self._done[name]
         equation = self.equations.get(name)
-        if equation is None or _PAST.fullmatch(name):
-            number = self._add(Value("source", self.label(name), key=name))
+        if equation is None or PAST.fullmatch(name):
+            number = self._add(Value("source", self.labels.value(name), fixed=(name,)))
         else:
             number = self._build(equation.term)
+            width = self.cell.shapes[name].width
+            if any(self.cell.shapes[other].width != width for other in self.names.get(number, ())):
+                number = self._add(replace(self.all[number], width=width))
             self.names.setdefault(number, []).append(name)
-            self.titles.setdefault(number, f"{equation.written} = {show_term(equation.term)}")
+            self.titles.setdefault(number, []).append(f"{equation.written} = {show_term(equation.term)}")
         self._done[name] = number
         return number
-
-    def label(self, name: str) -> str:
-        """A name as a picture shows it. Inputs and states have a time; what is between them has none."""
-        past = _PAST.fullmatch(name)
-        base = past["base"] if past else name
-        target = self.equations.get(base)
-        round_ = ""
-        if target is not None and "[" in target.written and not target.written.endswith("[t]"):
-            base, _, index = target.written.rstrip("]").partition("[")
-            round_ = f"({index})"
-        if past:
-            return name_label(base, f"t−{int(past['delay'] or 0) + int(past['step'])}", above=round_)
-        timed = {state.name for state in self.cell.states} | {
-            given.name for given in self.cell.inputs if not given.per_sequence
-        }
-        return name_label(base, "t") if name in timed else name_label(base, above=round_)
 
     def _add(self, value: Value) -> int:
         if value not in self._numbers:
@@ -142,8 +147,8 @@ class Values:
     def _build(self, term: Term) -> int:
         if not self.depends(term):
             # What numbers and parameters make stands for itself.
-            label = self.text(term)
-            return self._add(Value("source", label if width(label, 1) <= _SHORT else "parameters", key=label))
+            label = self.labels.text(term)
+            return self._add(Value("source", label if width(label, 1) <= _SHORT else "parameters", fixed=(term,)))
         match term:
             case Val(name):
                 return self.of(name)
@@ -163,35 +168,20 @@ class Values:
                 reads = tuple((self._build(each), mark) for each, mark in zip(arguments, marks, strict=True))
                 return self._add(Value("rows", label, reads))
             case Share(operand, targets, index):
-                return self._add(
-                    Value("split", "split", ((self._build(operand), ""),), key=" ".join(targets), port=index)
-                )
+                return self._add(Value("split", "split", ((self._build(operand), ""),), fixed=targets, port=index))
             case Num() | Argument() | Transposed() | OfMatrix() | Eye() | Bad():
                 raise InternalError(f"a picture has no box for {term}")
             case _:
                 assert_never(term)
 
-    def text(self, term: Term, known: Mapping[Term, str] | None = None) -> str:
-        """The label of a term: parameters by the names of their groups, values by their names."""
+    def _fixed(self, term: Term) -> tuple[Term, ...]:
+        """The largest parts of a term that are not drawn, from left to right."""
+        if not self.depends(term):
+            return (term,)
+        return tuple(part for child in children(term) for part in self._fixed(child))
 
-        def shown(part: Term) -> str | None:
-            if known and part in known:
-                return known[part]
-            if isinstance(part, Val):
-                return self._parameter(part.name)
-            return None
-
-        return term_label(term, shown)
-
-    def _parameter(self, name: str) -> str:
-        for member in self.cell.members:
-            if member.name == name:
-                group = written(member.group)
-                return "b^{R}" if group == "bR" else name_label(group)
-        return self.label(name)
-
-    def _unary(self, label: str, operand: int) -> int:
-        return self._add(Value("unary", label, ((operand, ""),)))
+    def _unary(self, label: str, operand: int, *fixed: Term) -> int:
+        return self._add(Value("unary", label, ((operand, ""),), fixed))
 
     def _single(self, term: Term) -> int | None:
         """A function of one named value whose formula is short is one box."""
@@ -212,10 +202,12 @@ class Values:
             return None
         (leaf,) = leaves
         operand = self.of(leaf)
-        label = self.text(term, {part: HOLE for part in walk(term) if isinstance(part, Val) and part.name == leaf})
+        label = self.labels.text(
+            term, {part: HOLE for part in walk(term) if isinstance(part, Val) and part.name == leaf}
+        )
         if label.count(HOLE) > 1 or self.all[operand].role == "source" or operand in self.names:
-            label = self.text(term)
-        return self._unary(label, operand) if width(label, 1) <= _SHORT else None
+            label = self.labels.text(term)
+        return self._unary(label, operand, *self._fixed(term)) if width(label, 1) <= _SHORT else None
 
     def _sum(self, term: Term) -> int:
         terms = list(_addends(term, 1))
@@ -235,10 +227,13 @@ class Values:
         drawn = [(sign, part) for sign, part in terms if self.depends(part)]
         if len(drawn) == 1:
             (_, part) = drawn[0]
-            return self._unary(self._signed(terms, {part: HOLE}), self._build(part))
+            label = self._signed(terms, {part: HOLE})
+            return self._unary(label, self._build(part), *(each for _, each in fixed))
         reads = [(self._build(part), "−" if sign < 0 else "") for sign, part in drawn]
         made = self._nary("+", reads)
-        return self._unary(self._signed([*fixed], {}, first=HOLE), made) if fixed else made
+        if not fixed:
+            return made
+        return self._unary(self._signed([*fixed], {}, first=HOLE), made, *(part for _, part in fixed))
 
     def _nary(self, label: str, reads: list[tuple[int, str]]) -> int:
         return self._add(Value("nary", label, tuple(reads)))
@@ -246,15 +241,12 @@ class Values:
     def _signed(self, terms: list[tuple[int, Term]], known: Mapping[Term, str], first: str = "") -> str:
         text = first
         for sign, part in terms:
-            shown = term_label(part, lambda each: known.get(each) or self._shown(each), 3 if sign < 0 else 2)
+            shown = term_label(part, lambda each: known.get(each) or self.labels.shown(each), 3 if sign < 0 else 2)
             if text:
                 text += f" {'−' if sign < 0 else '+'} {shown}"
             else:
                 text = ("−" if sign < 0 else "") + shown
         return text
-
-    def _shown(self, part: Term) -> str | None:
-        return self._parameter(part.name) if isinstance(part, Val) else None
 
     def _is_linear(self, term: Term, *, strict: bool = False) -> bool:
         """Whether a term is a parameter times a value. `strict`: a matrix, or a vector of parameters."""
@@ -272,39 +264,41 @@ class Values:
 
     def _affine(self, terms: list[tuple[int, Term]]) -> int:
         reads: dict[int, str] = {}
-        text, key = "", list[str]()
+        text, fixed = "", list[Term]()
         for sign, term in terms:
-            shown = self._linear(term, reads, key)
+            shown = self._linear(term, reads, fixed)
             text += f" {'−' if sign < 0 else '+'} {shown}" if text else ("−" if sign < 0 else "") + shown
-        return self._add(Value("affine", text, tuple(reads.items()), key=" ".join(key)))
+        return self._add(Value("affine", text, tuple(reads.items()), tuple(fixed)))
 
-    def _linear(self, term: Term, reads: dict[int, str], key: list[str]) -> str:
+    def _linear(self, term: Term, reads: dict[int, str], fixed: list[Term]) -> str:
         match term:
-            case Product(Val(left), Product(Val(right), operand)) if left.replace("__u", "__v") == right != left:
+            case Product(Val(left) as outer, Product(Val(right) as inner, operand)) if (
+                left.replace("__u", "__v") == right != left
+            ):
                 # The two factors of a matrix of low rank are one.
-                key += [left, right]
-                return f"{self._parameter(left)} {self._operand(operand, reads)}"
+                fixed += [outer, inner]
+                return f"{self.labels.by_group(outer)} {self._operand(operand, reads)}"
             case Product(matrix, operand):
-                key += [part.name for part in walk(matrix) if isinstance(part, Val)]
-                shown = term_label(matrix, self._shown, 3)
+                fixed.append(matrix)
+                shown = term_label(matrix, self.labels.by_group, 3)
                 shown = shown if width(shown, 1) <= _SHORT else "(…)"
                 return f"{shown} {self._operand(operand, reads)}"
             case Op("mul", (left, right)) if self.depends(term):
                 coefficient, value = (left, right) if self.depends(right) else (right, left)
-                key += [part.name for part in walk(coefficient) if isinstance(part, Val)]
+                fixed.append(coefficient)
                 is_vector = isinstance(coefficient, Val) and self.cell.shapes[coefficient.name].width != ONE
                 sign = "⊙" if is_vector else " "
-                return f"{term_label(coefficient, self._shown, 3)}{sign}{self._operand(value, reads)}"
+                return f"{term_label(coefficient, self.labels.by_group, 3)}{sign}{self._operand(value, reads)}"
             case _:
-                key += [part.name for part in walk(term) if isinstance(part, Val)]
-                return term_label(term, self._shown, 2)
+                fixed.append(term)
+                return term_label(term, self.labels.by_group, 2)
 
     def _operand(self, operand: Term, reads: dict[int, str]) -> str:
         number = self._build(operand)
         reads[number] = ""
         if self.all[number].role == "source":
             return self.all[number].label
-        return self.label(operand.name) if isinstance(operand, Val) else HOLE
+        return self.labels.value(operand.name) if isinstance(operand, Val) else HOLE
 
     def _product(self, term: Term) -> int:
         if self._is_linear(term, strict=True):
@@ -329,18 +323,18 @@ class Values:
         return self._nary("×", numbers)
 
     def _scaled(self, fixed: list[tuple[int, Term]], read: tuple[int, str], alone: bool) -> int:
-        above = [term_label(part, self._shown, 4) for power, part in fixed if power > 0]
+        above = [term_label(part, self.labels.shown, 4) for power, part in fixed if power > 0]
         if above and above[0].startswith("(−"):
             # Nothing stands before the sign.
             above[0] = above[0][1:-1]
-        below = [term_label(part, self._shown, 4) for power, part in fixed if power < 0]
+        below = [term_label(part, self.labels.shown, 4) for power, part in fixed if power < 0]
         number, mark = read
         if mark and alone:
             below.append(HOLE)
         else:
             above.append(HOLE)
         over = "/" + (below[0] if len(below) == 1 else f"({' '.join(below)})") if below else ""
-        return self._unary((" ".join(above) or "1") + over, number)
+        return self._unary((" ".join(above) or "1") + over, number, *(part for _, part in fixed))
 
     def _function(self, operator: str, arguments: tuple[Term, ...], term: Term) -> int:
         drawn = [each for each in arguments if self.depends(each)]
@@ -349,15 +343,17 @@ class Values:
         if (single := self._single(term)) is not None:
             return single
         if len(drawn) == 1:
-            return self._unary(self.text(term, {drawn[0]: HOLE}), self._build(drawn[0]))
+            label = self.labels.text(term, {drawn[0]: HOLE})
+            return self._unary(label, self._build(drawn[0]), *(each for each in arguments if each not in drawn))
         if operator in ("max", "min") and len(drawn) == 2:
             return self._nary(operator, [(self._build(each), "") for each in drawn])
         marks = ("if", "then", "else") if operator == "where" else ("a", "b", "c")
         pairs = list(zip(arguments, marks, strict=False))
         reads = tuple((self._build(each), mark) for each, mark in pairs if self.depends(each))
-        fixed = "".join(f", {mark} {self.text(each)}" for each, mark in pairs if not self.depends(each))
+        fixed = "".join(f", {mark} {self.labels.text(each)}" for each, mark in pairs if not self.depends(each))
         label = f"a {COMPARISONS[operator]} b" if operator in COMPARISONS else function_label(operator)
-        return self._add(Value("nary", label + fixed, reads))
+        apart = tuple(each for each in arguments if not self.depends(each))
+        return self._add(Value("nary", label + fixed, reads, apart))
 
 
 def _addends(term: Term, sign: int) -> list[tuple[int, Term]]:
