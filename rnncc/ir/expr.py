@@ -7,11 +7,22 @@ from dataclasses import dataclass
 from typing import assert_never
 
 
-@dataclass(frozen=True, slots=True)
+def exact(value: float) -> str:
+    """What tells a number from all others. 0.0 and -0.0 are two, because 1/x differs; NaN is one."""
+    return float(value).hex()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Const:
     """A literal number (may be ±inf)."""
 
     value: float
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Const) and exact(self.value) == exact(other.value)
+
+    def __hash__(self) -> int:
+        return hash(exact(self.value))
 
 
 @dataclass(frozen=True, slots=True)

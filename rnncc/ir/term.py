@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rnncc.ir.dim import Dim
+from rnncc.ir.expr import exact
 from rnncc.language.source import NOWHERE, Span
 
 
@@ -16,12 +17,18 @@ def _span() -> Span:
     return field(default=NOWHERE, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Num:
     """A literal number."""
 
     value: float
     span: Span = _span()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Num) and exact(self.value) == exact(other.value)
+
+    def __hash__(self) -> int:
+        return hash(exact(self.value))
 
 
 @dataclass(frozen=True, slots=True)

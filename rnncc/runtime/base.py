@@ -207,10 +207,10 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised):
         parameters: Mapping[str, Tensor],
         x: Tensor,
         batch: int,
-        made: dict[tuple[int, float], Tensor],
+        made: dict[tuple[int, str], Tensor],
     ) -> dict[str, Tensor]:
         """Every state's value before the first step, [B, width], delay states' too. `made`: constants by width and
-        value, one for all states, layers and directions of a call."""
+        value (as text, which tells -0.0 from 0.0), one for all states, layers and directions of a call."""
         dtype = self.state_dtype or x.dtype
         if (dtype == torch.float64) != (x.dtype == torch.float64):
             raise TypeError(
@@ -229,7 +229,7 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised):
                 start = parameters[f"{state.name}0"]
                 states[state.name] = start.to(dtype).expand(batch, state.width(sizes))
             else:
-                key = (state.width(sizes), state.initial)
+                key = (state.width(sizes), repr(state.initial))
                 if key not in made:
                     made[key] = x.new_full((batch, key[0]), state.initial, dtype=dtype)
                 states[state.name] = made[key]

@@ -270,7 +270,7 @@ class RecurrentLayer(RecurrentModule):
         )  # fmt: skip
         directions = 2 if self.bidirectional else 1
         finals: dict[str, list[Tensor]] = {state.name: [] for state in cell.carried(True)}
-        constant: dict[tuple[int, float], Tensor] = {}
+        constant: dict[tuple[int, str], Tensor] = {}
         layer_input, stack = x, []
         for layer in range(self.num_layers):
             first = layer * directions

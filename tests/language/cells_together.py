@@ -1,4 +1,4 @@
-"""Cells in which older values, functions of matrices, buffers and inputs per sequence meet."""
+"""Cells in which older values, functions of matrices, buffers and inputs per sequence meet, or zeros of both signs."""
 
 from __future__ import annotations
 
@@ -76,3 +76,25 @@ def conditioned_decay(p: Any, s: Any, x: Any, k: Any) -> Values:
     older = x("e", 1) if x("e", 1).dim() == 0 else wide(x("e", 1), k.D)
     h = sigmoid(p.V_h @ x("c") + x("g")) * s("h") + x("u2", 1) * x("ts", 1) + older
     return {"h": h, "m": torch.exp(-x("r", 1)) * s("m") + h * x("g"), "u0": u0, "u1": u1, "u2": u2, "e": e, "r": r}
+
+
+@case(
+    """
+cell SignedZeros
+state h, c = -0.0
+local p: 1, q: 1
+p = max(abs(x)*0.0)
+q = max(abs(x)*(-0.0))
+# 1 where a zero is positive, else 0.
+s = where(1/p > 0, 1, 0) - where(1/q > 0, 1, 0)
+c[t] = where(1/c[t-1] > 0, 1, -1)
+h[t] = where(1/h[t-1] > 0, 1, -1) + tanh(W@x)*s
+""",
+    lambda H: {"h": (H, 0.0), "c": (H, -0.0)},
+)
+def signed_zeros(p: Any, s: Any, x: Any, k: Any) -> Values:
+    def sign(value: torch.Tensor) -> torch.Tensor:
+        return torch.where(1 / value > 0, 1.0, -1.0).double()
+
+    zeros = [torch.where(1 / (x().abs() * zero).amax() > 0, 1.0, 0.0) for zero in (0.0, -0.0)]
+    return {"h": sign(s("h")) + tanh(p.W_h @ x()) * (zeros[0] - zeros[1]), "c": sign(s("c"))}

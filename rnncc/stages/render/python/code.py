@@ -279,8 +279,10 @@ class Emitter:
 def _number_text(value: float) -> str:
     if value != value or value in (float("inf"), float("-inf")):
         return {"inf": "inf", "-inf": "(-inf)"}[str(value)]
-    text = repr(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(value)
-    return f"({text})" if value < 0 else text
+    # A whole number has no sign of its own for zero.
+    is_whole = float(value).is_integer() and abs(value) < 1e15 and str(value) != "-0.0"
+    text = repr(int(value)) if is_whole else repr(value)
+    return f"({text})" if text.startswith("-") else text
 
 
 def split_lines(names: Iterable[str], widths: Iterable[Dim], source: str, axis: int) -> str:
