@@ -418,3 +418,9 @@ def test_a_number_that_parameters_make_is_one_value_for_all_widths() -> None:
     )
     assert [each.target for each in cell.prologue] == ["n__0"]
     assert value_table(cell)["n__0"].width == ONE
+
+
+@pytest.mark.parametrize("declared", ["param a: scalar", "buffer a: scalar = 1", "weights a: scalar", "const a = 1"])
+def test_what_scalars_alone_make_is_as_wide_as_a_state(declared: str) -> None:
+    cell = partitioned(declared, "weights V: matrix", "state h", "r = exp(-a)", "h[t] = r*h[t-1] + V@r + W@x")
+    assert value_table(cell)["r"].width == HIDDEN_SIZE

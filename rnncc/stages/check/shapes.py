@@ -71,6 +71,7 @@ class _Inference:
         # Values of width 1 made of numbers and constants only: they have no units.
         self.numbers: set[str] = set(symbols.constants)
         self.scalars = {*symbols.constants, *(name for name, p in symbols.params.items() if p.type.kind == "scalar")}
+        self.scalars |= {n for n, member in resolved.members.items() if symbols.groups[member.group].kind == "scalar"}
         free = frozenset(name for name, (default, _) in symbols.dims.items() if default is None)
         given = {"I"} | {n for value in symbols.inputs.values() for n in dims.names(value.width or ONE)}
         self.solver = Solver(free, frozenset(given - {"num_heads"}))
