@@ -6,7 +6,8 @@ import ast
 from dataclasses import dataclass
 from random import Random
 
-from tests.generated.expressions import SMOOTH, Bounded, Expressions
+from tests.generated.expressions import SMOOTH, Expressions
+from tests.generated.leaves import Bounded
 from tests.language.loop import HIDDEN, INPUT
 
 # What P and Q may be where H is HIDDEN, by the number of heads.

@@ -5,62 +5,26 @@ with a jump or kink (relu, max, a comparison) gets a constant of its own added, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from math import sqrt
 from random import Random
 
 from rnncc.language.operators import OPERATORS, STEPS
 from tests.generated import functions
+from tests.generated.leaves import NARROW, Bounded, Leaf, Scope
+from tests.generated.program import HEADS
 
 LIMIT = 40.0
-NARROW = "1"
 SMOOTH = functions.names((1,), kinked=False)
 KINKED = functions.names((1,), kinked=True)
 # Not where a state is read.
 BATCHED = functions.names((1,), kinked=True, in_loop=False) + functions.names((1,), kinked=False, in_loop=False)
 SEVERAL = functions.names((2, 3), kinked=False) + functions.names((2, 3), kinked=True)
 SAME_WIDTH = ("layernorm", "rmsnorm", "softmax", "cumsum")
+# What values are joined of, by concat or repeat.
+JOINED = {
+    "2*H": ("H", "H"), "n*H": ("H", "H"), "3*H": ("2*H", "H"), "H + P": ("H", "P"), f"2*{HEADS}": (HEADS, HEADS),
+}  # fmt: skip
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
-
-
-@dataclass(frozen=True, slots=True)
-class Bounded:
-    """The text of an expression, and bounds of its value."""
-
-    text: str
-    low: float
-    high: float
-
-    @property
-    def size(self) -> float:
-        return max(abs(self.low), abs(self.high))
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """A value that expressions may read. `level` says what it depends on: P parameters only, X inputs, S states."""
-
-    value: Bounded
-    width: str
-    level: str
-
-
-@dataclass(slots=True)
-class Scope:
-    """What an equation may read.
-
-    matrices      (text, width of the result, width of the operand, level of operands that it takes); a width is ""
-    where
-                  it is not fixed. Each group stands once in an equation.
-    vectors       (name, width) of vector parameters; a width is "" where it is not fixed
-    batched_only  whether functions may be drawn that a loop does not have
-    """
-
-    leaves: list[Leaf]
-    level: str
-    matrices: list[tuple[str, str, str, str]] = field(default_factory=list)
-    vectors: list[tuple[str, str]] = field(default_factory=list)
-    batched_only: bool = False
 
 
 class Expressions:
@@ -69,6 +33,10 @@ class Expressions:
     def __init__(self, random: Random, sizes: dict[str, int], heads: int) -> None:
         self.random, self.sizes, self.heads = random, sizes, heads
         self.scope = Scope([], "S")
+        # Functions whose values lie between -1 and 1.
+        self.squashes: tuple[str, ...] = ("tanh", "sin")
+        # The products that the equation at hand has: group, operand's width, highest level of operands.
+        self.products: list[tuple[str, str, str]] = []
 
     # Leaves
 
@@ -82,9 +50,10 @@ class Expressions:
 
     def leaves(self, width: str) -> list[Leaf]:
         order = "PXS"
-        return [
-            e for e in self.scope.leaves if e.width == width and order.index(e.level) <= order.index(self.scope.level)
-        ]
+        # One number per head stands where one number may stand.
+        widths = (NARROW, HEADS) if width == NARROW else (width,)
+        top = order.index(self.scope.level)
+        return [e for e in self.scope.leaves if e.width in widths and order.index(e.level) <= top]
 
     def leaf(self, width: str) -> Bounded | None:
         """A value of this width; those of the scope's own level first."""
@@ -123,8 +92,7 @@ class Expressions:
         return self.random.choice((self.squashed, self.scaled))(value)
 
     def squashed(self, value: Bounded) -> Bounded:
-        name = self.random.choice(("tanh", "sin"))
-        return Bounded(f"{name}({value.text})", -1, 1)
+        return Bounded(f"{self.random.choice(self.squashes)}({value.text})", -1, 1)
 
     def scaled(self, value: Bounded, to: float = 1.5) -> Bounded:
         factor = float(f"{to / value.size:.1g}") * 0.5
@@ -158,9 +126,11 @@ class Expressions:
             return self.number()
         return self.unary_of(found) if depth > 0 and kind < 0.75 else found
 
-    def reduction(self, depth: int) -> Bounded | None:
-        """sum, mean, max or min of something wide."""
-        widths = [w for w in self.sizes if w != NARROW and self.can_pin(w) and self.may_reduce(w)]
+    def reduction(self, depth: int, of_heads: bool = False) -> Bounded | None:
+        """sum, mean, max or min of something wide. `of_heads`: of a value with heads."""
+        widths = [w for w in self.sizes if self.can_pin(w) and self.may_reduce(w)]
+        if of_heads:
+            widths = [width for width in widths if "H" in width]
         if not widths:
             return None
         width = self.random.choice(widths)
@@ -324,11 +294,8 @@ class Expressions:
         """A function of all units that keeps the width."""
         if not self.may_reduce(width) or not self.can_pin(width):
             return self.unary(width, depth, pinned)
-        if width == "2*H" and self.can_pin("H") and self.random.random() < 0.5:
-            a, b = self.draw("H", depth - 1, pinned=True), self.draw("H", depth - 2, pinned=True)
-            if self.random.random() < 0.3:
-                return Bounded(f"repeat({a.text}, 2)", a.low, a.high)
-            return Bounded(f"concat({a.text}, {b.text})", min(a.low, b.low), max(a.high, b.high))
+        if width in JOINED and self.random.random() < 0.5 and (joined := self.joined(width, depth)) is not None:
+            return joined
         # A function across units of one number is allowed too; it has one unit.
         one = None if pinned or self.random.random() > 0.1 else self.reduction(depth - 1)
         inner, units = one or self.draw(width, depth - 1, pinned=True), self.sizes[width]
@@ -341,6 +308,22 @@ class Expressions:
         if inner.size * units > LIMIT:
             inner = self.scaled(inner)
         return Bounded(f"cumsum({inner.text})", min(0.0, units * inner.low), max(0.0, units * inner.high))
+
+    def joined(self, width: str, depth: int) -> Bounded | None:
+        """concat or repeat of narrower values."""
+        parts: list[Bounded] = []
+        for part in JOINED[width]:
+            if part == HEADS:
+                found = self.leaf(HEADS) or self.reduction(depth - 1, of_heads=True)
+            else:
+                found = self.draw(part, depth - 1, pinned=True) if self.can_pin(part) else None
+            if found is None:
+                return None
+            parts.append(found)
+        if len(set(JOINED[width])) == 1 and self.random.random() < 0.3:
+            return Bounded(f"repeat({parts[0].text}, 2)", parts[0].low, parts[0].high)
+        text = ", ".join(part.text for part in parts)
+        return Bounded(f"concat({text})", min(part.low for part in parts), max(part.high for part in parts))
 
     def product(self, width: str, depth: int, pinned: bool) -> Bounded:
         """A matrix times a vector."""
@@ -367,6 +350,8 @@ class Expressions:
         self.scope = outer
         if name.startswith("Dg"):
             return Bounded(f"{name}@({inner.text})", -inner.size, inner.size)
+        if len(name) == 1 and not pinned:
+            self.products.append((name, source, level if level != outer.level else ""))
         bound = 0.6 * self.sizes[source] * inner.size
         text = f"{name}@({inner.text})"
         return Bounded(text, -bound, bound)

@@ -17,13 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.definitions import definition
-from tests.generated.matrices import ELEMENTWISE, OF_MATRICES, called
-from tests.generated.program import Equation, Program, Width, is_time
+from tests.generated.matrices import BINARY, Parameters
+from tests.generated.program import HEADS, Equation, Program, Width, is_time
 from tests.language.loop import Values, given
 
-BINARY: dict[type[ast.operator], Callable[[Tensor, Tensor], Tensor]] = {
-    ast.Add: torch.add, ast.Sub: torch.sub, ast.Mult: torch.mul, ast.Div: torch.div, ast.Pow: torch.pow,
-}  # fmt: skip
 COMPARE: dict[type[ast.cmpop], Callable[[Tensor, Tensor], Tensor]] = {
     ast.Lt: torch.lt, ast.LtE: torch.le, ast.Gt: torch.gt, ast.GtE: torch.ge, ast.Eq: torch.eq, ast.NotEq: torch.ne,
 }  # fmt: skip
@@ -63,7 +60,7 @@ REDUCTIONS: dict[str, Callable[..., Tensor]] = {
 }  # fmt: skip
 
 
-class _Values:
+class _Values(Parameters):
     def __init__(self, program: Program, inputs_alone: frozenset[str], p: Any, s: Any, x: Any, heads: int) -> None:
         self.program, self.inputs_alone, self.heads = program, inputs_alone, heads
         self.p, self.s, self.x = p, s, x
@@ -85,8 +82,8 @@ class _Values:
 
     def layout(self, width: Width) -> tuple[int, int, int]:
         """The shape of a vector of this width."""
-        plain = width.names <= self.inputs_alone
-        heads = 1 if plain else self.heads
+        plain = bool(width.names) and width.names <= self.inputs_alone
+        heads = 1 if plain or width.size == 1 else self.heads
         return width.k, heads, width.size // (width.k * heads)
 
     def lay(self, flat: Tensor, width: Width | None) -> Tensor:
@@ -97,7 +94,7 @@ class _Values:
 
     def fill(self, value: Tensor, width: Width) -> Tensor:
         """A value as its target has it: numbers spread over the units, but a number stays one."""
-        if width.size == 1 and not width.names:
+        if width.is_narrow and HEADS not in width.names:
             return value
         shape = self.layout(width)
         return value.expand(shape) if self.is_narrow(value) else value.reshape(shape)
@@ -107,7 +104,8 @@ class _Values:
         program = self.program
         if program.is_declared(target) or not self.is_narrow(value):
             return False
-        scalars = {name for name, kind in program.params.items() if kind == "scalar"} | {*program.constants}
+        kinds = {**program.params, **program.groups}
+        scalars = {name for name, kind in kinds.items() if kind == "scalar"} | {*program.constants}
         read = {node.id for node in ast.walk(program.equations[target].value) if isinstance(node, ast.Name)}
         known = {*program.inputs, *program.states, *program.equations, *program.params, *program.groups}
         loops = {re.sub(r"_\d+$", "", name) for name in program.equations}
@@ -147,25 +145,26 @@ class _Values:
                 if name in REDUCTIONS and len(arguments) == 1:
                     return None
                 if name in ("concat", "repeat"):
-                    parts = [self.width(argument) for argument in (arguments if name == "concat" else arguments[:1])]
+                    one = Width(1, self.heads, frozenset({HEADS}), True)
+                    joined = arguments if name == "concat" else arguments[:1]
+                    parts = [self.width(argument) or one for argument in joined]
                     times = 1 if name == "concat" else self.static(arguments[1])
-                    if any(part is None for part in parts):
-                        return None
-                    found = [part for part in parts if part is not None]
-                    names = frozenset[str]().union(*(part.names for part in found))
-                    return Width(sum(part.k for part in found) * times, sum(p.size for p in found) * times, names)
+                    names = frozenset[str]().union(*(part.names for part in parts))
+                    # Values of different sizes have one head, and so one part.
+                    k = sum(part.k for part in parts) if len({part.size // part.k for part in parts}) == 1 else 1
+                    return Width(k * times, sum(part.size for part in parts) * times, names)
                 return next((w for w in map(self.width, arguments) if w is not None), None)
         return None
 
     def wide(self, text: str) -> Width | None:
         width = self.program.width(text)
-        return width if width.names else None
+        return None if width.is_narrow else width
 
     def of_target(self, target: str) -> Width | None:
         if not self.program.is_declared(target) and self.is_narrow(self.value(target)):
             return None
         width = self.program.target_width(target)
-        return width if width.names else None
+        return None if width.is_narrow else width
 
     # Values
 
@@ -180,12 +179,17 @@ class _Values:
 
     def right_side(self, equation: Equation, width: Width) -> Tensor:
         if len(equation.targets) == 1:
-            return self.eval(equation.value, width if width.names else None)
+            return self.eval(equation.value, width)
         assert isinstance(equation.value, ast.Call)
         whole = self.eval(equation.value.args[0], None)
-        parts = [self.program.target_width(target).k for target in equation.targets]
-        first = sum(parts[: equation.index])
-        return whole[first : first + parts[equation.index]]
+        parts = [self.program.target_width(target) for target in equation.targets]
+        before = parts[: equation.index]
+        if sum(part.k for part in parts) == whole.shape[0]:
+            first = sum(part.k for part in before)
+            return whole[first : first + width.k]
+        # Values of different sizes have one head.
+        start = sum(part.size for part in before)
+        return whole.reshape(-1)[start : start + width.size].reshape(self.layout(width))
 
     def static(self, node: ast.expr) -> Any:
         names = {**self.program.constants, **self.program.sizes, **self.equation.loop}
@@ -242,23 +246,12 @@ class _Values:
         flat = self.parameter(name)
         return flat.reshape(1, 1, 1) if self.kind(name) == "scalar" else self.lay(flat, want)
 
-    def parameter(self, name: str) -> Tensor:
-        """A param, or the member of a group that belongs to the equation at hand."""
-        found: Tensor = getattr(self.p, name if name in self.program.params else self.member(name))
-        return found
-
-    def group(self, name: str) -> str:
-        return name if name in self.program.groups else name.partition("_")[0]
-
-    def member(self, name: str) -> str:
-        """`W_i` for W in the equation of i."""
-        return f"{name}_{self.equation.target}" if name in self.program.groups else name
-
     def indexed(self, node: ast.Subscript) -> Tensor:
-        assert isinstance(node.value, ast.Name)
-        name = node.value.id
         if not is_time(node.slice):
             return self.value(self.instance(node))
+        inner = node.value
+        assert isinstance(inner, ast.Name | ast.Subscript)
+        name = inner.id if isinstance(inner, ast.Name) else self.instance(inner)
         back = -eval(ast.unparse(node.slice), {"__builtins__": {}}, {**self.program.constants, "t": 0})
         if name in self.program.inputs:
             return self.lay(self.x(name, back), self.program.width(self.program.inputs[name]))
@@ -270,7 +263,7 @@ class _Values:
             return older.expand(self.value(name).shape) if older.dim() == 0 else older
         width = self.program.width(self.program.states[name])
         before: Tensor = self.s(name, back)
-        return before.reshape(self.layout(width) if width.names else (1, 1, 1))
+        return before.reshape(self.layout(width))
 
     def call(
         self, name: str, arguments: list[ast.expr], keywords: list[ast.keyword], node: ast.expr, want: Width | None
@@ -280,7 +273,7 @@ class _Values:
             case "sum" | "mean" | "max" | "min" if len(arguments) == 1:
                 return REDUCTIONS[name](self.eval(first, self.width(first)), (0, 2), keepdim=True)
             case "concat":
-                return torch.cat([self.eval(part, self.width(part)) for part in arguments], 0)
+                return self.concat([self.eval(part, self.width(part)) for part in arguments])
             case "repeat":
                 return self.repeat(first, self.static(arguments[1]), want)
         if name in ROWS:
@@ -290,6 +283,14 @@ class _Values:
         values = self.operands(arguments, want or self.width(node))
         found = definition(name)(*values)
         return given(values[0], found, self.slope(values[0].detach(), keywords[0].value)) if keywords else found
+
+    def concat(self, parts: list[Tensor]) -> Tensor:
+        if len({part.shape[1:] for part in parts}) == 1:
+            return torch.cat(parts, 0)
+        # One number beside one per head; or values of different sizes, which have one head.
+        if all(self.is_narrow(part) for part in parts):
+            return torch.cat([part.expand(1, self.heads, 1) for part in parts], 0)
+        return torch.cat([part.reshape(1, 1, -1) for part in parts], 2)
 
     def repeat(self, node: ast.expr, times: int, want: Width | None) -> Tensor:
         value = self.eval(node, self.width(node))
@@ -308,89 +309,22 @@ class _Values:
             case _:
                 return self.number(self.static(grad))
 
-    # Matrices
-
-    def kind(self, name: str) -> str:
-        return self.program.params.get(name) or self.program.groups.get(self.group(name), "")
-
-    def is_matrix(self, node: ast.expr) -> bool:
-        match node:
-            case ast.Name(name) if name in self.program.equations:
-                return self.is_matrix(self.program.equations[name].value)
-            case ast.Name(name):
-                return self.kind(name).startswith(("matrix", "blockdiag", "diag"))
-            case ast.Call(ast.Name(name)):
-                is_elementwise = name in ELEMENTWISE and self.is_matrix(node.args[0])
-                return is_elementwise or name in ("T", "eye", "diag") or called(node) in OF_MATRICES
-            case ast.BinOp(left, ast.MatMult(), right):
-                return self.is_matrix(left) and self.is_matrix(right)
-            case ast.BinOp(left, _, right):
-                return self.is_matrix(left) or self.is_matrix(right)
-            case ast.UnaryOp(_, operand):
-                return self.is_matrix(operand)
-        return False
-
-    def matrix(self, node: ast.expr) -> Tensor:
-        """A dense matrix [out, in] or a block-diagonal one [N, out, in]."""
-        match node:
-            case ast.Name(name) if name in self.program.equations:
-                outer, self.equation = self.equation, self.program.equations[name]
-                found = self.matrix(self.equation.value)
-                self.equation = outer
-                return found
-            case ast.Name(name):
-                return self.parameter(name)
-            case ast.Call(ast.Name("T"), [inner]):
-                return self.matrix(inner).transpose(-1, -2)
-            case ast.Call(_, [inner]) if (name := called(node)) in OF_MATRICES:
-                return OF_MATRICES[name](self.matrix(inner))
-            case ast.Call(ast.Name(name), [inner]) if name in ELEMENTWISE:
-                return ELEMENTWISE[name](self.matrix(inner))
-            case ast.BinOp(left, ast.MatMult(), right):
-                first, second = self.both(left, right)
-                return first @ second
-            case ast.BinOp(left, op, right):
-                return BINARY[type(op)](*self.both(left, right))
-            case ast.UnaryOp(_, operand):
-                return -self.matrix(operand)
-        raise AssertionError(ast.dump(node))
-
-    def both(self, left: ast.expr, right: ast.expr) -> tuple[Tensor, Tensor]:
-        """Two sides of matrix arithmetic: numbers scale, `eye` and `diag` have the shape of what stands beside them."""
-
-        def side(node: ast.expr, other: ast.expr) -> Tensor:
-            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and _is_eye(node.right):
-                return self.eval(node.left, None).reshape(()) * side(node.right, other)
-            name = called(node) if isinstance(node, ast.Call) else ""
-            if name == "diag" and isinstance(node, ast.Call):
-                beside = self.matrix(other)
-                return torch.diag_embed(self.parameter(ast.unparse(node.args[0])).reshape(beside.shape[:-1]))
-            if name == "norm" and isinstance(node, ast.Call):
-                return self.matrix(node.args[0]).square().sum((-2, -1), keepdim=True).sqrt()
-            if _is_eye(node):
-                return torch.eye(self.matrix(other).shape[-1], dtype=torch.float64)
-            return self.matrix(node) if self.is_matrix(node) else self.eval(node, None).reshape(())
-
-        return side(left, right), side(right, left)
+    # Products
 
     def product(self, left: ast.expr, right: ast.expr, want: Width | None) -> Tensor:
         operand = self.eval(right, self.width(right))
+        width = want or self.program.width("H")
         if isinstance(left, ast.Name) and self.kind(left.id) == "diag":
             return self.parameter(left.id).reshape(operand.shape) * operand
-        matrix = self.matrix(left)
-        blocks = matrix if matrix.dim() == 3 else matrix[None]
-        count = blocks.shape[0]
-        k = operand.shape[0]
-        cut = operand.reshape(k, count, -1).transpose(0, 1).reshape(count, -1)
-        made = torch.einsum("noi,ni->no", blocks, cut)
-        width = want or self.program.width("H")
+        if isinstance(left, ast.Name) and self.kind(left.id).startswith("lowrank"):
+            group, gate = self.member(left.id).split("_", 1)
+            factors = [getattr(self.p, f"{group}__{factor}_{gate}") for factor in "uv"]
+            made = self.times(factors[0], self.times(factors[1], operand)[None])
+        else:
+            made = self.times(self.matrix(left), operand)
         assert made.numel() == width.size, (made.shape, width)
-        rows = made.reshape(count, width.k, -1).transpose(0, 1)
+        rows = made.reshape(made.shape[0], width.k, -1).transpose(0, 1)
         return rows.reshape(self.layout(width))
-
-
-def _is_eye(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "eye"
 
 
 def states(program: Program) -> Mapping[str, tuple[int, float | None]]:

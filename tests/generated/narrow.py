@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from tests.generated.expressions import NARROW, Leaf
+from tests.generated.leaves import NARROW, Leaf
+from tests.generated.program import HEADS
 
 
 def is_narrow(text: str, leaves: Iterable[Leaf]) -> bool:
     """Whether an expression is one number per head, or one."""
-    known = {ast.unparse(ast.parse(leaf.value.text, mode="eval")) for leaf in leaves if leaf.width == NARROW}
+    known = {ast.unparse(ast.parse(leaf.value.text, mode="eval")) for leaf in leaves if leaf.width in (NARROW, HEADS)}
     return _is_narrow(ast.parse(text.strip(), mode="eval").body, known)
 
 
@@ -21,7 +22,7 @@ def reads_values(text: str) -> bool:
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called}
     # The argument of a derivative is no value.
     arguments = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    return bool(names - arguments - {"ps", "dt", "pi", "inf"})
+    return bool(names - arguments - {"ps", "gs", "dt", "pi", "inf"})
 
 
 def names_an_input(text: str, known: Iterable[str]) -> bool:

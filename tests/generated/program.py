@@ -11,16 +11,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+# How a text calls the number of heads.
+HEADS = "num_heads"
 BUILT_IN = {"W": "matrix", "R": "matrix", "b": "vector", "bR": "vector"}
 
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """A width `k*base`; `names` are the sizes that its text holds."""
+    """A width `k*base`; `names` are the sizes that its text holds. `is_narrow`: it is one number, or one per head."""
 
     k: int
     size: int
     names: frozenset[str]
+    is_narrow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +56,14 @@ class Program:
     def width(self, text: str) -> Width:
         """The width that a text states."""
         tree = expression(text)
-        names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
-        size = eval(text, {"__builtins__": {}}, self.sizes)
+        names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name)) - self.constants.keys()
+        size = eval(text, {"__builtins__": {}}, {**self.constants, **self.sizes})
         k = 1
-        if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Mult) and isinstance(tree.left, ast.Constant):
+        if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Mult) and isinstance(factor := tree.left, ast.Name):
+            k = int(self.constants.get(factor.id, 1))
+        elif isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Mult) and isinstance(tree.left, ast.Constant):
             k = int(str(tree.left.value))
-        return Width(k, size, names)
+        return Width(k, size, names, text.strip() in ("1", HEADS))
 
     def is_declared(self, target: str) -> bool:
         """Whether the text says how wide an equation's target is. A split says so too."""
@@ -74,7 +79,7 @@ class Program:
         """Sizes that measure inputs only: values of such a width have no heads."""
         outside = {name for text in self.inputs.values() for name in self.width(text).names} | {"I"}
         inside = {name for text in (*self.states.values(), *self.locals.values()) for name in self.width(text).names}
-        return frozenset(outside - inside - {"H"})
+        return frozenset(outside - inside - {"H", HEADS})
 
 
 def is_time(index: ast.expr) -> bool:
@@ -98,11 +103,11 @@ def read(text: str, sizes: Mapping[str, int], given: Mapping[str, float | str] =
     lines = [line.partition("#")[0].rstrip() for line in text.splitlines()]
     block: list[tuple[str, str, str]] = []
     for line in (line for line in lines if line and not line.startswith("cell ")):
-        if not line.startswith(" "):
-            block = []
+        # A loop's equations stand four columns behind it.
+        block = block[: (len(line) - len(line.lstrip())) // 4]
         loop = re.fullmatch(r"for (\w+) in (\S+)\.\.(\S+):", line.strip())
         if loop is not None:
-            block = [(loop[1], loop[2], loop[3])]
+            block = [*block, (loop[1], loop[2], loop[3])]
         elif not _declared(program, line, given):
             _equation(program, line.strip(), block)
     return program
@@ -117,7 +122,7 @@ def _declared(program: Program, line: str, given: Mapping[str, float | str]) -> 
     entries = [_entry(entry) for entry in re.split(r",\s*(?![^(]*\))", rest.replace(" per sequence", ""))]
     match keyword:
         case "input":
-            program.inputs |= {name: width or program.inputs["x"] for name, width, _ in entries}
+            program.inputs |= {name: width or program.inputs["x"] for name, width, _ in entries if name != "x"}
         case "state":
             program.states |= {name: width or "H" for name, width, _ in entries}
             starts = {name: start or "0" for name, _, start in entries}
@@ -163,7 +168,8 @@ def _equation(program: Program, line: str, block: list[tuple[str, str, str]]) ->
     names = [name.strip() for name in left.split(",")]
     rounds: list[dict[str, int]] = [{}]
     for variable, first, last in block:
-        rounds = [{variable: n} for n in range(_number(program, first), _number(program, last) + 1)]
+        turns = range(_number(program, first), _number(program, last) + 1)
+        rounds = [{**outer, variable: turn} for outer in rounds for turn in turns]
     for loop in rounds:
         targets = tuple(_target(program, name, loop) for name in names)
         is_split = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "split"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.generated.expressions import Leaf
+from tests.generated.leaves import Leaf
 from tests.language.loop import Case, Setting
 
 
@@ -45,5 +45,9 @@ class Parts:
     sizes: dict[str, int] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
     vectors: list[tuple[str, str]] = field(default_factory=list)
-    # Matrices with fixed widths: text, result, operand.
-    matrices: list[tuple[str, str, str]] = field(default_factory=list)
+    # Matrices with fixed widths: text, result, operand, and the highest level of operands, where there is one.
+    matrices: list[tuple[str, str, str, str]] = field(default_factory=list)
+    # The same of parameters of other equations.
+    shared: list[tuple[str, str, str, str]] = field(default_factory=list)
+    # Groups of matrices that few cells have.
+    groups: list[str] = field(default_factory=list)
