@@ -149,7 +149,7 @@ class Declarations:
             self.declare("weights gs: scalar")
             self.leaf("gs", NARROW, "P")
         if self.chance(0.3):
-            kind = self.random.choice(("lowrank(2)", "mask", "sparse(density=0.5)"))
+            kind = self.random.choice(("lowrank(2)", "mask", "sparse(density=0.9)"))
             self.declare(f"weights Z: {kind}")
             self.draft.groups.append("Z")
         if self.chance(0.15):

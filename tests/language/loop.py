@@ -200,13 +200,19 @@ def compare(
     )  # fmt: skip
     assert ("CPU kernels" in layer.explain()) == kernels
     parameters: list[Values] = []
+    masks: list[Values] = []
     with torch.no_grad():
         for tensor in (*layer.parameters(), *layer.buffers()):
-            tensor.copy_(0.6 * draw(*tensor.shape) if not case.whole else draw(*tensor.shape))
+            drawn = draw(*tensor.shape)
+            # A mask keeps most elements.
+            tensor.copy_(drawn > -0.5 if tensor.dtype is torch.bool else drawn if case.whole else 0.6 * drawn)
     places = [(index // directions, index % directions == 1) for index in range(setting.layers * directions)]
     trained = {member.name for each in layer.spec.parameters if each.trained for member in each.members}
     for number, reverse in places:
         views = layer.gate_parameters(number, reverse=reverse)
+        own = layer.gate_masks(number, reverse=reverse)
+        masks.append({name: joined(mask) for name, mask in own.items()})
+        views |= {name: views[name] * mask for name, mask in own.items()}
         parameters.append({n: joined(v.detach()).clone().requires_grad_(n in trained) for n, v in views.items()})
     shapes = {name: case.shape(name, setting.steps) for name in case.extra}
     inputs = {
@@ -262,7 +268,8 @@ def compare(
         for name, value in parameters[place].items():
             label = f"d {name} of {places[place]}"
             found[label] = torch.zeros_like(value) if gradients[name] is None else joined(gradients[name])
-            expected[label] = gradient(value)
+            # What a mask leaves out has a gradient of zero.
+            expected[label] = gradient(value) * masks[place].get(name, torch.ones(()))
     assert {name: value.shape for name, value in found.items()} == {name: v.shape for name, v in expected.items()}
     return {name: difference(found[name], value) for name, value in expected.items()}
 
