@@ -117,6 +117,8 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised):
                     f"{constant.name}={value!r} is another program than this class was built with "
                     f"({constant.name}={constant.value!r}); derive from a module loaded with {constant.name}={value!r}"
                 )
+            elif not isinstance(value, str):
+                read_number(constant.name, value)  # True equals 1
         own_sizes = [size.name for size in cell.sizes if size.is_keyword]
         for size in own_sizes:
             value = keywords.pop(size, None)

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 import rnncc
+from rnncc.language.source import Source
+from tests.packages import reference_package
 
 
 def test_a_cell_without_parameters_takes_its_inputs_dtype() -> None:
@@ -87,6 +89,17 @@ def test_the_functional_op_takes_no_constant_that_is_another_program() -> None:
         op(streams, weights, hidden_size=2, constants={"L": 3})
     with pytest.raises(ValueError, match="backend must be None, 'cpu', 'cuda' or 'reference', got 'gpu'"):
         op(streams, weights, hidden_size=2, backend="gpu")
+
+
+def test_a_constant_that_shapes_the_program_is_no_flag() -> None:
+    """True equals 1."""
+    text = "cell OneTurn\nconst L = 1\nstate h\ns[0] = h[t-1]\nfor l in 1..L:\n    s[l] = tanh(W@x + s[l-1])\nh[t] = s[L]\n"
+    package, _ = reference_package(Source("turn.rnn", text), "turn")
+    assert package.OneTurn(3, 4, L=1.0)
+    with pytest.raises(TypeError, match="L should be a number, got: bool"):
+        package.OneTurn(3, 4, L=True)
+    with pytest.raises(TypeError, match="L should be a number, got: bool"):
+        package.oneturn(torch.zeros(2, 1, 4), hidden_size=4, constants={"L": True})
 
 
 def test_complex_numbers_are_refused() -> None:
