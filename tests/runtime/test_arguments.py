@@ -93,13 +93,13 @@ def test_the_functional_op_takes_no_constant_that_is_another_program() -> None:
 
 def test_a_constant_that_shapes_the_program_is_no_flag() -> None:
     """True equals 1."""
-    text = "cell OneTurn\nconst L = 1\nstate h\ns[0] = h[t-1]\nfor l in 1..L:\n    s[l] = tanh(W@x + s[l-1])\nh[t] = s[L]\n"
-    package, _ = reference_package(Source("turn.rnn", text), "turn")
-    assert package.OneTurn(3, 4, L=1.0)
-    with pytest.raises(TypeError, match="L should be a number, got: bool"):
-        package.OneTurn(3, 4, L=True)
-    with pytest.raises(TypeError, match="L should be a number, got: bool"):
-        package.oneturn(torch.zeros(2, 1, 4), hidden_size=4, constants={"L": True})
+    text = "cell OneBack\nconst k = 1\nstate h\nh[t] = tanh(W@x + R@h[t-k])\n"
+    package, _ = reference_package(Source("back.rnn", text), "back")
+    assert package.OneBack(3, 4, k=1.0)
+    with pytest.raises(TypeError, match="k should be a number, got: bool"):
+        package.OneBack(3, 4, k=True)
+    with pytest.raises(TypeError, match="k should be a number, got: bool"):
+        package.oneback(torch.zeros(2, 1, 4), torch.zeros(4, 4), constants={"k": True})
 
 
 def test_complex_numbers_are_refused() -> None:
