@@ -88,6 +88,8 @@ class _Values(Parameters):
 
     def lay(self, flat: Tensor, width: Width | None) -> Tensor:
         """[width] as a vector."""
+        if width is None and flat.numel() in (1, self.heads):
+            return flat.reshape(1, -1, 1)  # a parameter of another equation, which is narrow
         shape = self.layout(width or self.program.width("H"))
         assert flat.numel() == shape[0] * shape[1] * shape[2], (flat.shape, shape)
         return flat.reshape(shape)
