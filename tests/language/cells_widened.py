@@ -1,4 +1,4 @@
-"""Cells in which states of several widths share one number, or one number per head."""
+"""Cells in which one number, or one per head, is spread: for states of several widths, and before a sum."""
 
 from __future__ import annotations
 
@@ -159,3 +159,22 @@ def one_per_head_of_several(p: Any, s: Any, x: Any, k: Any) -> Values:
     twice = wide(a, k.D).repeat(2)
     n = wide(a, 4 // k.N) * s("n") + p.W_k @ x()
     return {"n": n, "S": S, "w": twice * s("w") + p.W_u @ x(), "out": S}
+
+
+@case(
+    """
+cell SpreadBeforeASum
+state h
+local p: H, y: H
+v = W@x
+e = mean(v)
+# These are the equations of a softmax, but the number of a head is spread before it is summed up.
+p = exp(e - detach(max(e)))
+y = p/sum(p)
+h[t] = 0.5*h[t-1] + y*v
+""",
+    lambda H: {"h": (H, 0.0)},
+    heads=2,
+)
+def spread_before_a_sum(p: Any, s: Any, x: Any, k: Any) -> Values:
+    return {"h": 0.5 * s("h") + (p.W_v @ x()) / k.D}

@@ -50,6 +50,17 @@ def test_a_norm_that_is_written_out_is_the_same_call() -> None:
     assert not any("row_mean" in line for line in made)
 
 
+def test_a_number_that_is_spread_before_its_sum_is_no_softmax() -> None:
+    made = lines("local p: 3*H\nu = mean(W@x)\np = exp(u - detach(max(u)))\nv = p/sum(p)\n")
+    assert not any("rows.softmax(" in line for line in made)
+    assert any("row_sum(p" in line for line in made)
+
+
+def test_a_number_that_is_spread_as_it_is_normed_is_no_norm() -> None:
+    made = lines("u = mean(W@x)\nd = u - mean(u)\nv = d/sqrt(mean(d*d) + 0.001)\n")
+    assert not any("tools.layer_norm(" in line for line in made)
+
+
 def test_what_is_read_elsewhere_stays() -> None:
     made = lines("local u: 3*H, w: 3*H\nu = W@x\nw = layernorm(u)\nv = s*w + w*w\n")
     assert any(line.startswith("w = tools.layer_norm(u, ") and line.endswith("None, None)") for line in made)

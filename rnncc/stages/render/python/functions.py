@@ -54,7 +54,8 @@ def cell_functions(cell: Cell) -> CellFunctions:
 def norms_heads(cell: Cell) -> bool:
     """Whether these functions norm the heads of a value. A cell that takes one head only leaves its norms to torch."""
     over_all_steps = (*(segment.batched for segment in cell.segments), cell.epilogue)
-    return not cell.single_head_because and any(map(has_layer_norm, over_all_steps))
+    table = value_table(cell)
+    return not cell.single_head_because and any(has_layer_norm(nodes, table) for nodes in over_all_steps)
 
 
 def _of_parameters(cell: Cell, table: Mapping[str, Value], *, for_loops: bool) -> tuple[str, ...]:

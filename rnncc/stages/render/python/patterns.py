@@ -108,16 +108,16 @@ def recognise(nodes: Sequence[Node], outputs: Iterable[str], table: Mapping[str,
     """The nodes with one operation for each pattern, and without those that only the patterns read. `outputs` are
     targets that are read elsewhere."""
     wanted = set(outputs)
-    operations: list[Operation] = [_normalised(node, nodes) or node for node in nodes]
+    operations: list[Operation] = [_normalised(node, nodes, table) or node for node in nodes]
     operations = _alive(operations, wanted)
     operations = _alive(_scaled(operations, wanted, table), wanted)
     operations = _alive(_summed(operations, wanted, table), wanted)
     return tuple(_alive(_cut(operations, table), wanted))
 
 
-def has_layer_norm(nodes: Sequence[Node]) -> bool:
+def has_layer_norm(nodes: Sequence[Node], table: Mapping[str, Value]) -> bool:
     """Whether `recognise` finds a layer norm among the nodes."""
-    return any(isinstance(_normalised(node, nodes), LayerNorm) for node in nodes)
+    return any(isinstance(_normalised(node, nodes, table), LayerNorm) for node in nodes)
 
 
 def _alive(operations: Sequence[Operation], wanted: set[str]) -> list[Operation]:
@@ -130,20 +130,23 @@ def _alive(operations: Sequence[Operation], wanted: set[str]) -> list[Operation]
     return found[::-1]
 
 
-def _normalised(node: Node, nodes: Sequence[Node]) -> LayerNorm | Softmax | None:
-    """The function whose last part the node is."""
+def _normalised(node: Node, nodes: Sequence[Node], table: Mapping[str, Value]) -> LayerNorm | Softmax | None:
+    """The function whose last part the node is. Its parts are as wide as its operand: a number that is spread on the
+    way has the same equations, and more units in its sums."""
     if not isinstance(node, Pointwise):
         return None
-    made = {each.target: each for each in nodes}
+    width = table[node.target].width
+    made = {each.target: each for each in nodes if isinstance(each, RowOp) or table[each.target].width == width}
     match node.expr:
         case (
             Apply("mul", (Ref(centred), Apply("rsqrt", (variance,))))
             | Apply("mul", (Ref(centred), Apply("div", (Const(1.0), Apply("sqrt", (variance,))))))
             | Apply("div", (Ref(centred), Apply("sqrt", (variance,))))
         ):
-            return _layer_norm(node.target, centred, variance, made)
+            found: LayerNorm | Softmax | None = _layer_norm(node.target, centred, variance, made)
         case _:
-            return _softmax(node, made)
+            found = _softmax(node, made)
+    return found if found is not None and table[found.operand].width == width else None
 
 
 def _layer_norm(target: str, centred: str, moved: Expr, made: Mapping[str, Node]) -> LayerNorm | None:
