@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from random import Random
 
 from tests.generated.declarations import OF_INPUTS, STATE
 from tests.generated.definitions import with_functions
@@ -11,6 +12,7 @@ from tests.generated.gates import Gates
 from tests.generated.interpreter import Step, states
 from tests.generated.leaves import NARROW, Bounded, Leaf, Scope
 from tests.generated.narrow import is_narrow, names_an_input, reads_values
+from tests.generated.norms import written_out
 from tests.generated.program import HEADS, read, spelled
 from tests.generated.records import Generated
 from tests.generated.rounds import rounds
@@ -46,6 +48,7 @@ class _Cell(Gates):
             self.value("X")
         if self.chance(0.1):
             self.loop("X")
+        self.norm("X")
         self.draw_gates()
         previous = list(self.draft.leaves)
         first = next(name for name in self.draft.states if name not in self.gated)
@@ -64,6 +67,7 @@ class _Cell(Gates):
                 self.value("S")
             if self.chance(0.12):
                 self.loop("S")
+            self.norm("S")
             self.state(name, always=name == first)
             self.draft.leaves += [e for e in previous if e not in self.draft.leaves]
         self.output()
@@ -204,6 +208,23 @@ class _Cell(Gates):
         self.declare(*declarations)
         self.draft.equations += equations
         self.leaf(last, "H", level, 1.5)
+
+    def norm(self, level: str) -> None:
+        # Of a generator of its own: what else a seed draws does not depend on it.
+        own = Random(f"{self.seed} {level} {len(self.draft.equations)}")
+        if own.random() > 0.1:
+            return
+        self.scope(level)
+        found = [e for e in [*self.draw.leaves(NARROW), *self.draw.leaves("H")] if e.level == level]
+        if level == "X":  # a number that nothing moves has no units
+            found = [e for e in found if names_an_input(e.value.text, {*self.moving, *self.draft.extra})]
+        if not found:
+            return
+        name = self.new("norm")
+        declarations, equations, value = written_out(own, own.choice(found).value.text, name)
+        self.declare(*declarations)
+        self.draft.equations += equations
+        self.draft.leaves.append(Leaf(value, "H", level))
 
     def state(self, name: str, always: bool) -> None:
         """The equation of a state. The first reads an input or a parameter, so that there is a gradient."""

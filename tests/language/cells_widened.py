@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import sigmoid, tanh
+from torch.nn import functional as F
 
 from .loop import Case, Table, Values, heads, wide
 
@@ -178,3 +179,27 @@ h[t] = 0.5*h[t-1] + y*v
 )
 def spread_before_a_sum(p: Any, s: Any, x: Any, k: Any) -> Values:
     return {"h": 0.5 * s("h") + (p.W_v @ x()) / k.D}
+
+
+@case(
+    """
+cell RowsOfOneNumber
+input gap: 1
+state h
+local q: 1, c: 1, m: 1
+v = W@x
+q = sigmoid(W@x)
+c = cumsum(gap) + softmax(q) + layernorm(gap*q)
+m = mean(gap) + sum(q) - max(gap*q) + min(q) + rmsnorm(q + 1)
+h[t] = 0.5*h[t-1] + m*v + c*tanh(v)
+""",
+    lambda H: {"h": (H, 0.0)},
+    extra={"gap": 1},
+    heads=3,
+)
+def rows_of_one_number(p: Any, s: Any, x: Any, k: Any) -> Values:
+    """One number for all heads is a row of its own, whatever the number of heads."""
+    v, q, gap = p.W_v @ x(), sigmoid(p.W_q @ x()), x("gap")
+    c = gap.cumsum(0) + q.softmax(0) + F.layer_norm(gap * q, (1,))
+    m = gap.mean() + q.sum() - (gap * q).amax() + q.amin() + F.rms_norm(q + 1, (1,))
+    return {"h": 0.5 * s("h") + m * v + c * tanh(v)}

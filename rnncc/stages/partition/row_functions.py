@@ -8,7 +8,7 @@ from dataclasses import replace
 from rnncc.analysis.widths import canonical, reduced
 from rnncc.ir import dim as dims
 from rnncc.ir.cell import Node, Pointwise, RowOp, RowOperator
-from rnncc.ir.dim import Dim
+from rnncc.ir.dim import ONE, Dim
 from rnncc.ir.expr import Const, Expr, Ref, apply
 from rnncc.ir.term import Row
 from rnncc.ir.typed import Shape, Typed
@@ -54,6 +54,8 @@ class RowFunctions:
         width = self.width(first)
         narrow = reduced(width, self.nodes.input_dims)
         match term.function:
+            case "sum" | "mean" | "max" | "cumsum" if width == ONE:
+                return Pointwise("", Ref(first), term.span), Shape(ONE)  # one number for all heads has no row of a head
             case "sum":
                 return RowOp("", RowOperator.SUM, operands, span=term.span), Shape(narrow)
             case "mean":
@@ -90,6 +92,8 @@ class RowFunctions:
         return canonical(width, self.solved, self.divisible)
 
     def reduce(self, operator: RowOperator, operand: str, narrow: Dim) -> Ref:
+        if self.width(operand) == ONE:
+            return Ref(operand)
         node = RowOp(self.nodes.name(), operator, (operand,), span=self.nodes.span)
         return Ref(self.nodes.temporary(node, Shape(narrow)))
 
