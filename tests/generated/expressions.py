@@ -183,7 +183,10 @@ class Expressions:
         bounds = functions.values(name, [(moved.low, moved.high)])
         if name in STEPS and self.random.random() < 0.7:
             named = f"{self.random.choice(functions.NAMED)}({self.random.choice((0.5, 2, 3))})"
-            return Bounded(f"{name}({moved.text}, grad={self.random.choice((named, *functions.GIVEN))})", *bounds)
+            return Bounded(
+                f"{name}({moved.text}, grad={self.random.choice((named, self.random.choice(functions.GIVEN)))})",
+                *bounds,
+            )
         return Bounded(f"{name}({moved.text})", *bounds)
 
     def positive(self, v: Bounded, least: float = 0.4) -> Bounded:

@@ -110,6 +110,13 @@ def test_sizes_are_solved_and_what_divides_them_is_known() -> None:
     assert cell.shapes["R_m"] == Shape(named("K"), HIDDEN_SIZE, "matrix")
 
 
+def test_a_width_that_a_later_equation_decides_is_not_divided() -> None:
+    """The columns of Q are twice as many as p has units, and p is H wide."""
+    cell = typed("state h", "weights Q: matrix", "param p: vector", "v = Q@repeat(p, 2)", "h[t] = tanh(W@x + p*v)")
+    assert (cell.shapes["p"], cell.constraints) == (H, ())
+    assert cell.shapes["Q_v"] == Shape(HIDDEN_SIZE, scale(HIDDEN_SIZE, 2), "matrix")
+
+
 def test_dims_of_inputs_alone_are_known() -> None:
     cell = typed("dim P, Q", "input x, e: P, g: Q", "state h, q: Q", "h[t] = W@x + M@e", "q[t] = g + R@h[t]",
                  "weights M: matrix")  # fmt: skip

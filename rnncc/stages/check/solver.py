@@ -85,7 +85,11 @@ class Solver:
     def _solve(self, difference: Dim, span: Span, why: str) -> bool:
         """Solve `difference == 0` for one unknown, the compiler's own before the user's dims."""
         names = sorted(dims.names(difference))
-        unknown = [name for name in names if name.startswith(_UNKNOWN)]
+        # `?1 == 2*?0` gives ?1: to solve it for ?0 would divide what is not known yet.
+        unknown = sorted(
+            (name for name in names if name.startswith(_UNKNOWN)),
+            key=lambda name: abs(_coefficient(difference, name)) != 1,
+        )
         for name in (*unknown, *(name for name in names if name in self.free)):
             coefficient = _coefficient(difference, name)
             if not coefficient:
