@@ -32,6 +32,8 @@ class _Cell(Gates):
         super().__init__(seed)
         # Targets that may do without a declaration, and their widths.
         self.open: dict[str, str] = {}
+        # Constants, and values that these alone make.
+        self.numbers = ["dt"]
         # Whether the text says `num_heads`: then all widths are those of one number of heads.
         self.needs_heads = False
 
@@ -112,6 +114,8 @@ class _Cell(Gates):
     def write(self, left: str, value: Bounded, width: str = "") -> None:
         self.draft.equations.append(f"{left} = {ast.unparse(ast.parse(value.text, mode='eval'))}")
         self.settle(left, value.text)
+        if not reads_values(value.text, self.numbers):
+            self.numbers.append(left)
         if not width:
             return
         # Another equation may share parameters by their full names.
@@ -216,8 +220,8 @@ class _Cell(Gates):
             return
         self.scope(level)
         found = [e for e in [*self.draw.leaves(NARROW), *self.draw.leaves("H")] if e.level == level]
-        if level == "X":  # a number that nothing moves has no units
-            found = [e for e in found if names_an_input(e.value.text, {*self.moving, *self.draft.extra})]
+        # A number has no units.
+        found = [e for e in found if reads_values(e.value.text, self.numbers)]
         if not found:
             return
         name = self.new("norm")

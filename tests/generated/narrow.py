@@ -15,14 +15,14 @@ def is_narrow(text: str, leaves: Iterable[Leaf]) -> bool:
     return _is_narrow(ast.parse(text.strip(), mode="eval").body, known)
 
 
-def reads_values(text: str) -> bool:
+def reads_values(text: str, scalars: Iterable[str] = ("ps", "gs", "dt")) -> bool:
     """Whether an expression reads more than scalars."""
     tree = ast.parse(text.strip(), mode="eval")
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called}
     # The argument of a derivative is no value.
     arguments = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    return bool(names - arguments - {"ps", "gs", "dt", "pi", "inf"})
+    return bool(names - arguments - {*scalars, "pi", "inf"})
 
 
 def names_an_input(text: str, known: Iterable[str]) -> bool:
