@@ -387,6 +387,14 @@ def test_the_library_knows_the_scopes_of_fused_kernels() -> None:
     assert f"enum class FusedScope {{ {', '.join(scopes)} }};" in header
 
 
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_only_a_report_says_that_something_was_reported(path: Path) -> None:
+    """What marks a place as wrong holds a Reported. Who could make one without a diagnostic could lose an error."""
+    calls = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
+    made = [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Reported"]
+    assert not made or path == PACKAGE / "language" / "report.py"
+
+
 @pytest.mark.parametrize("path", CELLS, ids=lambda path: path.stem)
 def test_a_shipped_cell_is_short_and_cites_its_source(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()

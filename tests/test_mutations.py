@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from datetime import timedelta
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from rnncc.stages.lower import lower
 from rnncc.stages.mask import mask
 from tests.compiling import front
 from tests.rendering import for_cpus
+from tests.seeds import count, drawn
 
 # What a text may take, in seconds; the largest ones take a few on a slow machine.
 LIMIT = 60
@@ -149,7 +150,7 @@ def mutants(draw: st.DrawFn) -> bytes:
     return data
 
 
-@settings(max_examples=400, deadline=timedelta(seconds=LIMIT), suppress_health_check=list(HealthCheck))
+@settings(max_examples=count(400), suppress_health_check=list(HealthCheck))
 @given(mutants())
 @example(b"")
 @example(b"cell A\nstate h\nh[t] = x[t-100000000]\n")
@@ -165,8 +166,18 @@ def mutants(draw: st.DrawFn) -> bytes:
 @example(b"cell A\nweights R: blockdiag(0)\nstate h\nh[t] = R@h[t-1]\n")
 @example(b"cell A\nstate h\nh[t] = heaviside(h[t-1], grad=foo, grad=atan(1))\n")
 @example(b"cell A\nstate h = inf - inf\nh[t] = h[t-1]\n")
+# Of `plif`: what follows `//` is a number, and the index before it holds `t`.
+@example(b"cell A\nstate h, v\nparam a: scalar\nv[t] = v[t-1]// + sigmoid(a)*(W@x)\nh[t] = v[t-1]//2\n")
 def test_mutant(data: bytes) -> None:
     survive(data)
+
+
+@settings(max_examples=count(1500), suppress_health_check=list(HealthCheck))
+@given(mutants())
+def test_checked_mutant(data: bytes) -> None:
+    """The stages that report errors, alone: they are quick."""
+    with suppress(RnnccError):
+        front(decode("mutant.rnn", data))
 
 
 # Numbers at the edge of arithmetic, and where they stand.
@@ -227,7 +238,7 @@ def test_each_byte_missing(name: str) -> None:
         survive(data[:index] + data[index + 1 :])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", drawn(4))
 def test_random_bytes(seed: int) -> None:
     generator = random.Random(seed)
     survive(generator.randbytes(10_000))

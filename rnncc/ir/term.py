@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import exact
+from rnncc.language.report import Reported
 from rnncc.language.source import NOWHERE, Span
 
 
@@ -130,9 +131,10 @@ class Eye:
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """What an error left behind: it fits everywhere, so that one mistake is reported once."""
+    """What an error left behind: it fits everywhere, so that one mistake is reported once. `reported` is that error."""
 
-    span: Span = _span()
+    span: Span = field(compare=False, repr=False)
+    reported: Reported = field(compare=False, repr=False)
 
 
 Term = Num | Val | Op | Argument | Surrogate | Product | Row | Share | Transposed | OfMatrix | Eye | Bad
@@ -178,6 +180,11 @@ def names(term: Term) -> Iterator[str]:
     for inner in walk(term):
         if isinstance(inner, Val):
             yield inner.name
+
+
+def first_bad(*terms: Term) -> Bad | None:
+    """The first part of the terms that was reported, if one was."""
+    return next((part for term in terms for part in walk(term) if isinstance(part, Bad)), None)
 
 
 def negative(value: Term, span: Span) -> Term:

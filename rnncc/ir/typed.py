@@ -13,6 +13,7 @@ from rnncc.ir.cell import Constant, Constraint, Initialiser, Input, Size, State
 from rnncc.ir.dim import Dim
 from rnncc.ir.structure import DENSE, Sparsity, Structure
 from rnncc.ir.term import Equation
+from rnncc.language.report import Reported
 from rnncc.language.source import NOWHERE, Source, Span
 
 
@@ -22,11 +23,13 @@ def _span() -> Span:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`kind` is vector, matrix or diag; unknown after an error. A matrix has `columns`."""
+    """`kind` is vector, matrix or diag. A matrix has `columns`. Where `reported` has an error, the shape is not known:
+    it fits everywhere."""
 
     width: Dim
     columns: Dim | None = None
     kind: str = "vector"
+    reported: Reported | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_matrix(self) -> bool:
@@ -35,9 +38,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class ParameterType:
-    """`kind` is vector, scalar, matrix, diag, or unknown after an error. `width` and `columns` are what `matrix(P, H)`
-    gives, else None (to be inferred). `blockdiag(n)` is a matrix of that structure. `sparsity` is
-    what `sparse` and `mask` give, `rank` what `lowrank(k)` gives.
+    """`kind` is vector, scalar, matrix or diag. `width` and `columns` are what `matrix(P, H)` gives, else None (to be
+    inferred). `blockdiag(n)` is a matrix of that structure. `sparsity` is what `sparse` and `mask` give, `rank` what
+    `lowrank(k)` gives.
     `initialiser`: how a group of the type starts where no `init` says it."""
 
     kind: str

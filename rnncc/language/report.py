@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rnncc.language.diagnostics import Diagnostic, Label, RnnccError, Severity
@@ -11,6 +11,14 @@ from rnncc.language.greek import as_written
 from rnncc.language.source import Source, Span, line_and_column
 
 Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """Evidence of an error. A Report alone makes it, and whatever marks a place as wrong holds it: so each mark has a
+    diagnostic that explains it."""
+
+    diagnostic: Diagnostic
 
 
 class Report:
@@ -29,15 +37,17 @@ class Report:
         label: str = "",
         help: str = "",
         notes: tuple[Label, ...] = (),
-    ) -> None:
+    ) -> Reported:
         """An error of the user's; the same one at the same place is kept once."""
         found = Diagnostic(code, message, span, label or _usual(code), help, notes, Severity.ERROR, self.source)
-        _keep(found, self._errors)
+        return Reported(_keep(found, self._errors))
 
-    def once(self, code: str, message: str, span: Span, help: str = "") -> None:
+    def once(self, code: str, message: str, span: Span, help: str = "") -> Reported:
         """An error of the user's, which is kept at its first place alone."""
-        if not any((found.code, found.message) == (code, message) for found in self._errors):
-            self.error(code, message, span, help=help)
+        for found in self._errors:
+            if (found.code, found.message) == (code, message):
+                return Reported(found)
+        return self.error(code, message, span, help=help)
 
     def warn(
         self,
@@ -52,9 +62,9 @@ class Report:
         found = Diagnostic(code, message, span, label or _usual(code), help, (), severity, self.source)
         _keep(found, self._warnings)
 
-    def marks(self, span: Span) -> bool:
-        """Whether an error was found at this very place."""
-        return any(found.span == span for found in self._errors.values())
+    def found_at(self, span: Span) -> Reported | None:
+        """An error that was found at this very place, if there is one."""
+        return next((Reported(found) for found in self._errors.values() if found.span == span), None)
 
     @property
     def has_errors(self) -> bool:
@@ -112,12 +122,12 @@ def in_order(findings: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     return tuple(sorted(findings, key=lambda found: (order[found.severity], found.span, found.code)))
 
 
-def _keep(found: Diagnostic, kept: dict[Diagnostic, Diagnostic]) -> None:
+def _keep(found: Diagnostic, kept: dict[Diagnostic, Diagnostic]) -> Diagnostic:
     """Enter a finding, with the other places that it has to do with. A mistake in a `def` is found at every call, and
     said of the first one."""
     spans = (found.span, *(note.span for note in found.notes))
     others = dict.fromkeys(Label(origin.span, origin.text) for span in spans for origin in span.origins)
-    kept.setdefault(replace(found, notes=()), as_written(replace(found, notes=(*found.notes, *others))))
+    return kept.setdefault(replace(found, notes=()), as_written(replace(found, notes=(*found.notes, *others))))
 
 
 def _usual(code: str) -> str:

@@ -10,6 +10,7 @@ suspicious.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rnncc.ir.cell import Constant, Input, Size, State
 from rnncc.ir.structure import DENSER
@@ -50,7 +51,8 @@ def check(decl: CellDecl, constants: Constants) -> tuple[Typed, tuple[Diagnostic
     _states_written(symbols, resolved, report)
     # What is outside the language has no widths. Other errors may come of it, and it helps nobody to mend them first.
     report.stop_at("RNN229")
-    ordered = order(resolved.equations, resolved.value_delays, report)
+    ordered, early = order(resolved.equations, resolved.value_delays, report)
+    resolved = replace(resolved, wrong=early | resolved.wrong)
     shapes = infer(ordered, resolved, symbols, report)
     report.stop()
     cell = _typed(decl, symbols, resolved, shapes, output)

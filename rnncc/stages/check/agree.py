@@ -12,7 +12,7 @@ from rnncc.ir.term import Equation, Op, Surrogate, Term, Val
 from rnncc.ir.typed import Shape
 from rnncc.language.diagnostics import Label
 from rnncc.language.greek import in_ascii
-from rnncc.language.report import Report
+from rnncc.language.report import Report, Reported
 from rnncc.language.source import Span
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.solver import Solver, is_unknown
@@ -43,9 +43,9 @@ class Agreement:
     ) -> None:
         self.solver, self.shapes, self.symbols, self.report, self.narrow = solver, shapes, symbols, report, narrow
 
-    def unknown(self) -> Shape:
+    def unknown(self, reported: Reported) -> Shape:
         """The shape of what an error left behind. It fits everywhere."""
-        return Shape(self.solver.fresh(), kind="unknown")
+        return Shape(self.solver.fresh(), reported=reported)
 
     def why(self, span: Span) -> str:
         return f"line {self.report.line(span)}"
@@ -54,13 +54,11 @@ class Agreement:
         text = self.report.text(term.span)
         return f"'{text}'" if len(text) <= 30 else "this"
 
-    def same(self, left: Side, right: Side, help: str = "") -> bool:
-        """Whether both widths are one; an error where they cannot be, with the usual help or another."""
+    def same(self, left: Side, right: Side, help: str = "") -> Reported | None:
+        """Make both widths one; an error where they cannot be, with the usual help or another."""
         why = self.why(right.span) + self.wide_input(left, right)
         equal = self.solver.equal(left.width, right.width, right.span, why)
-        if not equal:
-            self.mismatch(left, right, help)
-        return equal
+        return None if equal else self.mismatch(left, right, help)
 
     def wide_input(self, *sides: Side) -> str:
         """The rest of a `why` where an input beside x gives its width, that of x, perhaps by default alone."""
@@ -78,7 +76,7 @@ class Agreement:
                         return f", where the input '{base}' has width input_size"
         return ""
 
-    def mismatch(self, left: Side, right: Side, help: str = "") -> None:
+    def mismatch(self, left: Side, right: Side, help: str = "") -> Reported:
         """Report that the widths differ."""
         resolved = [self.solver.resolve(side.width) for side in (left, right)]
         # An unknown has a number of its own, which says nothing to a reader.
@@ -92,7 +90,7 @@ class Agreement:
             "widths default to H; declare others with 'local v: 4*H' or 'state h: P', or multiply by a matrix of your "
             "own: 'weights M: matrix', 'M@v'"
         )
-        self.report.error("RNN214", message, right.span, f"width {widths[1]}", help, notes)
+        return self.report.error("RNN214", message, right.span, f"width {widths[1]}", help, notes)
 
     def origins(self, span: Span) -> tuple[Label, ...]:
         """Where the width of a plain name was declared, or comes from."""

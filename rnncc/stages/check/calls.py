@@ -9,7 +9,7 @@ from rnncc.ir.term import Bad, Eye, OfMatrix, Op, Row, Share, Term, Transposed
 from rnncc.language.functions import ALONG_AXIS, AXES, MATRIX_FUNCTIONS, ROW_FUNCTIONS, is_across_units
 from rnncc.language.names import FUNCTIONS
 from rnncc.language.operators import OPERATORS, STEPS
-from rnncc.language.report import Report
+from rnncc.language.report import Report, Reported
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.derivatives import Derivatives
 from rnncc.stages.check.elsewhere import MATRIX_STATE, OUTSIDE_FUNCTIONS, PAIRS, instead_of, report_outside
@@ -31,8 +31,8 @@ class Calls:
         expression = instance.expression
         if not (isinstance(expression, Call) and expression.function == "split"):
             return self.term(expression)
-        if not self.arguments("split", expression, (1, 1)):
-            return Bad(expression.span)
+        if wrong := self.wrong_arguments("split", expression, (1, 1)):
+            return Bad(expression.span, wrong)
         operand = self.term(expression.arguments[0])
         return Share(operand, instance.siblings, instance.siblings.index(instance.target), expression.span)
 
@@ -44,8 +44,7 @@ class Calls:
             name = constant.value
         if name == "split":
             message = "'split' stands alone on the right side of '='"
-            self.report.error("RNN222", message, call.span, help="write 'i, f = split(v)'")
-            return Bad(call.span)
+            return Bad(call.span, self.report.error("RNN222", message, call.span, help="write 'i, f = split(v)'"))
         if name in STEPS and call.keywords:
             return self.derivatives.step(name, call, scope)
         if name in ALONG_AXIS and ("axis" in dict(call.keywords) or name not in ROW_FUNCTIONS):
@@ -53,102 +52,105 @@ class Calls:
         across = is_across_units(name, len(call.arguments))
         if name in OPERATORS and OPERATORS[name].user and not across:
             arity = OPERATORS[name].arity
-            if not self.arguments(name, call, (1 if name in ROW_FUNCTIONS else arity, arity)):
-                return Bad(call.span)
+            if wrong := self.wrong_arguments(name, call, (1 if name in ROW_FUNCTIONS else arity, arity)):
+                return Bad(call.span, wrong)
             arguments = tuple(self.term(argument) for argument in call.arguments)
             wrong = refuse_zero_divisor(name, arguments, self.report)
-            return Bad(call.span) if wrong else Op(name, arguments, call.span)
+            return Bad(call.span, wrong) if wrong else Op(name, arguments, call.span)
         if name == "repeat":
             return self.repeat(call, scope)
         if across:
-            if not self.arguments(name, call, ROW_FUNCTIONS[name]):
-                return Bad(call.span)
+            if wrong := self.wrong_arguments(name, call, ROW_FUNCTIONS[name]):
+                return Bad(call.span, wrong)
             return Row(name, tuple(self.term(argument) for argument in call.arguments), span=call.span)
         if name in MATRIX_FUNCTIONS:
             return self.matrix(name, call)
-        self.unknown(call)
-        return Bad(call.span)
+        return Bad(call.span, self.unknown(call))
 
-    def unknown(self, call: Call) -> None:
+    def unknown(self, call: Call) -> Reported:
         name = call.function
         span = call.function_span if call.function_span.end else call.span
         symbols = self.symbols
         if name in symbols.ignored:
-            return
+            return symbols.ignored[name]
         outside = OUTSIDE_FUNCTIONS.get(name.lower())
         if outside is not None:
-            report_outside(outside, span, self.report)
-        elif name in symbols.groups or name in symbols.params:
+            return report_outside(outside, span, self.report)
+        if name in symbols.groups or name in symbols.params:
             help = f"write '{name}@…' for a product of a matrix, '{name}*…' for a vector"
-            self.report.error("RNN203", f"'{name}' is a parameter, not a function", span, help=help)
-        elif name in symbols.states or name in symbols.inputs or name in symbols.kinds:
+            return self.report.error("RNN203", f"'{name}' is a parameter, not a function", span, help=help)
+        if name in symbols.states or name in symbols.inputs or name in symbols.kinds:
             help = f"an index is written in square brackets: '{name}[t-1]'"
-            self.report.error("RNN203", f"'{name}' is not a function", span, help=help)
-        else:
-            help = instead_of(name, self.known())
-            help = help or f"'rnncc explain RNN203' lists the functions; 'def {name}(u) = …' defines one of your own"
-            self.report.error("RNN203", f"unknown function '{name}'", span, "not a known function", help)
-            # What is wrong inside is wrong whatever the function is called.
-            for argument in call.arguments:
-                self.term(argument)
+            return self.report.error("RNN203", f"'{name}' is not a function", span, help=help)
+        help = instead_of(name, self.known())
+        help = help or f"'rnncc explain RNN203' lists the functions; 'def {name}(u) = …' defines one of your own"
+        reported = self.report.error("RNN203", f"unknown function '{name}'", span, "not a known function", help)
+        # What is wrong inside is wrong whatever the function is called.
+        for argument in call.arguments:
+            self.term(argument)
+        return reported
 
     def known(self) -> frozenset[str]:
         """What may be called."""
         return FUNCTIONS | {name for name, kind in self.symbols.kinds.items() if kind == "function"}
 
-    def arguments(self, name: str, call: Call, counts: tuple[int, int], keywords: Container[str] = ()) -> bool:
-        """Whether the number of arguments is right, and `keywords` has their keywords; reports what is wrong."""
-        unknown = [(keyword, value) for keyword, value in call.keywords if keyword not in keywords]
-        for keyword, value in unknown:
-            of = {"grad": STEPS, "axis": ALONG_AXIS}.get(keyword, ())
-            help = f"'{keyword}=' is for {', '.join(of)}" if of else ""
-            self.report.error("RNN204", f"'{name}' takes no argument '{keyword}'", value.span, help=help)
+    def wrong_arguments(
+        self, name: str, call: Call, counts: tuple[int, int], keywords: Container[str] = ()
+    ) -> Reported | None:
+        """An error where the number of arguments is not right, or where `keywords` lacks one of their keywords."""
+        reported: Reported | None = None
+        for keyword, value in call.keywords:
+            if keyword not in keywords:
+                of = {"grad": STEPS, "axis": ALONG_AXIS}.get(keyword, ())
+                help = f"'{keyword}=' is for {', '.join(of)}" if of else ""
+                message = f"'{name}' takes no argument '{keyword}'"
+                reported = self.report.error("RNN204", message, value.span, help=help)
         least, most = counts
         given = len(call.arguments)
         if least <= given <= most:
-            return not unknown
+            return reported
         last = call.arguments[-1] if given == 2 and most == 1 and name in ROW_FUNCTIONS else None
         if isinstance(last, Name) and (last.name in self.symbols.dims or last.name in self.symbols.constants):
             # `mean(v, N)`: of groups of N.
-            report_outside(MATRIX_STATE, call.span, self.report)
-            return False
+            return report_outside(MATRIX_STATE, call.span, self.report)
         wanted = f"{least}" if least == most else f"{least} {'or' if most == least + 1 else 'to'} {most}"
         plural = "" if wanted == "1" else "s"
         nested = (most, given) == (2, 3) and name in ("max", "min", "logaddexp")
         help = f"write '{name}({name}(a, b), c)'" if nested else ""
-        self.report.error("RNN204", f"'{name}' takes {wanted} argument{plural}, not {given}", call.span, help=help)
+        message = f"'{name}' takes {wanted} argument{plural}, not {given}"
+        reported = self.report.error("RNN204", message, call.span, help=help)
         # What is one too many is not looked into.
         for argument in call.arguments[:most]:
             self.term(argument)
-        return False
+        return reported
 
     def repeat(self, call: Call, scope: Mapping[str, int]) -> Term:
-        if not self.arguments("repeat", call, ROW_FUNCTIONS["repeat"]):
-            return Bad(call.span)
+        if wrong := self.wrong_arguments("repeat", call, ROW_FUNCTIONS["repeat"]):
+            return Bad(call.span, wrong)
         operand = self.term(call.arguments[0])
         help = ""
         if call.arguments[1] in (Name("H"), Name("I")):
             help = f"a value of width 1 needs no 'repeat'; {PAIRS.in_help}"
         times = self.symbols.statics.integer(call.arguments[1], scope, "the number of repetitions", help)
-        if times is not None and times < 1:
+        if isinstance(times, int) and times < 1:
             message = f"the number of repetitions must be at least 1, not {times}"
-            self.report.error("RNN204", message, call.arguments[1].span)
-        return Row("repeat", (operand,), times, call.span) if times is not None and times > 0 else Bad(call.span)
+            times = self.report.error("RNN204", message, call.arguments[1].span)
+        return Bad(call.span, times) if isinstance(times, Reported) else Row("repeat", (operand,), times, call.span)
 
     def matrix(self, name: str, call: Call) -> Term:
-        if not self.arguments(name, call, MATRIX_FUNCTIONS[name]):
-            return Bad(call.span)
+        if wrong := self.wrong_arguments(name, call, MATRIX_FUNCTIONS[name]):
+            return Bad(call.span, wrong)
         if name == "T":
             return Transposed(self.term(call.arguments[0]), call.span)
         if name != "eye":
             return OfMatrix(name, self.term(call.arguments[0]), span=call.span)
         size = self.symbols.statics.dim(call.arguments[0], "the size of 'eye'")
-        return Bad(call.span) if size is None else Eye(size, call.span)
+        return Bad(call.span, size) if isinstance(size, Reported) else Eye(size, call.span)
 
     def along_axis(self, name: str, call: Call) -> Term:
         """`softmax(M, axis=rows)`, `normalize(M, axis=columns)`."""
-        if not self.arguments(name, call, (1, 1), ("axis",)):
-            return Bad(call.span)
+        if wrong := self.wrong_arguments(name, call, (1, 1), ("axis",)):
+            return Bad(call.span, wrong)
         operand = self.term(call.arguments[0])
         axis = dict(call.keywords).get("axis")
         if isinstance(axis, Name) and axis.name in AXES:
@@ -157,7 +159,6 @@ class Calls:
         help = f"after '{name}(M, axis=rows)' {what}; the other axis is 'columns'"
         if axis is None:
             help += "; a vector is normalised by 'v/sqrt(sum(v*v))'"
-            self.report.error("RNN204", f"'{name}' takes an axis", call.span, help=help)
-        else:
-            self.report.error("RNN204", "an axis is 'rows' or 'columns'", axis.span, "no such axis", help)
-        return Bad(call.span)
+            return Bad(call.span, self.report.error("RNN204", f"'{name}' takes an axis", call.span, help=help))
+        message = "an axis is 'rows' or 'columns'"
+        return Bad(call.span, self.report.error("RNN204", message, axis.span, "no such axis", help))

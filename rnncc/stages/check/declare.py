@@ -30,7 +30,7 @@ from rnncc.ir.syntax import (
 from rnncc.ir.typed import ParameterType
 from rnncc.language.diagnostics import Label
 from rnncc.language.names import FUNCTIONS, reserved
-from rnncc.language.report import Report
+from rnncc.language.report import Report, Reported
 from rnncc.language.source import NOWHERE, Span
 from rnncc.language.spelling import closest
 from rnncc.language.words import LEARNED
@@ -83,8 +83,8 @@ class Symbols:
     low_rank: dict[str, LowRank] = field(default_factory=dict)  # groups that `groups` has as two, their factors
     inits: dict[str, tuple[Initialiser, Span]] = field(default_factory=dict)
     output: OutputDecl | None = None
-    # Names whose declaration was reported: what depends on them stays quiet.
-    ignored: set[str] = field(default_factory=set)
+    # Names whose declaration was reported, and as what: what depends on them stays quiet.
+    ignored: dict[str, Reported] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
 
@@ -151,7 +151,8 @@ class _Declarer:
     def _dim(self, statement: DimDecl) -> None:
         default: int | None = None
         if statement.value is not None:
-            default = self.symbols.statics.integer(statement.value, {}, f"the size of '{statement.name}'")
+            given = self.symbols.statics.integer(statement.value, {}, f"the size of '{statement.name}'")
+            default = None if isinstance(given, Reported) else given
             if default is not None and default < 1:
                 message = f"the size '{statement.name}' must be at least 1, not {default}"
                 self.report.error("RNN223", message, statement.value.span)
@@ -161,7 +162,7 @@ class _Declarer:
 
     def _constant(self, statement: ConstDecl) -> None:
         name, written = statement.name, statement.value
-        value: NumberValue | str | None
+        value: NumberValue | str | Reported
         if isinstance(written, Name) and written.name in FUNCTIONS:
             value = written.name
         else:
@@ -174,13 +175,12 @@ class _Declarer:
             help = help or "a number, or the name of a function"
             value = self.symbols.statics.number(written, {}, f"the constant '{name}'", "RNN226", help)
             if isinstance(value, float) and math.isnan(value):
-                self.report.error("RNN226", f"the constant '{name}' is not a number", written.span)
-                value = None
-        if name in self.shaping and value is not None:
+                value = self.report.error("RNN226", f"the constant '{name}' is not a number", written.span)
+        if name in self.shaping and not isinstance(value, Reported):
             value = self._override(statement, value)
         if self._take(name, "constant", statement.span):
             # After an error any number does: it keeps what depends on the name quiet.
-            value = 1 if value is None else value
+            value = 1 if isinstance(value, Reported) else value
             self.symbols.constants[name] = DeclaredConstant(value, statement.span)
             if isinstance(value, str):
                 self.symbols.statics.shaping.add(name)
@@ -233,19 +233,20 @@ class _Declarer:
                 kind = "param" if trained else "buffer"
                 type_ = parameter_type(written, symbols.statics, self.report)
                 start = Initialiser() if initial is None else initialiser(initial, symbols.statics, self.report)
-                if type_.rank is not None:
-                    message = f"'lowrank' is a type of weights, not of a {kind}"
-                    self.report.error("RNN227", message, written.span, help=f"write 'weights {name}: lowrank(…)'")
-                if self._take(name, kind, statement.span):
+                if isinstance(type_, ParameterType) and type_.rank is not None:
+                    message, help = (
+                        f"'lowrank' is a type of weights, not of a {kind}",
+                        f"write 'weights {name}: lowrank(…)'",
+                    )
+                    type_ = self.report.error("RNN227", message, written.span, help=help)
+                if not self._take(name, kind, statement.span):
+                    return
+                if isinstance(type_, Reported):
+                    symbols.ignored[name] = type_
+                else:
                     symbols.params[name] = DeclaredParam(type_, start, statement.span, trained)
-            case WeightsDecl(name, written):
-                type_ = parameter_type(written, symbols.statics, self.report)
-                if name in BUILT_IN and type_.kind != "unknown" and type_.is_matrix != BUILT_IN[name].is_matrix:
-                    kind = "matrix" if BUILT_IN[name].is_matrix else "vector"
-                    message = f"'{name}' is a {kind} and cannot become '{written.name}'"
-                    self.report.error("RNN227", message, written.span, help="declare a group of another name")
-                elif self._take(name, "group", statement.span, frozenset(BUILT_IN)):
-                    self._group(name, type_)
+            case WeightsDecl():
+                self._weights(statement)
             case FunctionDecl(name):
                 self._take(name, "function", statement.span)
             case OutputDecl():
@@ -267,6 +268,19 @@ class _Declarer:
             case _:
                 assert_never(statement)
 
+    def _weights(self, statement: WeightsDecl) -> None:
+        name, written = statement.name, statement.type
+        type_ = parameter_type(written, self.symbols.statics, self.report)
+        if name in BUILT_IN and isinstance(type_, ParameterType) and type_.is_matrix != BUILT_IN[name].is_matrix:
+            kind = "matrix" if BUILT_IN[name].is_matrix else "vector"
+            message = f"'{name}' is a {kind} and cannot become '{written.name}'"
+            self.report.error("RNN227", message, written.span, help="declare a group of another name")
+        elif self._take(name, "group", statement.span, frozenset(BUILT_IN)):
+            if isinstance(type_, Reported):
+                self.symbols.ignored[name] = type_
+            else:
+                self._group(name, type_)
+
     def _group(self, name: str, type_: ParameterType) -> None:
         if type_.rank is None:
             self.symbols.groups[name] = type_
@@ -276,13 +290,15 @@ class _Declarer:
         self.symbols.groups[made.left], self.symbols.groups[made.right] = made.types
 
     def _width(self, expression: Expression | None, what: str) -> Dim | None:
+        """A width; the default after an error."""
         if expression is None:
             return None
         named = expression.name if isinstance(expression, Name) else getattr(expression, "function", None)
         if named in OUTSIDE_TYPES and named not in self.symbols.kinds:
             report_outside(OUTSIDE_TYPES[named], expression.span, self.report)
             return None
-        return self.symbols.statics.dim(expression, what)
+        found = self.symbols.statics.dim(expression, what)
+        return None if isinstance(found, Reported) else found
 
     def _initial(self, name: str, expression: Expression | None) -> float | None:
         if expression is None:
@@ -309,7 +325,7 @@ class _Declarer:
     def _number(self, expression: Expression, what: str, code: str, help: str, label: str) -> float:
         """A number that the dtype of layers holds, or 0 after an error."""
         value = self.symbols.statics.number(expression, {}, what, code, help)
-        if value is None:
+        if isinstance(value, Reported):
             return 0.0
         wrong = "is not a number" if math.isnan(value) else beyond_float32(float(value))
         if wrong:

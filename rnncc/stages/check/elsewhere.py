@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from rnncc.language.report import Report
+from rnncc.language.report import Report, Reported
 from rnncc.language.source import Span
 from rnncc.language.spelling import closest
 
@@ -150,10 +150,10 @@ OUTSIDE_FUNCTIONS = _by_name(_OUTSIDE)
 OUTSIDE_TYPES = _by_name(_TYPES)
 
 
-def report_outside(outside: Outside, span: Span, report: Report) -> None:
+def report_outside(outside: Outside, span: Span, report: Report) -> Reported:
     """An error, once for all places where a cell asks for the same thing."""
     help = f"the nearest form: {outside.nearest}"
-    report.once("RNN229", f"{outside.what} outside the language", span, help)
+    return report.once("RNN229", f"{outside.what} outside the language", span, help)
 
 
 def instead_of(function: str, known: Collection[str]) -> str:

@@ -32,13 +32,13 @@ from rnncc.ir.syntax import (
 )
 from rnncc.language.diagnostics import Label
 from rnncc.language.names import reserved
-from rnncc.language.report import Report
+from rnncc.language.report import Report, Reported
 from rnncc.language.source import Origin, Span
 from rnncc.stages.check.declare import Symbols, article
 from rnncc.stages.check.mentions import names_in
 from rnncc.stages.check.resolve import MOST_NODES, MOST_NODES_IN_CELL
 
-# Stands for a call that was reported.
+# Stands for what was reported. No text has this name.
 _WRONG = "?"
 
 
@@ -73,7 +73,6 @@ class _Expander:
     def run(self) -> CellDecl:
         if not self.all:
             return self.decl
-        self.symbols.ignored.add(_WRONG)
         return replace(self.decl, statements=tuple(self.statements(self.decl.statements, top=True)))
 
     def statements(self, statements: tuple[Statement, ...], *, top: bool) -> Iterator[Statement]:
@@ -97,14 +96,14 @@ class _Expander:
         names: dict[str, Span] = {}
         for parameter in function.parameters:
             self.parameter(parameter, names)
-        wrong = False
+        wrong: Reported | None = None
         for part in walk(function.body):
             if isinstance(part, Lambda) and part.argument in names:
                 name, note = part.argument, Label(names[part.argument], f"'{part.argument}' stands here")
                 message = f"the argument of a derivative needs a name of its own: '{name}' is a parameter"
-                self.report.error("RNN218", message, part.argument_span, help="choose another name", notes=(note,))
-                wrong = True
-        body = Name(_WRONG, function.body.span) if wrong else self.right_side(function.body)
+                span = part.argument_span
+                wrong = self.report.error("RNN218", message, span, help="choose another name", notes=(note,))
+        body = self.right_side(function.body) if wrong is None else self.wrong(wrong, function.body.span)
         self.known[function.name] = replace(function, body=body)
 
     def parameter(self, parameter: Name, earlier: dict[str, Span]) -> None:
@@ -127,10 +126,16 @@ class _Expander:
     def right_side(self, expression: Expression) -> Expression:
         """What stands behind a `=`. Calls may stand deep in it."""
         made = self.expression(expression)
-        return Name(_WRONG, expression.span) if self.is_too_large(_extent(made, {}), expression.span) else made
+        too_large = self.too_large(_extent(made, {}), expression.span)
+        return self.wrong(too_large, expression.span) if too_large else made
 
-    def is_too_large(self, extent: _Extent, span: Span) -> bool:
-        """Whether what is written out is beyond a limit of the language; this is an error."""
+    def wrong(self, reported: Reported, span: Span) -> Name:
+        """What stands for something that was reported."""
+        self.symbols.ignored[_WRONG] = reported
+        return Name(_WRONG, span)
+
+    def too_large(self, extent: _Extent, span: Span) -> Reported | None:
+        """An error where what is written out is beyond a limit of the language."""
         if self.nodes > MOST_NODES_IN_CELL:
             what = f"the cell has more than {MOST_NODES_IN_CELL:,} operators and names"
         elif extent.nodes > MOST_NODES:
@@ -138,12 +143,12 @@ class _Expander:
         elif extent.depth > DEEPEST:
             what = f"the equation is nested more than {DEEPEST} deep"
         else:
-            return False
+            return None
         help = "give a part of it a name, in an equation of its own"
-        self.report.error("RNN221", f"{what} once its functions are written out", span, help=help)
+        reported = self.report.error("RNN221", f"{what} once its functions are written out", span, help=help)
         if self.nodes > MOST_NODES_IN_CELL:
             self.report.stop()
-        return True
+        return reported
 
     def expression(self, expression: Expression) -> Expression:
         """The expression with every call of a `def` written out."""
@@ -180,30 +185,29 @@ class _Expander:
     def call(self, call: Call) -> Expression:
         """What a call of a `def` stands for; its arguments hold no call of one."""
         function = self.known.get(call.function)
-        wrong = Name(_WRONG, call.span)
         if function is None:
-            self.too_early(call)
-            return wrong
+            return self.wrong(self.too_early(call), call.span)
         note = (Label(function.name_span, "defined here"),)
+        wrong: Reported | None = None
         for keyword, value in call.keywords:
-            message = f"'{function.name}' takes no argument '{keyword}'"
-            self.report.error("RNN204", message, value.span, help="arguments are given in their order", notes=note)
+            message, help = f"'{function.name}' takes no argument '{keyword}'", "arguments are given in their order"
+            wrong = self.report.error("RNN204", message, value.span, help=help, notes=note)
         wanted, given = len(function.parameters), len(call.arguments)
         if wanted != given:
             plural = "" if wanted == 1 else "s"
             message = f"'{function.name}' takes {wanted} argument{plural}, not {given}"
-            self.report.error("RNN204", message, call.span, notes=note)
-        if wanted != given or call.keywords:
-            return wrong
+            wrong = self.report.error("RNN204", message, call.span, notes=note)
+        if wrong is not None:
+            return self.wrong(wrong, call.span)
         arguments = {each.name: value for each, value in zip(function.parameters, call.arguments, strict=True)}
         extent = _extent(function.body, {name: _extent(value, {}) for name, value in arguments.items()})
         self.nodes += extent.nodes
-        if self.is_too_large(extent, call.span):
-            return wrong
+        if too_large := self.too_large(extent, call.span):
+            return self.wrong(too_large, call.span)
         here = Origin(replace(call.span, origins=()), f"in this call of '{function.name}'")
         return self.written_out(function.body, _Use(function, arguments, (here, *call.span.origins)))
 
-    def too_early(self, call: Call) -> None:
+    def too_early(self, call: Call) -> Reported:
         name = call.function
         defined = self.all[name]
         place = (Label(defined.name_span, "defined here"),)
@@ -211,7 +215,7 @@ class _Expander:
             message, help = f"'{name}' calls itself", "a function is written out where it is called, so it has an end"
         else:
             message, help = f"'{name}' is called before it is defined", f"write the 'def' of '{name}' above"
-        self.report.error("RNN203", message, call.span, "too early", help, place)
+        return self.report.error("RNN203", message, call.span, "too early", help, place)
 
     def written_out(self, body: Expression, use: _Use) -> Expression:
         """A part of a body with the arguments in it."""
@@ -224,17 +228,17 @@ class _Expander:
                 used = Origin(replace(body.span, origins=()), f"used here, as '{name}'")
                 return replace(argument, span=replace(argument.span, origins=(*argument.span.origins, used)))
             case Name(name):
-                return Name(_WRONG, span) if self.is_loop_variable(name, span, use) else Name(name, span)
+                wrong = self.loop_variable(name, span, use)
+                return self.wrong(wrong, span) if wrong else Name(name, span)
             case Index():
                 return self.index_written_out(body, span, use)
             case Call(function, arguments, keywords):
                 found = self.plain(function, span, use, "cannot be called")
-                if found is None:
-                    return Name(_WRONG, span)
+                if isinstance(found, Reported):
+                    return self.wrong(found, span)
                 if found.name in self.all:
                     message = f"'{function}' stands for '{found.name}': only functions of the language are passed on"
-                    self.report.error("RNN203", message, span, "calls a parameter")
-                    return Name(_WRONG, span)
+                    return self.wrong(self.report.error("RNN203", message, span, "calls a parameter"), span)
                 positional = tuple(self.written_out(argument, use) for argument in arguments)
                 named = tuple((name, self.keyword_written_out(value, use)) for name, value in keywords)
                 return Call(found.name, positional, named, span, found.span)
@@ -256,8 +260,10 @@ class _Expander:
             # `v[t-1]` of a loop's value: `u[l][t-1]`.
             return Index(argument.base, argument.index, index, span, argument.base_span)
         found = self.plain(body.base, span, use, "has no time and no index")
-        if found is None or self.is_loop_variable(body.base, span, use):
-            return Name(_WRONG, span)
+        if isinstance(found, Reported):
+            return self.wrong(found, span)
+        if wrong := self.loop_variable(body.base, span, use):
+            return self.wrong(wrong, span)
         return Index(found.name, index, time, span, found.span)
 
     def keyword_written_out(self, value: Keyword, use: _Use) -> Keyword:
@@ -269,22 +275,21 @@ class _Expander:
         # The argument of a derivative has the name of no parameter.
         return Lambda(value.argument, self.written_out(value.body, use), span, argument_span)
 
-    def plain(self, name: str, span: Span, use: _Use, what: str) -> Name | None:
+    def plain(self, name: str, span: Span, use: _Use, what: str) -> Name | Reported:
         """What stands before a bracket: a parameter there must be given a plain name."""
         argument = use.arguments.get(name, Name(name, span))
         if isinstance(argument, Name):
             return argument
         message = f"'{name}' stands for an expression, which {what}"
-        self.report.error("RNN216", message, span, "not a name", f"pass a plain name as '{name}'")
-        return None
+        return self.report.error("RNN216", message, span, "not a name", f"pass a plain name as '{name}'")
 
-    def is_loop_variable(self, name: str, span: Span, use: _Use) -> bool:
-        """Whether a body reads the turn of a loop around its call, which it does not know; this is an error."""
+    def loop_variable(self, name: str, span: Span, use: _Use) -> Reported | None:
+        """An error where a body reads the turn of a loop around its call, which it does not know."""
         if name not in self.loops:
-            return False
+            return None
         message = f"'{use.function.name}' does not know the loop variable '{name}'"
-        self.report.error("RNN202", message, span, "not defined", f"make '{name}' an argument, under another name")
-        return True
+        help = f"make '{name}' an argument, under another name"
+        return self.report.error("RNN202", message, span, "not defined", help)
 
 
 def _other_names(statements: tuple[Statement, ...]) -> Iterator[tuple[str, tuple[str, Span]]]:

@@ -6,7 +6,7 @@ import math
 
 from rnncc.ir.term import Num, Op, Term
 from rnncc.language.operators import OPERATORS
-from rnncc.language.report import Report
+from rnncc.language.report import Report, Reported
 from rnncc.language.source import Span
 
 _ARITHMETIC = ("add", "sub", "mul", "div", "pow")
@@ -37,13 +37,12 @@ def _number(operator: str, left: float, right: float) -> float | None:
     return value if isinstance(value, float) and math.isfinite(value) else None
 
 
-def refuse_zero_divisor(operator: str, arguments: tuple[Term, ...], report: Report) -> bool:
-    """Whether numbers alone make a divisor that is zero; this is an error."""
+def refuse_zero_divisor(operator: str, arguments: tuple[Term, ...], report: Report) -> Reported | None:
+    """An error where numbers alone make a divisor that is zero."""
     if operator not in ("div", "mod") or _value(arguments[1]) != 0.0:
-        return False
+        return None
     help = "write 'inf' where infinity is meant; a divisor that only may be zero is bounded by 'max(v, 1e-6)'"
-    report.error("RNN237", "the divisor is zero", arguments[1].span, help=help)
-    return True
+    return report.error("RNN237", "the divisor is zero", arguments[1].span, help=help)
 
 
 def leaves_the_numbers(term: Op) -> bool:

@@ -6,7 +6,7 @@ import math
 
 from rnncc.ir.cell import Initialiser
 from rnncc.ir.syntax import Call, Expression, Name
-from rnncc.language.report import Report
+from rnncc.language.report import Report, Reported
 from rnncc.language.spelling import closest
 from rnncc.language.words import INITIALISERS
 from rnncc.stages.check.static import Statics
@@ -39,7 +39,7 @@ def initialiser(expression: Expression, statics: Statics, report: Report) -> Ini
                 report.error("RNN224", f"'{name}' takes {wanted}", expression.span)
                 return Initialiser()
             values = [_value(argument, f"an argument of '{name}'", statics, report) for argument in arguments]
-            known = tuple(value for value in values if value is not None)
+            known = tuple(value for value in values if not isinstance(value, Reported))
             if len(known) < len(values):
                 return Initialiser()
             _check_range(name, known, expression, report)
@@ -53,7 +53,7 @@ def initialiser(expression: Expression, statics: Statics, report: Report) -> Ini
             return Initialiser()
         case _:
             value = _value(expression, "an initialiser", statics, report)
-            return Initialiser() if value is None else Initialiser("constant", (value,))
+            return Initialiser() if isinstance(value, Reported) else Initialiser("constant", (value,))
 
 
 def _of_another(expression: Expression, report: Report) -> str:
@@ -72,16 +72,15 @@ def beyond_float32(value: float) -> str:
     return "is beyond float32, which ends at 3.4e38" if too_large else ""
 
 
-def _value(expression: Expression, what: str, statics: Statics, report: Report) -> float | None:
+def _value(expression: Expression, what: str, statics: Statics, report: Report) -> float | Reported:
     """A number that a parameter begins with, or that says between which; infinities and NaN would never train."""
     number = statics.number(expression, {}, what, "RNN224")
-    if number is None:
-        return None
+    if isinstance(number, Reported):
+        return number
     value = float(number)
     wrong = beyond_float32(value) if math.isfinite(value) else "must be finite"
     if wrong:
-        report.error("RNN224", f"{what} {wrong}", expression.span)
-        return None
+        return report.error("RNN224", f"{what} {wrong}", expression.span)
     return value
 
 

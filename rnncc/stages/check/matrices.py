@@ -10,6 +10,7 @@ from rnncc.ir.dim import HEADS, ONE
 from rnncc.ir.term import Num, OfMatrix, Op, Product, Term, Transposed, Val, names
 from rnncc.ir.typed import Shape
 from rnncc.language.functions import OF_SQUARE
+from rnncc.language.report import Reported
 from rnncc.stages.check.agree import Agreement, Side
 from rnncc.stages.check.elsewhere import PAIRS
 from rnncc.stages.check.solver import is_unknown
@@ -43,8 +44,7 @@ class Matrices:
             if shape.kind != "matrix":
                 culprit = next((a for a, s in pairs if s.is_matrix), argument)
                 scales = shape.kind == "vector" and self.is_parameter(argument)
-                self.elementwise(term, culprit, argument, scales=scales)
-                return self.agreement.unknown()
+                return self.agreement.unknown(self.elementwise(term, culprit, argument, scales=scales))
             rows = self.solver.equal(first.width, shape.width, term.span, self.agreement.why(term.span))
             columns = self.solver.equal(
                 first.columns or ONE, shape.columns or ONE, term.span, self.agreement.why(term.span)
@@ -61,7 +61,7 @@ class Matrices:
     def is_parameter(self, term: Term) -> bool:
         return all(name in self.from_parameters for name in names(term))
 
-    def elementwise(self, term: Op, matrix: Term, other: Term, *, scales: bool) -> None:
+    def elementwise(self, term: Op, matrix: Term, other: Term, *, scales: bool) -> Reported:
         """Report arithmetic of a matrix with something else. `scales`: with a vector of parameters."""
         name = self.report.text(matrix.span)
         if term.operator == "mul" and scales:
@@ -75,23 +75,21 @@ class Matrices:
         if not scales and (term.operator != "mul" or not isinstance(other, Val)):
             help += f"; {PAIRS.in_help}"
         message = f"the matrix '{name}' is used element by element"
-        self.report.error("RNN211", message, matrix.span, "a matrix", help)
+        return self.report.error("RNN211", message, matrix.span, "a matrix", help)
 
     def product(self, term: Product, left: Shape, right: Shape) -> Shape:
-        if left.kind == "unknown":
-            return self.agreement.unknown()
+        if left.reported:
+            return self.agreement.unknown(left.reported)
         if not left.is_matrix:
-            self.not_a_matrix(term, right)
-            return self.agreement.unknown()
-        if right.kind == "unknown":
+            return self.agreement.unknown(self.not_a_matrix(term, right))
+        if right.reported:
             # A vector or a matrix.
             return right
         if right.is_matrix:
             if left.kind == "diag" or right.kind == "diag":
                 message = "a diagonal matrix stands only left of '@' and before a vector"
                 help = "declare a vector, 'param v: vector': 'diag(v)' meets matrices"
-                self.report.error("RNN213", message, term.span, help=help)
-                return self.agreement.unknown()
+                return self.agreement.unknown(self.report.error("RNN213", message, term.span, help=help))
             self.columns(term, left, right)
             return Shape(left.width, right.columns, "matrix")
         if isinstance(term.operand, Num) or (
@@ -111,17 +109,17 @@ class Matrices:
                 left_side, Side(right.width, term.operand.span, self.agreement.describe(term.operand))
             )
 
-    def not_a_matrix(self, term: Product, right: Shape) -> None:
+    def not_a_matrix(self, term: Product, right: Shape) -> Reported:
         text, other = self.report.text(term.matrix.span), self.report.text(term.operand.span)
         if right.is_matrix:
             help = f"the matrix stands on the left: '{other}@{text}'"
         else:
             help = f"write '{text}*{other}' to multiply element by element, or declare a matrix"
         message = f"the left of '@' must be a matrix; '{text}' is a vector"
-        self.report.error("RNN212", message, term.matrix.span, "not a matrix", help)
+        return self.report.error("RNN212", message, term.matrix.span, "not a matrix", help)
 
     def transposed(self, term: Transposed, shape: Shape) -> Shape:
-        if shape.kind == "unknown":
+        if shape.reported:
             return shape
         if shape.kind != "matrix":
             message = "T(M) transposes a matrix" if shape.kind == "vector" else "a diagonal matrix is its own transpose"
@@ -131,10 +129,10 @@ class Matrices:
 
     def function(self, term: OfMatrix, shape: Shape) -> Shape:
         """`diag(v)` of a vector, `norm(M)`, and the functions that make a matrix of a matrix."""
-        if shape.kind == "unknown":
+        if shape.reported:
             return Shape(HEADS) if term.function == "norm" else shape
-        if not self.takes(term, shape):
-            return self.agreement.unknown()
+        if wrong := self.wrong_operand(term, shape):
+            return self.agreement.unknown(wrong)
         if term.function == "norm":
             return Shape(HEADS)
         if term.function == "diag":
@@ -146,17 +144,16 @@ class Matrices:
         if not square:
             text = self.report.text(term.operand.span)
             message = f"'{term.function}' takes a square matrix; '{text}' is {self.text(shape)}"
-            self.report.error("RNN214", message, term.operand.span, "not square")
-            return self.agreement.unknown()
+            return self.agreement.unknown(self.report.error("RNN214", message, term.operand.span, "not square"))
         return shape
 
-    def takes(self, term: OfMatrix, shape: Shape) -> bool:
-        """Whether the operand is what the function takes; reports it where it is not."""
+    def wrong_operand(self, term: OfMatrix, shape: Shape) -> Reported | None:
+        """An error where the operand is not what the function takes."""
         text, name = self.report.text(term.operand.span), term.function
         wanted = "vector" if name == "diag" else "matrix"
         kind = "number" if not shape.is_matrix and is_narrow(self.solver.resolve(shape.width)) else shape.kind
         if kind == wanted and self.is_parameter(term.operand):
-            return True
+            return None
         shown = text if isinstance(term.operand, Val | Num) else f"({text})"
         match wanted, kind:
             case "vector", "number":
@@ -170,6 +167,5 @@ class Matrices:
             case _:
                 help = f"write '{name}(M)@v' with a matrix M of parameters"
         found = f", which '{text}' is not" if kind == wanted else f"; '{text}' is a {_KINDS.get(kind, kind)}"
-        self.report.error("RNN239", f"'{name}' takes a {wanted} that is made of parameters{found}", term.operand.span,
-                          help=help)  # fmt: skip
-        return False
+        message = f"'{name}' takes a {wanted} that is made of parameters{found}"
+        return self.report.error("RNN239", message, term.operand.span, help=help)

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from rnncc.analysis import graph
 from rnncc.ir.term import Equation, names
 from rnncc.language.diagnostics import Label
-from rnncc.language.report import Report
+from rnncc.language.report import Report, Reported
 
 
-def order(equations: tuple[Equation, ...], delays: Mapping[str, int], report: Report) -> tuple[Equation, ...]:
-    """The equations, sorted by dependence and otherwise in the order of the text (which stays after a cycle). Older
-    values come after the value itself; `delays`: the largest k of `u[t-k]`."""
+def order(
+    equations: tuple[Equation, ...], delays: Mapping[str, int], report: Report
+) -> tuple[tuple[Equation, ...], dict[str, Reported]]:
+    """The equations, sorted by dependence and otherwise in the order of the text. Older values come after the value
+    itself; `delays`: the largest k of `u[t-k]`. Also the targets that may be read before they are known, because there
+    is a cycle; the order of the text stays then."""
     first: dict[str, Equation] = {}
     for equation in equations:
         first.setdefault(equation.target, equation)
@@ -23,17 +26,19 @@ def order(equations: tuple[Equation, ...], delays: Mapping[str, int], report: Re
     }
     result = graph.sort(reads)
     if result is not None:
-        return tuple(first[target] for target in result)
+        return tuple(first[target] for target in result), {}
+    early: dict[str, Reported] = {}
     for component in graph.components(reads):
         # A target that is written wrongly (`h[t+1] = …`, `x = …`) is the mistake, not the cycle that it makes.
-        if any(report.marks(first[target].target_span) for target in component):
-            continue
-        if len(component) > 1 or component[0] in reads[component[0]]:
-            _report_cycle(graph.cycle(reads, component), first, report)
-    return tuple(first.values())
+        wrong = next(filter(None, (report.found_at(first[target].target_span) for target in component)), None)
+        if wrong is None and (len(component) > 1 or component[0] in reads[component[0]]):
+            wrong = _report_cycle(graph.cycle(reads, component), first, report)
+        if wrong is not None:
+            early = dict.fromkeys((*reads, *now), wrong)
+    return tuple(first.values()), early
 
 
-def _report_cycle(path: list[str], equations: dict[str, Equation], report: Report) -> None:
+def _report_cycle(path: list[str], equations: dict[str, Equation], report: Report) -> Reported:
     start = equations[path[0]]
     shown = [equations[name].written for name in path]
     if len(shown) > 12:
@@ -42,7 +47,7 @@ def _report_cycle(path: list[str], equations: dict[str, Equation], report: Repor
         Label(equations[name].target_span, f"'{equations[name].written}' needs '{equations[after].written}'")
         for name, after in zip(path[1:-1][:8], path[2:], strict=False)
     )
-    report.error(
+    return report.error(
         "RNN209",
         f"these values need each other in the same step: {' -> '.join(shown)}",
         start.target_span,

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Keyword, Lambda, Name, Number, Unary, children
-from rnncc.ir.term import Argument, Bad, Equation, Num, Product, Term, Val, negative, walk
+from rnncc.ir.term import Argument, Bad, Equation, Num, Product, Term, Val, first_bad, negative, walk
 from rnncc.ir.typed import GroupMember, written
 from rnncc.language.diagnostics import Label
 from rnncc.language.names import FUNCTIONS
-from rnncc.language.report import Report
+from rnncc.language.report import Report, Reported
 from rnncc.language.source import Span
 from rnncc.language.spelling import closest
 from rnncc.stages.check.calls import Calls
@@ -37,12 +37,14 @@ _OPERATORS = {
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A cell's equations in the order of the text. `state_delays` and `value_delays`: as in a typed cell."""
+    """A cell's equations in the order of the text. `state_delays` and `value_delays`: as in a typed cell. `wrong`: the
+    names in the equations that stand for nothing, with the error that says so."""
 
     equations: tuple[Equation, ...]
     members: dict[str, GroupMember]
     state_delays: dict[str, int]
     value_delays: dict[str, int]
+    wrong: dict[str, Reported]
 
 
 class _Resolver:
@@ -58,6 +60,7 @@ class _Resolver:
         self.scope: Mapping[str, int] = {}
         self.calls = Calls(symbols, self.targets | self.bases, report, self.term)
         self.nodes = 0
+        self.wrong: dict[str, Reported] = {}
 
     def run(self) -> Resolved:
         equations = [self.equation(instance) for instance in self.instances]
@@ -65,7 +68,8 @@ class _Resolver:
             self.check_shared(name, group, target, span)
         for equation in equations:
             self.one_operand(equation)
-        return Resolved(tuple(equations), self.members, self.times.states, self.times.check(equations))
+        delays = self.times.check(equations)
+        return Resolved(tuple(equations), self.members, self.times.states, delays, self.wrong | self.times.wrong)
 
     def equation(self, instance: Instance) -> Equation:
         self.instance, self.scope = instance, instance.scope
@@ -74,8 +78,8 @@ class _Resolver:
         term: Term
         if count > MOST_NODES or self.nodes > MOST_NODES_IN_CELL:
             most, what = (MOST_NODES, "the equation") if count > MOST_NODES else (MOST_NODES_IN_CELL, "the cell")
-            self.report.error("RNN221", f"{what} has more than {most:,} operators and names", instance.span)
-            term = Bad(instance.span)
+            message = f"{what} has more than {most:,} operators and names"
+            term = Bad(instance.span, self.report.error("RNN221", message, instance.span))
         else:
             term = self.calls.right_side(instance)
         return Equation(instance.target, instance.written, term, instance.span, instance.target_span)
@@ -96,23 +100,23 @@ class _Resolver:
             case Binary("@", left, right, span):
                 return Product(self.term(left), self.term(right), span)
             case Binary("//", left, right, span):
-                if "t" in names_in((left, right)):
-                    # The step's number is the mistake.
-                    self.term(left)
-                    self.term(right)
-                    return Bad(span)
+                # What is wrong inside is the mistake: the step's number, `t//2`, or a size.
+                if bad := first_bad(self.term(left), self.term(right)):
+                    return Bad(span, bad.reported)
                 help = "write 'a/b', or 'floor(a/b)' for the whole part of the quotient"
-                self.report.error("RNN220", "'//' divides sizes and whole numbers only", span, help=help)
-                return Bad(span)
+                return Bad(
+                    span, self.report.error("RNN220", "'//' divides sizes and whole numbers only", span, help=help)
+                )
             case Binary(operator, left, right, span):
                 name, arguments = _OPERATORS[operator], (self.term(left), self.term(right))
-                return Bad(span) if refuse_zero_divisor(name, arguments, self.report) else fold(name, arguments, span)
+                wrong = refuse_zero_divisor(name, arguments, self.report)
+                return Bad(span, wrong) if wrong else fold(name, arguments, span)
             case IfElse(condition, then, otherwise, span):
                 chosen = self.symbols.statics.number(
                     condition, self.scope, "the condition of 'if'", help="at run time, 'where(condition, a, b)' chooses"
                 )
-                if chosen is None:
-                    return Bad(span)
+                if isinstance(chosen, Reported):
+                    return Bad(span, chosen)
                 return self.term(then if chosen else otherwise)
             case Call():
                 return self.calls.call(expression, self.scope)
@@ -126,14 +130,12 @@ class _Resolver:
         if name in symbols.constants:
             if isinstance(symbols.constants[name].value, str):
                 message = f"the constant '{name}' is a function and must be called"
-                self.report.error("RNN202", message, span, help=f"write '{name}(…)'")
-                return Bad(span)
+                return Bad(span, self.report.error("RNN202", message, span, help=f"write '{name}(…)'"))
             return Val(name, span)
         if name in symbols.states:
-            self.bare_state(name, span)
-            return Bad(span)
-        if name in symbols.ignored or self.has_unknown_type(name):
-            return Bad(span)
+            return Bad(span, self.bare_state(name, span))
+        if name in symbols.ignored:
+            return Bad(span, symbols.ignored[name])
         if name in symbols.inputs or name in symbols.params or name in self.targets:
             return Val(name, span)
         if name in symbols.groups:
@@ -141,24 +143,16 @@ class _Resolver:
         if self.factors(name, span):
             message = f"'{name}' is of low rank: it can only stand before '@'"
             help = f"write '{name}@v' for a product; a dense matrix may also stand elsewhere"
-            self.report.error("RNN211", message, span, "of low rank", help)
-            return Bad(span)
+            return Bad(span, self.report.error("RNN211", message, span, "of low rank", help))
         if name in NAMED_NUMBERS:
             return Num(NAMED_NUMBERS[name], span)
         member = self.full_name(name, span)
         if member is not None:
             return member
-        self.undefined(name, span)
-        return Bad(span)
+        return Bad(span, self.undefined(name, span))
 
-    def has_unknown_type(self, name: str) -> bool:
-        """Whether a parameter's type was reported."""
-        param = self.symbols.params.get(name)
-        type_ = self.symbols.groups.get(name) if param is None else param.type
-        return type_ is not None and type_.kind == "unknown"
-
-    def bare_state(self, name: str, span: Span) -> None:
-        self.report.error(
+    def bare_state(self, name: str, span: Span) -> Reported:
+        return self.report.error(
             "RNN201",
             f"the state '{name}' needs a time: is its old or its new value meant?",
             span,
@@ -166,24 +160,24 @@ class _Resolver:
             f"write '{name}[t-1]' for the value before this step, '{name}[t]' for the one this step computes",
         )
 
-    def undefined(self, name: str, span: Span) -> None:
+    def undefined(self, name: str, span: Span) -> Reported:
         if name in self.symbols.statics.dims:
             message = f"'{name}' is a size: it stands in widths and in eye({name}), not in arithmetic"
             help = "declare 'const n = …' for a number"
             if name == "I":
                 help = f"the identity matrix is 'eye(H)'; {help}"
-            self.report.error("RNN202", message, span, "a size", help)
-        elif name == "t":
+            return self.report.error("RNN202", message, span, "a size", help)
+        if name == "t":
             help = "count in a state, 'n[t] = n[t-1] + 1', or add it as an input: 'input time: 1'"
-            self.report.once("RNN216", "the step's number 't' is no value", span, help)
-        elif name in FUNCTIONS or self.symbols.kinds.get(name) == "function":
+            return self.report.once("RNN216", "the step's number 't' is no value", span, help)
+        if name in FUNCTIONS or self.symbols.kinds.get(name) == "function":
             message, help = f"'{name}' is a function and must be called", f"write '{name}(…)'"
-            self.report.error("RNN202", message, span, "not called", help)
-        elif name in self.bases:
+            return self.report.error("RNN202", message, span, "not called", help)
+        if name in self.bases:
             message = f"'{name}' is defined for each turn of a loop and needs an index"
-            self.report.error("RNN202", message, span, help=f"write '{name}[…]'")
-        else:
-            self.report.error("RNN202", f"'{name}' is not defined", span, "not defined", self.suggestion(name, span))
+            return self.report.error("RNN202", message, span, help=f"write '{name}[…]'")
+        help = self.suggestion(name, span)
+        return self.report.error("RNN202", f"'{name}' is not defined", span, "not defined", help)
 
     def suggestion(self, name: str, span: Span) -> str:
         symbols = self.symbols
@@ -203,8 +197,7 @@ class _Resolver:
         elif known is None or (known.group, known.target) != (group, target):
             other = f"the {taken} '{name}'" if known is None else f"'{known.group}' of '{known.target}'"
             message = f"'{group}' of '{self.instance.written}' and {other} are two spellings of '{name}'"
-            self.report.error("RNN219", message, span, help="rename one of them")
-            return Bad(span)
+            return Bad(span, self.report.error("RNN219", message, span, help="rename one of them"))
         return Val(name, span)
 
     def factors(self, name: str, span: Span) -> tuple[Term, Term] | None:
@@ -226,10 +219,13 @@ class _Resolver:
         """What `W_f` stands for: the parameter W of the equation of f. There it is what a bare `W` is; another equation
         shares it. None if there is no such group or equation."""
         assert self.instance is not None
-        for group in sorted(self.symbols.groups, key=len, reverse=True):
+        ignored = self.symbols.ignored
+        for group in sorted({*self.symbols.groups, *ignored}, key=len, reverse=True):
             target = name.removeprefix(f"{group}_")
             if target == name or target not in self.targets:
                 continue
+            if group in ignored:
+                return Bad(span, ignored[group])
             if target == self.instance.target:
                 return self.member(group, span)
             self.shared.append((name, group, target, span))
@@ -239,20 +235,21 @@ class _Resolver:
     def check_shared(self, name: str, group: str, target: str, span: Span) -> None:
         if name not in self.members:
             message = f"'{name}' is the {group} of '{target}', whose equation uses no {group}"
-            self.report.error("RNN233", message, span, help=f"use {group} in the equation of '{target}', or write "
-                              f"'param {name}: …' under another name")  # fmt: skip
+            help = f"use {group} in the equation of '{target}', or write 'param {name}: …' under another name"
+            self.wrong[name] = self.report.error("RNN233", message, span, help=help)
 
     def index(self, expression: Index) -> Term:
         name, span, symbols = expression.base, expression.span, self.symbols
+        if name in symbols.ignored:
+            return Bad(span, symbols.ignored[name])
         values = names_in((expression.index, expression.time)) & {*symbols.inputs, *symbols.states, *self.targets}
         if values and (name in symbols.params or name in symbols.groups):
-            report_outside(INTEGERS, span, self.report)
-            return Bad(span)
+            return Bad(span, report_outside(INTEGERS, span, self.report))
         found = symbols.statics.index(expression.index, self.scope)
         time = found if expression.time is None else symbols.statics.index(expression.time, self.scope)
         match found, time:
-            case (None, _) | (_, None):
-                return Bad(span)
+            case (Reported() as wrong, _) | (_, Reported() as wrong):
+                return Bad(span, wrong)
             case (int(instance), Time(offset)):
                 value = self.loop_value(name, instance, span)
                 if not isinstance(value, Val):
@@ -264,8 +261,7 @@ class _Resolver:
                 return self.loop_value(name, instance, span)
             case _:
                 message = "of two indices, the first is that of a loop and the second a time"
-                self.report.error("RNN216", message, span, help=f"write '{name}[l][t-1]'")
-                return Bad(span)
+                return Bad(span, self.report.error("RNN216", message, span, help=f"write '{name}[l][t-1]'"))
 
     def at_time(self, name: str, written: str, offset: int, expression: Index) -> Term:
         """What a name stands for at the time t + offset. It is `written` so, with the turn of its loop."""
@@ -273,36 +269,35 @@ class _Resolver:
         if name in symbols.per_sequence:
             message = f"the input '{name}' is given once per sequence: it has no time"
             help = f"write '{name}', or declare it without 'per sequence' to give it at every step"
-            self.report.error("RNN216", message, span, "the same at all steps", help)
-        elif offset > 0:
+            return Bad(span, self.report.error("RNN216", message, span, "the same at all steps", help))
+        if offset > 0:
             help = "use t or t-1; a reversed layer reads the sequence backwards"
-            self.report.error("RNN215", f"'{written}[t+{offset}]' lies in the future", span, help=help)
-        elif name in symbols.states:
+            message = f"'{written}[t+{offset}]' lies in the future"
+            return Bad(span, self.report.error("RNN215", message, span, help=help))
+        if name in symbols.states:
             return self.times.state(name, -offset, span)
-        elif name in symbols.inputs:
+        if name in symbols.inputs:
             return self.times.given(name, -offset, span)
-        elif name in self.targets:
+        if name in self.targets:
             assert self.instance is not None
             return self.times.value(name, written, -offset, self.instance.target, span)
-        elif name in self.bases:
+        if name in self.bases:
             message = f"'{name}' is defined for each turn of a loop: its index stands before the time"
             help = f"write '{name}[…][{self.report.text(expression.index.span)}]'"
-            self.report.error("RNN202", message, span, "which turn?", help)
-        elif name in symbols.kinds or name in symbols.groups or written != name:
+            return Bad(span, self.report.error("RNN202", message, span, "which turn?", help))
+        if name in symbols.kinds or name in symbols.groups or written != name:
             kind = symbols.kinds.get(name, "group")
-            help = f"write '{written}'"
-            self.report.error("RNN216", f"the {kind} '{written}' does not change with time", span, help=help)
-        else:
-            self.undefined(name, expression.base_span)
-        return Bad(span)
+            message = f"the {kind} '{written}' does not change with time"
+            return Bad(span, self.report.error("RNN216", message, span, help=f"write '{written}'"))
+        return Bad(span, self.undefined(name, expression.base_span))
 
     def loop_value(self, name: str, instance: int, span: Span) -> Term:
         written, value = f"{name}[{instance}]", f"{name}_{abs(instance)}"
         if name in self.symbols.states or name in self.symbols.inputs:
             kind = self.symbols.kinds[name]
             help = f"write '{name}[t]' or '{name}[t-1]'"
-            self.report.error("RNN216", f"'{name}' is {kind}: its index is the time", span, help=help)
-            return Bad(span)
+            message = f"'{name}' is {kind}: its index is the time"
+            return Bad(span, self.report.error("RNN216", message, span, help=help))
         if instance >= 0 and value in self.targets and name in self.bases:
             return Val(value, span)
         member = self.full_name(value, span) if instance >= 0 else None
@@ -312,8 +307,7 @@ class _Resolver:
         help = closest(name, known) if name not in self.bases else f"no equation defines {written}"
         if name in self.targets:
             help = f"a vector's units have no numbers: 'split' cuts it, 'a, c = split({name})'"
-        self.report.error("RNN202", f"'{written}' is not defined", span, "not defined", help)
-        return Bad(span)
+        return Bad(span, self.report.error("RNN202", f"'{written}' is not defined", span, "not defined", help))
 
     def one_operand(self, equation: Equation) -> None:
         """One group stands before one operand in an equation: two would silently share a matrix."""

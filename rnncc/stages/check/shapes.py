@@ -34,7 +34,7 @@ from rnncc.ir.term import (
 )
 from rnncc.ir.typed import ParameterType, Shape
 from rnncc.language.functions import ALONG_AXIS
-from rnncc.language.report import Report
+from rnncc.language.report import Report, Reported
 from rnncc.language.source import Span
 from rnncc.stages.check.agree import Agreement, Side
 from rnncc.stages.check.declare import Symbols
@@ -65,6 +65,8 @@ class _Inference:
         # `n` for the instance n_1.
         self.bases = {equation.target: equation.written.partition("[")[0] for equation in equations}
         self.values: dict[str, Shape] = {}
+        # Names that have no value, which was reported.
+        self.wrong = resolved.wrong
         self.solved: dict[str, Dim] = {}
         # Values made of parameters and numbers only: matrices must be.
         self.from_parameters: set[str] = {*symbols.constants, *symbols.params, *resolved.members}
@@ -151,7 +153,7 @@ class _Inference:
         if shape.is_matrix:
             self.matrix_target(equation, shape)
             return
-        if shape.kind == "unknown":
+        if shape.reported:
             # What is made of it is not wrong as well.
             self.values[target] = declared or shape
             return
@@ -168,8 +170,9 @@ class _Inference:
             return
         written = Side(declared.width, equation.target_span, f"'{equation.written}'")
         side = Side(shape.width, term.span, "its value", term)
-        if not self.agreement.same(written, side, self.declaration(equation, shape, undeclared)) and undeclared:
-            self.values[target] = self.agreement.unknown()
+        wrong = self.agreement.same(written, side, self.declaration(equation, shape, undeclared))
+        if wrong and undeclared:
+            self.values[target] = self.agreement.unknown(wrong)
 
     def declaration(self, equation: Equation, shape: Shape, undeclared: bool) -> str:
         """How a target is declared whose value has another width, or nothing: of several numbers of each head, or where
@@ -208,7 +211,7 @@ class _Inference:
 
     def share(self, equation: Equation, term: Share) -> None:
         operand = self.shape(term.operand)
-        if operand.kind == "unknown":
+        if operand.reported:
             # What is made of it is not wrong as well.
             if equation.target not in self.symbols.states and self.declared(equation) is None:
                 self.values[equation.target] = operand
@@ -224,7 +227,7 @@ class _Inference:
             declared = {name: HEADS if width == ONE else width for name, width in declared.items()}
         split = Split(term.targets, declared, whole, equation.written)
         width = split_widths(split, term.span, self.report)
-        if width is None:
+        if isinstance(width, Reported):
             self.values[equation.target] = Shape(declared[equation.target] or HIDDEN_SIZE)
             return
         self.values[equation.target] = Shape(width[equation.target])
@@ -247,9 +250,9 @@ class _Inference:
             case Num() | Argument():
                 return Shape(ONE)
             case Val(name):
-                return self.values.get(name) or self.agreement.unknown()
-            case Bad():
-                return self.agreement.unknown()
+                return self.values.get(name) or self.agreement.unknown(self.wrong[name])
+            case Bad(_, reported):
+                return self.agreement.unknown(reported)
             case Op(_, arguments):
                 return self.pointwise(term, tuple(self.shape(argument) for argument in arguments))
             case Surrogate(_, operand):
@@ -271,8 +274,9 @@ class _Inference:
                 assert_never(term)
 
     def pointwise(self, term: Op, shapes: tuple[Shape, ...]) -> Shape:
-        if any(shape.kind == "unknown" for shape in shapes):
-            return self.agreement.unknown()
+        for shape in shapes:
+            if shape.reported:
+                return self.agreement.unknown(shape.reported)
         if any(shape.is_matrix for shape in shapes):
             return self.matrices.arithmetic(term, shapes)
         wide: list[Side] = []
@@ -289,26 +293,26 @@ class _Inference:
         reported = any(isinstance(part, Row) for part in walk(term))
         return not reported and all(name in self.numbers for name in names(term))
 
-    def misplaced(self, term: Term, function: str) -> None:
+    def misplaced(self, term: Term, function: str) -> Reported:
         message = f"'{function}' works on vectors; this is a matrix"
         help = f"write '{function}({self.report.text(term.span)}, axis=rows)'" if function in ALONG_AXIS else ""
-        self.report.error("RNN211", message, term.span, "a matrix", help)
+        return self.report.error("RNN211", message, term.span, "a matrix", help)
 
     def row(self, function: str, arguments: tuple[Term, ...], times: int) -> Shape:
         shapes = []
         for argument in arguments:
             shape = self.shape(argument)
             if shape.is_matrix:
-                self.misplaced(argument, function)
-                shape = self.agreement.unknown()
+                shape = self.agreement.unknown(self.misplaced(argument, function))
             elif self.solver.resolve(shape.width) == ONE and self.is_number(argument):
                 message = (
                     f"'{function}' works on the units of a vector; {self.agreement.describe(argument)} is a number"
                 )
                 self.report.error("RNN204", message, argument.span, "a number")
             shapes.append(shape)
-        if any(shape.kind == "unknown" for shape in shapes):
-            return self.agreement.unknown()
+        for shape in shapes:
+            if shape.reported:
+                return self.agreement.unknown(shape.reported)
         first = shapes[0].width
         match function:
             case "sum" | "mean" | "max" | "min":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rnncc.ir import dim as dims
 from rnncc.ir.dim import Dim
-from rnncc.language.report import Report
+from rnncc.language.report import Report, Reported
 from rnncc.language.source import Span
 from rnncc.stages.check.solver import is_unknown
 
@@ -22,16 +22,16 @@ class Split:
     written: str
 
 
-def split_widths(split: Split, span: Span, report: Report) -> dict[str, Dim] | None:
-    """The width of each target, or None after an error was reported."""
+def split_widths(split: Split, span: Span, report: Report) -> dict[str, Dim] | Reported:
+    """The width of each target."""
     open_targets = [name for name in split.targets if split.declared[name] is None]
     known = {name: width for name, width in split.declared.items() if width is not None}
     if not open_targets:
         return {name: known[name] for name in split.targets}
     if is_unknown(split.width):
         message = "the width of the value that is split is not known"
-        report.error("RNN222", message, span, help=f"name it and declare it: 'local v: {len(split.targets)}*H'")
-        return None
+        help = f"name it and declare it: 'local v: {len(split.targets)}*H'"
+        return report.error("RNN222", message, span, help=help)
     rest = split.width
     for width in known.values():
         rest = dims.subtract(rest, width)
@@ -39,10 +39,8 @@ def split_widths(split: Split, span: Span, report: Report) -> dict[str, Dim] | N
     share = dims.floor_divide(rest, dims.constant(count))
     if dims.multiply(share, dims.constant(count)) != rest:
         message = f"a width of {dims.show(rest)} cannot be split into {count} equal parts"
-        report.error("RNN222", message, span, help="declare the widths of the targets: 'local i: H'")
-        return None
+        return report.error("RNN222", message, span, help="declare the widths of the targets: 'local i: H'")
     if not any(coefficient > 0 for _, coefficient in share.terms):
         message = f"nothing is left for '{open_targets[0]}': the value split has width {dims.show(split.width)}"
-        report.error("RNN222", message, span)
-        return None
+        return report.error("RNN222", message, span)
     return {name: known.get(name, share) for name in split.targets}

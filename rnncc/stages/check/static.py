@@ -10,7 +10,7 @@ from rnncc.ir import dim as dims
 from rnncc.ir.dim import Dim
 from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Name, Number, Unary
 from rnncc.language.names import reserved
-from rnncc.language.report import Report
+from rnncc.language.report import Report, Reported
 from rnncc.language.source import Span
 from rnncc.language.spelling import closest
 
@@ -39,7 +39,8 @@ class _NotStatic(Exception):
 
 
 class Statics:
-    """Evaluates static expressions. `constants` are the numbers of `const`; reading one here makes it shaping."""
+    """Evaluates static expressions: to what they are, or to the error that was reported. `constants` are the numbers of
+    `const`; reading one here makes it shaping."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
@@ -54,49 +55,41 @@ class Statics:
         what: str,
         code: str = "RNN220",
         help: str = "",
-    ) -> NumberValue | None:
-        """The value of a number, or None after an error was reported. `what` begins the message; `help` goes before
+    ) -> NumberValue | Reported:
+        """The value of a number. `what` begins the message; `help` goes before
         what the error would say by itself."""
         try:
             return self._number(expression, scope)
         except _NotStatic as error:
             found = error.code if error.code != "RNN220" else code
-            self.report.error(found, f"{what} {error.message}", error.span, help=help or error.help)
-            return None
+            return self.report.error(found, f"{what} {error.message}", error.span, help=help or error.help)
 
-    def integer(self, expression: Expression, scope: Mapping[str, int], what: str, help: str = "") -> int | None:
-        """The value of a whole number, or None after an error was reported."""
+    def integer(self, expression: Expression, scope: Mapping[str, int], what: str, help: str = "") -> int | Reported:
+        """The value of a whole number."""
         value = self.number(expression, scope, what, help=help)
-        if value is None:
-            return None
         if isinstance(value, float):
-            self.report.error("RNN220", f"{what} must be a whole number, not {value}", expression.span)
-            return None
+            return self.report.error("RNN220", f"{what} must be a whole number, not {value}", expression.span)
         return value
 
-    def dim(self, expression: Expression, what: str) -> Dim | None:
-        """A size, or None after an error was reported."""
+    def dim(self, expression: Expression, what: str) -> Dim | Reported:
+        """A size."""
         try:
             found = self._dim(expression)
         except _NotStatic as error:
-            self.report.error(error.code, f"{what} {error.message}", error.span, help=error.help)
-            return None
+            return self.report.error(error.code, f"{what} {error.message}", error.span, help=error.help)
         known = dims.as_int(found)
         if known is not None and known < 1:
-            self.report.error("RNN223", f"{what} must be at least 1, not {known}", expression.span)
-            return None
+            return self.report.error("RNN223", f"{what} must be at least 1, not {known}", expression.span)
         return found
 
-    def index(self, expression: Expression, scope: Mapping[str, int]) -> Time | int | None:
-        """`t`, `t-1`, `t-1-d` as a Time, a loop instance as a number, or None after an error was reported."""
+    def index(self, expression: Expression, scope: Mapping[str, int]) -> Time | int | Reported:
+        """`t`, `t-1`, `t-1-d` as a Time, a loop instance as a number."""
         try:
             count, offset = self._time(expression, scope)
         except _NotStatic as error:
-            self.report.error(error.code, f"the index {error.message}", error.span, help=error.help)
-            return None
+            return self.report.error(error.code, f"the index {error.message}", error.span, help=error.help)
         if count not in (0, 1):
-            self.report.error("RNN216", "a time index is t or t minus a whole number", expression.span)
-            return None
+            return self.report.error("RNN216", "a time index is t or t minus a whole number", expression.span)
         return Time(offset) if count else offset
 
     def _number(self, expression: Expression, scope: Mapping[str, int]) -> NumberValue:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rnncc.analysis import graph
-from rnncc.ir.term import Bad, Equation, Term, Val, names, walk
-from rnncc.language.report import Report
+from rnncc.ir.term import Bad, Equation, Term, Val, first_bad, names
+from rnncc.language.report import Report, Reported
 from rnncc.language.source import Span
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.unroll import MOST_EQUATIONS
@@ -36,33 +36,35 @@ class _Shift:
 
 
 class Times:
-    """The largest k of `s[t-k]`: `states` of states, `values` of inputs and of values that inputs make."""
+    """The largest k of `s[t-k]`: `states` of states, `values` of inputs and of values that inputs make. `wrong`: names
+    of older values that cannot be, with the error that `check` reported."""
 
     def __init__(self, symbols: Symbols, report: Report) -> None:
         self.symbols, self.report = symbols, report
         self.states: dict[str, int] = {}
         self.values: dict[str, int] = {}
+        self.wrong: dict[str, Reported] = {}
         self._shifts: list[_Shift] = []
 
     def state(self, name: str, steps: int, span: Span) -> Term:
         """A state, `steps` ago."""
         if steps == 0:
             return Val(name, span)
-        if self._is_too_far(name, steps, MOST_STATE_STEPS, span):
-            return Bad(span)
+        if wrong := self._too_far(name, steps, MOST_STATE_STEPS, span):
+            return Bad(span, wrong)
         self.states[name] = max(self.states.get(name, 0), steps)
         return Val(f"{name}__1" if steps == 1 else f"{name}__delay{steps - 1}__1", span)
 
     def given(self, name: str, steps: int, span: Span) -> Term:
         """An input, `steps` ago."""
-        if self._is_too_far(name, steps, MOST_EQUATIONS, span):
-            return Bad(span)
+        if wrong := self._too_far(name, steps, MOST_EQUATIONS, span):
+            return Bad(span, wrong)
         return self._kept(name, steps, span)
 
     def value(self, name: str, written: str, steps: int, reader: str, span: Span) -> Term:
         """The value of an equation, `steps` ago, as the equation of `reader` reads it. `check` says whether it may."""
-        if self._is_too_far(written, steps, MOST_VALUE_STEPS, span):
-            return Bad(span)
+        if wrong := self._too_far(written, steps, MOST_VALUE_STEPS, span):
+            return Bad(span, wrong)
         self._shifts.append(_Shift(name, written, steps, reader, span))
         return self._kept(name, steps, span)
 
@@ -72,28 +74,29 @@ class Times:
         self.values[name] = max(self.values.get(name, 0), steps)
         return Val(f"{name}__{steps}", span)
 
-    def _is_too_far(self, written: str, steps: int, most: int, span: Span) -> bool:
+    def _too_far(self, written: str, steps: int, most: int, span: Span) -> Reported | None:
         if steps <= most:
-            return False
+            return None
         message = f"'{written}[t-{steps}]' reaches back more than {most:,} steps"
         help = "each step back is one more value that the layer keeps; keep a mean of older values in a state"
-        self.report.error("RNN221", message, span, help=help)
-        return True
+        return self.report.error("RNN221", message, span, help=help)
 
     def check(self, equations: Sequence[Equation]) -> dict[str, int]:
         """`values` without those that cannot be, which are reported: inputs first, then in the order of the text."""
         made = _made_of(equations, self._shifts, self.symbols)
-        wrong: set[str] = set()
+        wrong: dict[str, Reported] = {}
         for shift in self._shifts:
             # The reader reads the value, so that the two are in one circle where the value needs the reader.
             needs_itself = shift.steps > 0 and made[shift.name].circle == made[shift.reader].circle
-            if shift.name not in wrong and self._is_wrong(shift, made[shift.name], needs_itself):
-                wrong.add(shift.name)
+            if shift.name not in wrong and (found := self._wrong(shift, made[shift.name], needs_itself)):
+                wrong[shift.name] = found
+        for name, found in wrong.items():
+            self.wrong |= {f"{name}__{step}": found for step in range(1, self.values.get(name, 0) + 1)}
         order = dict.fromkeys((*self.symbols.inputs, *(equation.target for equation in equations)))
         return {name: self.values[name] for name in order if name in self.values and name not in wrong}
 
-    def _is_wrong(self, shift: _Shift, made: _Made, needs_itself: bool) -> bool:
-        """Whether a value has no past, which is an error."""
+    def _wrong(self, shift: _Shift, made: _Made, needs_itself: bool) -> Reported | None:
+        """An error where a value has no past."""
         written, span = shift.written, shift.span
         if needs_itself:
             message = f"'{written}' needs its own older value: what goes from step to step is a state"
@@ -109,9 +112,8 @@ class Times:
             message = f"'{written}' is made {of} and does not change with time"
             help = f"write '{written}'"
         else:
-            return False
-        self.report.error("RNN216", message, span, help=help)
-        return True
+            return None
+        return self.report.error("RNN216", message, span, help=help)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ def _made_of(equations: Sequence[Equation], shifts: Sequence[_Shift], symbols: S
     for equation in equations:
         if equation.target not in reads:
             reads[equation.target] = list(names(equation.term))
-            known[equation.target] = not any(isinstance(part, Bad) for part in walk(equation.term))
+            known[equation.target] = first_bad(equation.term) is None
     for shift in shifts:
         reads[shift.reader].append(shift.name)
     found: dict[str, _Made] = {}

@@ -7,7 +7,7 @@ from rnncc.ir.dim import ONE, as_int, constant
 from rnncc.ir.structure import Sparsity, block_diagonal
 from rnncc.ir.syntax import Expression, Lambda, TypeDecl
 from rnncc.ir.typed import ParameterType
-from rnncc.language.report import Report
+from rnncc.language.report import Report, Reported
 from rnncc.language.source import Span
 from rnncc.language.spelling import closest
 from rnncc.language.words import TYPES
@@ -26,21 +26,19 @@ BUILT_IN = {
 }
 
 
-def parameter_type(written: TypeDecl, statics: Statics, report: Report) -> ParameterType:
-    """The type, or one of kind unknown after an error was reported."""
+def parameter_type(written: TypeDecl, statics: Statics, report: Report) -> ParameterType | Reported:
+    """The type."""
     name, arguments, span = written.name, written.arguments, written.span
     if name not in TYPES and name in OUTSIDE_TYPES:
-        report_outside(OUTSIDE_TYPES[name], span, report)
-        return ParameterType("unknown", span=span)
+        return report_outside(OUTSIDE_TYPES[name], span, report)
     if name not in TYPES:
         buffer = "what is not trained has a statement of its own: 'buffer M: matrix = orthogonal'"
         help = buffer if name in ("buffer", "frozen", "fixed") else closest(name, TYPES) or _ANY_TYPE
-        report.error("RNN227", f"unknown type '{name}'", span, help=help)
-        return ParameterType("unknown", span=span)
+        return report.error("RNN227", f"unknown type '{name}'", span, help=help)
     if name in ("sparse", "mask"):
         return ParameterType("matrix", sparsity=_sparsity(written, statics, report), span=span)
     for keyword, value in written.keywords:
-        report.error("RNN227", f"'{name}' takes no argument '{keyword}'", value.span)
+        return report.error("RNN227", f"'{name}' takes no argument '{keyword}'", value.span)
     if name == "blockdiag":
         return _blockdiag(arguments, statics, report, span)
     if name == "lowrank":
@@ -48,18 +46,24 @@ def parameter_type(written: TypeDecl, statics: Statics, report: Report) -> Param
     if name == "matrix" and len(arguments) == 2:
         rows = statics.dim(arguments[0], "the number of rows")
         columns = statics.dim(arguments[1], "the number of columns")
+        if isinstance(rows, Reported):
+            return rows
+        if isinstance(columns, Reported):
+            return columns
         return ParameterType("matrix", rows, columns, span=span)
     if arguments:
         shape = "two sizes or none" if name == "matrix" else "no arguments"
-        report.error("RNN227", f"'{name}' takes {shape}", span)
+        return report.error("RNN227", f"'{name}' takes {shape}", span)
     return ParameterType(name, ONE if name == "scalar" else None, span=span)
 
 
-def _lowrank(arguments: tuple[Expression, ...], statics: Statics, report: Report, span: Span) -> ParameterType:
+def _lowrank(
+    arguments: tuple[Expression, ...], statics: Statics, report: Report, span: Span
+) -> ParameterType | Reported:
     if len(arguments) != 1:
-        report.error("RNN227", "'lowrank' takes the rank", span, help="lowrank(64)")
-        return ParameterType("matrix", span=span)
-    return ParameterType("matrix", rank=statics.dim(arguments[0], "the rank"), span=span)
+        return report.error("RNN227", "'lowrank' takes the rank", span, help="lowrank(64)")
+    rank = statics.dim(arguments[0], "the rank")
+    return rank if isinstance(rank, Reported) else ParameterType("matrix", rank=rank, span=span)
 
 
 def _sparsity(written: TypeDecl, statics: Statics, report: Report) -> Sparsity:
@@ -81,27 +85,34 @@ def _sparsity(written: TypeDecl, statics: Statics, report: Report) -> Sparsity:
         match keyword:
             case "density":
                 given = statics.number(value, {}, "the density")
-                if given is not None and not 0 < given <= 1:
+                if isinstance(given, Reported):
+                    continue
+                if not 0 < given <= 1:
                     report.error("RNN227", f"a density lies above 0, up to 1, not at {given}", value.span, help=example)
-                elif given is not None:
+                else:
                     density = float(given)
             case "block":
                 size = statics.integer(value, {}, "the size of blocks")
-                if size is not None and size < 1:
+                if isinstance(size, Reported):
+                    continue
+                if size < 1:
                     report.error("RNN227", f"a block has at least one row, not {size}", value.span)
-                block = max(size or 1, 1)
+                block = max(size, 1)
             case _:
                 report.error("RNN227", f"'{name}' takes no argument '{keyword}'", value.span, help=example)
     return Sparsity(density, block, drawn)
 
 
-def _blockdiag(arguments: tuple[Expression, ...], statics: Statics, report: Report, span: Span) -> ParameterType:
+def _blockdiag(
+    arguments: tuple[Expression, ...], statics: Statics, report: Report, span: Span
+) -> ParameterType | Reported:
     if len(arguments) != 1:
-        report.error("RNN227", "'blockdiag' takes the number of its blocks", span, help="blockdiag(4)")
-        return ParameterType("matrix", span=span)
+        return report.error("RNN227", "'blockdiag' takes the number of its blocks", span, help="blockdiag(4)")
     blocks = statics.dim(arguments[0], "the number of blocks")
-    count = None if blocks is None else as_int(blocks)
-    if blocks is not None and count is None:
+    if isinstance(blocks, Reported):
+        return blocks
+    count = as_int(blocks)
+    if count is None:
         message = "the number of blocks must be a whole number or a constant"
-        report.error("RNN220", message, arguments[0].span)
-    return ParameterType("matrix", structure=block_diagonal(constant(count or 1)), span=span)
+        return report.error("RNN220", message, arguments[0].span)
+    return ParameterType("matrix", structure=block_diagonal(constant(count)), span=span)

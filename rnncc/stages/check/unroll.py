@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rnncc.ir.syntax import CellDecl, EquationDecl, Expression, ForDecl, Statement, Target
 from rnncc.language.diagnostics import Label
 from rnncc.language.names import reserved
-from rnncc.language.report import Report
+from rnncc.language.report import Report, Reported
 from rnncc.language.source import Span
 from rnncc.stages.check.declare import Symbols, article
 from rnncc.stages.check.mentions import names_in
@@ -53,8 +53,8 @@ class _Unroller:
                 case _:
                     if scope:
                         message = "a declaration may not stand inside a loop"
-                        self.report.error("RNN234", message, statement.span, help="move it above the 'for'")
-                        self.symbols.ignored.add(statement.name)
+                        reported = self.report.error("RNN234", message, statement.span, help="move it above the 'for'")
+                        self.symbols.ignored[statement.name] = reported
 
     def loop(self, loop: ForDecl, scope: dict[str, int]) -> None:
         variable, symbols = loop.variable, self.symbols
@@ -67,7 +67,7 @@ class _Unroller:
             self.report.error("RNN218", message, loop.span)
         first = symbols.statics.integer(loop.first, scope, "the first value of the loop")
         last = symbols.statics.integer(loop.last, scope, "the last value of the loop")
-        if first is None or last is None:
+        if isinstance(first, Reported) or isinstance(last, Reported):
             first = last = 1
         for value in range(first, last + 1):
             self.turns += 1
@@ -126,7 +126,7 @@ class _Unroller:
                 message = f"an equation gives the value at time t, not at t{offset:+d}"
                 self.report.error(code, message, target.span, help=f"write '{name}[t] = …'")
                 return name, f"{name}[t]" if is_state else name
-            case None:
+            case Reported():
                 return name, name
             case _:
                 return self.instance(target, index, is_state)
@@ -146,7 +146,7 @@ class _Unroller:
     def spelled_once(self) -> None:
         """`n[1]` and `n_1` both make the value n_1: an error where both are written."""
         for instance in self.instances:
-            if self.report.marks(instance.target_span):
+            if self.report.found_at(instance.target_span):
                 continue
             spelling, span = self.spellings.setdefault(instance.target, (instance.written, instance.target_span))
             taken = self.symbols.kinds.get(instance.target)
@@ -174,7 +174,7 @@ def unroll(decl: CellDecl, symbols: Symbols, report: Report) -> tuple[Instance, 
 def _written_once(instances: list[Instance], report: Report) -> None:
     first: dict[str, Instance] = {}
     for instance in instances:
-        if report.marks(instance.target_span):
+        if report.found_at(instance.target_span):
             continue
         earlier = first.setdefault(instance.target, instance)
         if earlier is not instance and earlier.written == instance.written:
