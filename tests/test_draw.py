@@ -31,6 +31,7 @@ from rnncc.show.typed import show_term
 from tests.conftest import Golden
 from tests.docs.pages import DOCS
 from tests.generated.cells import generate
+from tests.seeds import batches
 from tests.shipped import FOLDER, STEMS
 from tests.test_latex import checked, everything
 
@@ -121,7 +122,7 @@ def test_nothing_overlaps_in_any_construct() -> None:
         check_geometry(cell)
 
 
-@pytest.mark.parametrize("seeds", [range(start, start + 20) for start in (0, 20, 40)])
+@pytest.mark.parametrize("seeds", batches(60, 20), ids=str)
 def test_nothing_overlaps_in_generated_cells(seeds: range) -> None:
     for seed in seeds:
         for cell in checked(generate(seed).text).typed:

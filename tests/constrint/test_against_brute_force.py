@@ -6,15 +6,16 @@ from collections.abc import Callable
 from itertools import product
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rnncc.constrint import Branch, Expression, Infeasible, Limits, Solution
 from rnncc.constrint.evaluate import holds
 from rnncc.constrint.order import descending, preferring
+from tests import seeds
 from tests.constrint.random_models import Random, models
 
-PROPERTY = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+PROPERTY = settings(max_examples=seeds.count(300))
 
 
 def solved(question: Callable[[], Solution]) -> Solution | None:

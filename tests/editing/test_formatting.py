@@ -20,10 +20,11 @@ from rnncc.stages.parse.lexer import lex
 from tests.docs.pages import PAGES, ROOT, blocks
 from tests.editing.scramble import Scrambler
 from tests.generated.cells import generate
+from tests.seeds import batches
 
 SHIPPED = shipped_cells()
 IN_TESTS = sorted((ROOT / "tests").rglob("*.rnn"))
-SEEDS = [range(start, start + 100) for start in range(0, 1000, 100)]
+SEEDS = batches(1000, 100)
 
 
 def styled(text: str) -> str:

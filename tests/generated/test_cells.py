@@ -9,9 +9,10 @@ import torch
 
 from tests.generated.cells import generate
 from tests.generated.harness import run
+from tests.seeds import batches
 
-PACKAGES = [range(start, start + 25) for start in range(0, 300, 25)]
-COMPILED = [range(start, start + 10) for start in (0, 10)]
+PACKAGES = batches(300, 25)
+COMPILED = batches(20, 10)
 
 
 @pytest.fixture(autouse=True)

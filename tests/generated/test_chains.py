@@ -15,8 +15,9 @@ from tests.generated.chain_runs import families_of, planned, run_of, why_not_fus
 from tests.generated.chains import FEATURES, MOST_PHASES, OTHERS, chain
 from tests.generated.harness import judge, make
 from tests.generated.results import Results
+from tests.seeds import drawn
 
-SEEDS = range(12)
+SEEDS = drawn(12)
 PLANNED = range(48)
 # A loop behind the others may be elementwise and no scan: it has values of several widths, such as a number per batch
 # entry.

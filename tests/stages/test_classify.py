@@ -18,7 +18,7 @@ from rnncc.ir.recurrence import Recurrence
 from rnncc.language.source import Source
 from rnncc.stages.classify import classify
 from rnncc.verify.reference import Arguments, complete_sizes, run
-from tests import builders, shipped
+from tests import builders, seeds, shipped
 from tests.compiling import front
 from tests.problems import make_problem
 from tests.shipped import PARALLEL
@@ -267,7 +267,7 @@ def _trees(children: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
     return binary | unary | choice
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=seeds.count(200))
 @given(st.lists(st.recursive(LEAVES, _trees, max_leaves=6), min_size=2, max_size=2))
 def test_random_steps(expressions: list[Expr]) -> None:
     cell = elementwise("hc", *expressions)

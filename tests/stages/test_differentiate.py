@@ -27,7 +27,7 @@ from rnncc.stages.differentiate import differentiate
 from rnncc.stages.differentiate.sweep import LONGEST_SUM
 from rnncc.stages.mask import mask
 from rnncc.verify.reference import fixed_values, run
-from tests import builders, shipped
+from tests import builders, seeds, shipped
 from tests.adjoint_interpreter import backward, forward, machine_of
 from tests.compiling import cell_of, kernel_plan
 from tests.problems import make_problem
@@ -121,7 +121,7 @@ def test_gradients_of_shipped_cells(stem: str) -> None:
             check_gradients(cell, heads=2, H=8, I=8, **open_dims)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=seeds.count(60))
 @given(cell=cells(), heads=st.sampled_from([1, 2]))
 def test_gradients_of_random_cells(cell: Cell, heads: int) -> None:
     check_gradients(cell, steps=3, batch=2, heads=heads)
