@@ -76,6 +76,17 @@ def reserved(name: str, kind: str = "") -> str:
     return why if name in names else ""
 
 
+def instead_of_reserved(name: str, kind: str = "") -> str:
+    """What to do about a name that is reserved."""
+    if name == "lambda":
+        return "write 'lam', or 'λ'"
+    if (name, kind) == ("x", "state"):
+        return (
+            "'x' is the step's input; in state-space papers the input is u and the state x: write x for u, and h for x"
+        )
+    return "choose another name"
+
+
 def reserved_attribute(name: str) -> bool:
     """Whether a module has an attribute of this name before it has parameters."""
     return name in MODULE or name.startswith("_")

@@ -1,4 +1,4 @@
-"""What a name that nobody knows was meant to be."""
+"""Words in messages: what a name that nobody knows was meant to be, and articles."""
 
 from __future__ import annotations
 
@@ -31,3 +31,8 @@ def torch_parameter(name: str) -> str:
         if pattern.fullmatch(name):
             return f"it is called '{group}' here, as in '{use}': each equation has its own"
     return ""
+
+
+def article(kind: str) -> str:
+    """`an input`, `a state`."""
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"

@@ -9,10 +9,11 @@ from rnncc.ir.term import Bad, Eye, OfMatrix, Op, Row, Share, Term, Transposed
 from rnncc.language.functions import ALONG_AXIS, AXES, MATRIX_FUNCTIONS, ROW_FUNCTIONS, is_across_units
 from rnncc.language.names import FUNCTIONS
 from rnncc.language.operators import OPERATORS, STEPS
+from rnncc.language.outside import MATRIX_STATE, OUTSIDE_FUNCTIONS, PAIRS
 from rnncc.language.report import Report, Reported
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.derivatives import Derivatives
-from rnncc.stages.check.elsewhere import MATRIX_STATE, OUTSIDE_FUNCTIONS, PAIRS, instead_of, report_outside
+from rnncc.stages.check.elsewhere import instead_of, report_outside
 from rnncc.stages.check.fold import refuse_zero_divisor
 from rnncc.stages.check.unroll import Instance
 
@@ -116,7 +117,8 @@ class Calls:
         wanted = f"{least}" if least == most else f"{least} {'or' if most == least + 1 else 'to'} {most}"
         plural = "" if wanted == "1" else "s"
         nested = (most, given) == (2, 3) and name in ("max", "min", "logaddexp")
-        help = f"write '{name}({name}(a, b), c)'" if nested else ""
+        a, b, c = (self.report.text(each.span) for each in call.arguments) if nested else ("", "", "")
+        help = f"write '{name}({name}({a}, {b}), {c})'" if nested else ""
         message = f"'{name}' takes {wanted} argument{plural}, not {given}"
         reported = self.report.error("RNN204", message, call.span, help=help)
         # What is one too many is not looked into.

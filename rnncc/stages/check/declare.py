@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -29,12 +29,13 @@ from rnncc.ir.syntax import (
 )
 from rnncc.ir.typed import ParameterType
 from rnncc.language.diagnostics import Label
-from rnncc.language.names import FUNCTIONS, reserved
+from rnncc.language.names import FUNCTIONS, instead_of_reserved, reserved
+from rnncc.language.outside import OUTSIDE_TYPES
 from rnncc.language.report import Report, Reported
 from rnncc.language.source import NOWHERE, Span
-from rnncc.language.spelling import closest
+from rnncc.language.spelling import article, closest
 from rnncc.language.words import LEARNED
-from rnncc.stages.check.elsewhere import OUTSIDE_TYPES, report_outside
+from rnncc.stages.check.elsewhere import report_outside
 from rnncc.stages.check.initialise import beyond_float32, initialiser
 from rnncc.stages.check.low_rank import LowRank, low_rank
 from rnncc.stages.check.static import NumberValue, Statics
@@ -116,6 +117,7 @@ class _Declarer:
                 )
         for statement in statements:
             self._declare(statement)
+        self.symbols.statics.changing.update(_changing(statements, self.symbols.kinds))
         # x is the layer's first argument wherever it is declared.
         given = self.symbols.inputs.pop("x", None)
         self.symbols.inputs = {"x": given or Declared(INPUT_SIZE, NOWHERE), **self.symbols.inputs}
@@ -135,7 +137,8 @@ class _Declarer:
         is not wrong as well."""
         why = reserved(name, kind)
         if why and name not in allowed:
-            self.report.error("RNN217", f"'{name}' is {why}", span, "a reserved name", help="choose another name")
+            help = instead_of_reserved(name, kind)
+            self.report.error("RNN217", f"'{name}' is {why}", span, "a reserved name", help)
         if name in self.symbols.kinds:
             self.report.error(
                 "RNN218",
@@ -333,9 +336,15 @@ class _Declarer:
         return float(value)
 
 
-def article(kind: str) -> str:
-    """`an input`, `a state`."""
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+def _changing(statements: tuple[Statement, ...], kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The names that have values at run time, and what each is."""
+    yield from ((name, kind) for name, kind in kinds.items() if kind in ("input", "state", "param", "buffer", "group"))
+    for statement in statements:
+        match statement:
+            case EquationDecl(targets):
+                yield from ((target.name, kinds.get(target.name, "value")) for target in targets)
+            case ForDecl(_, _, _, body):
+                yield from _changing(body, {})
 
 
 def _as_float(given: float) -> float:

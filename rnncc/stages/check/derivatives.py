@@ -11,8 +11,8 @@ from rnncc.language.names import reserved
 from rnncc.language.operators import GIVEN, SURROGATES
 from rnncc.language.report import Report, Reported
 from rnncc.language.source import Span
-from rnncc.language.spelling import closest
-from rnncc.stages.check.declare import Symbols, article
+from rnncc.language.spelling import article, closest
+from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.static import NAMED_NUMBERS
 
 _EXAMPLE = "'grad=u -> exp(-u**2)'"

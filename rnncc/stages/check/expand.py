@@ -31,10 +31,10 @@ from rnncc.ir.syntax import (
     walk,
 )
 from rnncc.language.diagnostics import Label
-from rnncc.language.names import reserved
+from rnncc.language.names import instead_of_reserved, reserved
 from rnncc.language.report import Report, Reported
 from rnncc.language.source import Origin, Span
-from rnncc.stages.check.declare import Symbols, article
+from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.mentions import names_in
 from rnncc.stages.check.resolve import MOST_NODES, MOST_NODES_IN_CELL
 
@@ -66,7 +66,6 @@ class _Expander:
         self.known: dict[str, FunctionDecl] = {}
         self.all = {item.name: item for item in reversed(decl.statements) if isinstance(item, FunctionDecl)}
         self.loops: frozenset[str] = frozenset()
-        self.others = dict(_other_names(decl.statements))
         # What has been written out.
         self.nodes = 0
 
@@ -107,19 +106,18 @@ class _Expander:
         self.known[function.name] = replace(function, body=body)
 
     def parameter(self, parameter: Name, earlier: dict[str, Span]) -> None:
-        """Enter a parameter; an error where the name means something else."""
+        """Enter a parameter. In its body it hides what else has its name, but for functions: calls of these are written
+        out first."""
         name, span = parameter.name, parameter.span
         why = reserved(name)
-        declared = self.symbols.spans.get(name)
         if why:
-            self.report.error("RNN217", f"'{name}' is {why}", span, "a reserved name", "choose another name")
+            self.report.error("RNN217", f"'{name}' is {why}", span, "a reserved name", instead_of_reserved(name))
         elif name in earlier:
             message = f"two parameters are called '{name}'"
             self.report.error("RNN218", message, span, notes=(Label(earlier[name], "the first one"),))
-        elif declared is not None or name in self.others:
-            kind, place = (self.symbols.kinds[name], declared) if declared is not None else self.others[name]
-            message = f"the parameter '{name}' has the name of {article(kind)}"
-            note = Label(place, f"'{name}' stands here")
+        elif name in self.all:
+            message = f"the parameter '{name}' has the name of a function"
+            note = Label(self.all[name].name_span, f"'{name}' stands here")
             self.report.error("RNN218", message, span, help="call the parameter something else", notes=(note,))
         earlier.setdefault(name, span)
 
@@ -285,23 +283,11 @@ class _Expander:
 
     def loop_variable(self, name: str, span: Span, use: _Use) -> Reported | None:
         """An error where a body reads the turn of a loop around its call, which it does not know."""
-        if name not in self.loops:
+        if name not in self.loops or name in use.arguments:
             return None
         message = f"'{use.function.name}' does not know the loop variable '{name}'"
         help = f"make '{name}' an argument, under another name"
         return self.report.error("RNN202", message, span, "not defined", help)
-
-
-def _other_names(statements: tuple[Statement, ...]) -> Iterator[tuple[str, tuple[str, Span]]]:
-    """The names that are no declarations, what they are, and where each stands."""
-    for statement in statements:
-        match statement:
-            case EquationDecl(targets):
-                for target in targets:
-                    yield target.name, ("value", target.span)
-            case ForDecl(variable, _, _, body, span):
-                yield variable, ("loop variable", span)
-                yield from _other_names(body)
 
 
 def _extent(expression: Keyword, arguments: Mapping[str, _Extent]) -> _Extent:

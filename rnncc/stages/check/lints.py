@@ -57,10 +57,18 @@ def _base(name: str) -> str:
 
 def _unused_values(subject: _Subject, report: Report) -> None:
     live = {equation.target for equation in subject.live}
+    # What one turn of a loop leaves is used where another turn's is: the last one often is not.
+    used = {_repeated(equation) for equation in subject.live} - {""}
     for equation in subject.cell.equations:
-        if equation.target not in live:
+        if equation.target not in live and _repeated(equation) not in used:
             message = f"'{equation.written}' is never used"
             report.warn("RNN251", message, equation.target_span, "nothing depends on it")
+
+
+def _repeated(equation: Equation) -> str:
+    """The name of a value that each turn of a loop gives anew, `n` of `n[2]`; or nothing."""
+    base, _, index = equation.written.partition("[")
+    return base if index and index != "t]" else ""
 
 
 def _unused_declarations(subject: _Subject, report: Report) -> None:

@@ -10,9 +10,9 @@ from rnncc.ir.dim import HEADS, ONE
 from rnncc.ir.term import Num, OfMatrix, Op, Product, Term, Transposed, Val, names
 from rnncc.ir.typed import Shape
 from rnncc.language.functions import OF_SQUARE
+from rnncc.language.outside import MATRIX_STATE, PAIRS
 from rnncc.language.report import Reported
 from rnncc.stages.check.agree import Agreement, Side
-from rnncc.stages.check.elsewhere import PAIRS
 from rnncc.stages.check.solver import is_unknown
 
 # What a function of matrices says of a vector: {0} is the vector, {1} the same as an operand.
@@ -44,7 +44,9 @@ class Matrices:
             if shape.kind != "matrix":
                 culprit = next((a for a, s in pairs if s.is_matrix), argument)
                 scales = shape.kind == "vector" and self.is_parameter(argument)
-                return self.agreement.unknown(self.elementwise(term, culprit, argument, scales=scales))
+                number = shape.kind == "vector" and is_narrow(self.solver.resolve(shape.width))
+                wrong = self.elementwise(term, culprit, argument, scales=scales, number=number)
+                return self.agreement.unknown(wrong)
             rows = self.solver.equal(first.width, shape.width, term.span, self.agreement.why(term.span))
             columns = self.solver.equal(
                 first.columns or ONE, shape.columns or ONE, term.span, self.agreement.why(term.span)
@@ -61,9 +63,16 @@ class Matrices:
     def is_parameter(self, term: Term) -> bool:
         return all(name in self.from_parameters for name in names(term))
 
-    def elementwise(self, term: Op, matrix: Term, other: Term, *, scales: bool) -> Reported:
-        """Report arithmetic of a matrix with something else. `scales`: with a vector of parameters."""
+    def elementwise(self, term: Op, matrix: Term, other: Term, *, scales: bool, number: bool) -> Reported:
+        """Report arithmetic of a matrix with something else. `scales`: with a vector of parameters; `number`: with one
+        number (per head)."""
         name = self.report.text(matrix.span)
+        if term.operator == "mul" and number:
+            scale = self.report.text(other.span)
+            scale = scale if isinstance(other, Val) or scale.startswith("(") else f"({scale})"
+            message = f"the matrix '{name}' is scaled by a number that changes from step to step"
+            help = f"scale the product: '{scale}*({name}@v)' is '({scale}*{name})@v'"
+            return self.report.error("RNN211", message, matrix.span, "a matrix", help)
         if term.operator == "mul" and scales:
             vector = self.report.text(other.span)
             help = f"write 'diag({vector})@{name}' to multiply its rows, '{name}@diag({vector})' its columns"
@@ -111,6 +120,8 @@ class Matrices:
 
     def not_a_matrix(self, term: Product, right: Shape) -> Reported:
         text, other = self.report.text(term.matrix.span), self.report.text(term.operand.span)
+        if isinstance(term.operand, Transposed):
+            return self.report.error("RNN229", MATRIX_STATE.message, term.span, help=MATRIX_STATE.help)
         if right.is_matrix:
             help = f"the matrix stands on the left: '{other}@{text}'"
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 
-from rnncc.ir.syntax import Call, CellDecl, Index, Name
+from rnncc.ir.syntax import Call, CellDecl, FunctionDecl, Index, Name
 
 
 def mentioned_names(decl: CellDecl) -> frozenset[str]:
@@ -20,6 +20,9 @@ def names_in(part: object) -> frozenset[str]:
 
 def _names(part: object) -> Iterator[str]:
     match part:
+        case FunctionDecl(_, parameters, body):
+            yield from names_in(body) - {each.name for each in parameters}
+            return
         case Name(name):
             yield name
         case Call(function):

@@ -13,12 +13,13 @@ from rnncc.ir.term import Argument, Bad, Equation, Num, Product, Term, Val, firs
 from rnncc.ir.typed import GroupMember, written
 from rnncc.language.diagnostics import Label
 from rnncc.language.names import FUNCTIONS
+from rnncc.language.outside import INTEGERS
 from rnncc.language.report import Report, Reported
 from rnncc.language.source import Span
-from rnncc.language.spelling import closest
+from rnncc.language.spelling import article, closest
 from rnncc.stages.check.calls import Calls
 from rnncc.stages.check.declare import Symbols
-from rnncc.stages.check.elsewhere import INTEGERS, report_outside
+from rnncc.stages.check.elsewhere import report_outside
 from rnncc.stages.check.fold import fold, refuse_zero_divisor
 from rnncc.stages.check.mentions import names_in
 from rnncc.stages.check.static import NAMED_NUMBERS, Time
@@ -295,8 +296,11 @@ class _Resolver:
         written, value = f"{name}[{instance}]", f"{name}_{abs(instance)}"
         if name in self.symbols.states or name in self.symbols.inputs:
             kind = self.symbols.kinds[name]
-            help = f"write '{name}[t]' or '{name}[t-1]'"
-            message = f"'{name}' is {kind}: its index is the time"
+            help = (
+                f"write '{name}[t]' or '{name}[t-1]'; a vector's units have no numbers: 'split' cuts it, 'a, c = "
+                f"split({name}[t-1])'"
+            )
+            message = f"'{name}' is {article(kind)}: its index is the time"
             return Bad(span, self.report.error("RNN216", message, span, help=help))
         if instance >= 0 and value in self.targets and name in self.bases:
             return Val(value, span)

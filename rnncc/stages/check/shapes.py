@@ -180,7 +180,7 @@ class _Inference:
         width, base = self.solver.resolve(shape.width), self.bases[equation.target]
         if dims.split_multiple(width)[1] == HEADS:
             kind = "state" if base in self.symbols.states else "local"
-            return f"write '{kind} {base}: {dims.show(width)}': a function across units leaves one number per head"
+            return f"write '{kind} {base}: {dims.show(width)}', which is the width of its value"
         if undeclared and not is_unknown(width):
             return f"a value that nothing declares has width H: declare it, 'local {base}: {dims.show(width)}'"
         return ""

@@ -22,6 +22,21 @@ class Split:
     written: str
 
 
+def _parts(targets: list[str], rest: Dim) -> str:
+    """How a width that has no equal parts is cut: into whole multiples where there are enough of them."""
+    count = len(targets)
+    number = dims.as_int(rest)
+    multiple, base = (number, dims.constant(1)) if number is not None else dims.split_multiple(rest)
+    if multiple < count:
+        width = f"{count}*P"
+        return (
+            f"split a value whose width has {count} parts: 'dim P = 16' and 'local v: {width}', or 'state h: {width}'"
+        )
+    widths = (dims.scale(base, multiple - count + 1), *[base] * (count - 1))
+    declared = ", ".join(f"{name}: {dims.show(width)}" for name, width in zip(targets, widths, strict=True))
+    return f"declare the widths of the targets, such as 'local {declared}'"
+
+
 def split_widths(split: Split, span: Span, report: Report) -> dict[str, Dim] | Reported:
     """The width of each target."""
     open_targets = [name for name in split.targets if split.declared[name] is None]
@@ -39,7 +54,7 @@ def split_widths(split: Split, span: Span, report: Report) -> dict[str, Dim] | R
     share = dims.floor_divide(rest, dims.constant(count))
     if dims.multiply(share, dims.constant(count)) != rest:
         message = f"a width of {dims.show(rest)} cannot be split into {count} equal parts"
-        return report.error("RNN222", message, span, help="declare the widths of the targets: 'local i: H'")
+        return report.error("RNN222", message, span, help=_parts(open_targets, rest))
     if not any(coefficient > 0 for _, coefficient in share.terms):
         message = f"nothing is left for '{open_targets[0]}': the value split has width {dims.show(split.width)}"
         return report.error("RNN222", message, span)

@@ -12,7 +12,7 @@ from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Name, Numbe
 from rnncc.language.names import reserved
 from rnncc.language.report import Report, Reported
 from rnncc.language.source import Span
-from rnncc.language.spelling import closest
+from rnncc.language.spelling import article, closest
 
 # A size or an index beyond this is a slip (and would make exact arithmetic slow).
 LARGEST = 2**31
@@ -21,6 +21,14 @@ LONGEST_DIM = 200
 NAMED_NUMBERS: dict[str, float] = {"inf": math.inf, "pi": math.pi}
 
 NumberValue = int | float
+# What comes nearest to an index that changes, with and without a time in it.
+_TAPS = (
+    "older values by weights: 'w1*h[t-1] + w2*h[t-2]' with 'w1 = max(0, 1 - abs(d - 1))' and 'w2 = max(0, 1 - abs(d - "
+    "2))' is h[t-d] where d is 1 or 2"
+)
+_LAST = (
+    "read the last turn of a loop that has the most, 's[4]'; turns beyond n hold the value, 'where(l <= n, u, s[l-1])'"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +41,11 @@ class Time:
 class _NotStatic(Exception):
     """Why an expression has no value here."""
 
-    def __init__(self, code: str, message: str, span: Span, help: str = "") -> None:
+    def __init__(self, code: str, message: str, span: Span, help: str = "", *, changes: bool = False) -> None:
         super().__init__(message)
         self.code, self.message, self.span, self.help = code, message, span, help
+        # Whether it reads what is known at run time alone.
+        self.changes = changes
 
 
 class Statics:
@@ -47,6 +57,8 @@ class Statics:
         self.constants: dict[str, NumberValue] = {}
         self.dims: set[str] = {"I", "H", "num_heads"}
         self.shaping: set[str] = set()
+        # What has a value at run time: the kind of each name.
+        self.changing: dict[str, str] = {}
 
     def number(
         self,
@@ -55,18 +67,22 @@ class Statics:
         what: str,
         code: str = "RNN220",
         help: str = "",
+        nearest: str = "",
     ) -> NumberValue | Reported:
-        """The value of a number. `what` begins the message; `help` goes before
-        what the error would say by itself."""
+        """The value of a number. `what` begins the message; `help` goes before what the error would say by itself, and
+        `nearest` before both where it is made of what is known at run time alone."""
         try:
             return self._number(expression, scope)
         except _NotStatic as error:
             found = error.code if error.code != "RNN220" else code
-            return self.report.error(found, f"{what} {error.message}", error.span, help=help or error.help)
+            help = nearest if nearest and error.changes else help or error.help
+            return self.report.error(found, f"{what} {error.message}", error.span, help=help)
 
-    def integer(self, expression: Expression, scope: Mapping[str, int], what: str, help: str = "") -> int | Reported:
-        """The value of a whole number."""
-        value = self.number(expression, scope, what, help=help)
+    def integer(
+        self, expression: Expression, scope: Mapping[str, int], what: str, help: str = "", nearest: str = ""
+    ) -> int | Reported:
+        """The value of a whole number, as `number` has it."""
+        value = self.number(expression, scope, what, help=help, nearest=nearest)
         if isinstance(value, float):
             return self.report.error("RNN220", f"{what} must be a whole number, not {value}", expression.span)
         return value
@@ -87,7 +103,9 @@ class Statics:
         try:
             count, offset = self._time(expression, scope)
         except _NotStatic as error:
-            return self.report.error(error.code, f"the index {error.message}", error.span, help=error.help)
+            nearest = _TAPS if _mentions_time(expression) else _LAST
+            help = nearest if error.changes else error.help
+            return self.report.error(error.code, f"the index {error.message}", error.span, help=help)
         if count not in (0, 1):
             return self.report.error("RNN216", "a time index is t or t minus a whole number", expression.span)
         return Time(offset) if count else offset
@@ -130,6 +148,11 @@ class Statics:
             raise _NotStatic("RNN220", message, span, help)
         if name == "t":
             raise _NotStatic("RNN220", "may not depend on the time t", span)
+        if name in self.changing:
+            message = (
+                f"must be made of numbers, constants and loop variables; '{name}' is {article(self.changing[name])}"
+            )
+            raise _NotStatic("RNN220", message, span, changes=True)
         known = [*scope, *self.constants, *NAMED_NUMBERS]
         message = f"must be made of numbers, constants and loop variables; '{name}' is none"
         declare = "" if reserved(name) else f"declare a number: 'const {name} = 2'"
@@ -164,6 +187,12 @@ class Statics:
                 return dims.named(name)
             case Binary("+" | "*" | "//" as operator, left, right):
                 return _dim_arithmetic(operator, self._dim(left), self._dim(right), expression.span)
+            case Name(name) if not (name in self.constants or name in NAMED_NUMBERS or name == "t"):
+                known = closest(name, [*self.dims, *self.constants])
+                help = known or f"'H' is the hidden size; another size is declared, 'dim {name} = 64'"
+                raise _NotStatic(
+                    "RNN220", f"is made of sizes and whole numbers; '{name}' is none", expression.span, help
+                )
             case Number() | Name():
                 value = self._number(expression, {})
                 if isinstance(value, float):

@@ -13,6 +13,9 @@ _BEFORE = re.compile(r"_?(tm1|t_1|t1|prev|previous|old|last|minus_1)")
 def undefined_name(name: str, symbols: Symbols, values: set[str], *, multiplies: bool) -> str:
     """The help for an undefined name. `values`: everything that may stand in an expression; `multiplies`: it stands
     before an `@`."""
+    if name == "u" and "x" in symbols.states:
+        # Said of the state.
+        return "write 'x' for the input of the step"
     return (
         _of_equation(name, symbols, values, multiplies=multiplies)
         or _notation(name, symbols, values, multiplies=multiplies)

@@ -7,11 +7,12 @@ from rnncc.ir.dim import ONE, as_int, constant
 from rnncc.ir.structure import Sparsity, block_diagonal
 from rnncc.ir.syntax import Expression, Lambda, TypeDecl
 from rnncc.ir.typed import ParameterType
+from rnncc.language.outside import OUTSIDE_TYPES
 from rnncc.language.report import Report, Reported
 from rnncc.language.source import Span
 from rnncc.language.spelling import closest
 from rnncc.language.words import TYPES
-from rnncc.stages.check.elsewhere import OUTSIDE_TYPES, report_outside
+from rnncc.stages.check.elsewhere import report_outside
 from rnncc.stages.check.static import Statics
 
 _ANY_TYPE = (
@@ -53,7 +54,13 @@ def parameter_type(written: TypeDecl, statics: Statics, report: Report) -> Param
         return ParameterType("matrix", rows, columns, span=span)
     if arguments:
         shape = "two sizes or none" if name == "matrix" else "no arguments"
-        return report.error("RNN227", f"'{name}' takes {shape}", span)
+        help = ""
+        if name == "vector" and len(arguments) == 1:
+            width = report.text(arguments[0].span)
+            help = (
+                f"it is as wide as what it stands beside: after 'local v: {width}' and 'v = W@x + b', b is {width} wide"
+            )
+        return report.error("RNN227", f"'{name}' takes {shape}", span, help=help)
     return ParameterType(name, ONE if name == "scalar" else None, span=span)
 
 

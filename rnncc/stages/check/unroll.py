@@ -6,14 +6,19 @@ from dataclasses import dataclass
 
 from rnncc.ir.syntax import CellDecl, EquationDecl, Expression, ForDecl, Statement, Target
 from rnncc.language.diagnostics import Label
-from rnncc.language.names import reserved
+from rnncc.language.names import instead_of_reserved, reserved
 from rnncc.language.report import Report, Reported
 from rnncc.language.source import Span
-from rnncc.stages.check.declare import Symbols, article
+from rnncc.language.spelling import article
+from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.mentions import names_in
 from rnncc.stages.check.static import Time
 
 MOST_EQUATIONS = 1024
+_TURNS = (
+    "take the most turns, 'for l in 1..4:', and leave the value as it is in those beyond n: 's[l] = where(l <= n, "
+    "tanh(R@s[l-1] + b), s[l-1])'"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +70,8 @@ class _Unroller:
             kind = "loop variable" if variable in scope else symbols.kinds[variable]
             message = f"the loop variable '{variable}' is already {article(kind)}"
             self.report.error("RNN218", message, loop.span)
-        first = symbols.statics.integer(loop.first, scope, "the first value of the loop")
-        last = symbols.statics.integer(loop.last, scope, "the last value of the loop")
+        first = symbols.statics.integer(loop.first, scope, "the first value of the loop", nearest=_TURNS)
+        last = symbols.statics.integer(loop.last, scope, "the last value of the loop", nearest=_TURNS)
         if isinstance(first, Reported) or isinstance(last, Reported):
             first = last = 1
         for value in range(first, last + 1):
@@ -107,7 +112,7 @@ class _Unroller:
                 help += f": '{name}' stands for a trained parameter of each equation"
             self.report.error("RNN236", f"'{name}' is {article(kind)} and cannot be written", target.span, help=help)
         elif why and not is_state:
-            self.report.error("RNN217", f"'{name}' is {why}", target.span, "a reserved name", "choose another name")
+            self.report.error("RNN217", f"'{name}' is {why}", target.span, "a reserved name", instead_of_reserved(name))
         if target.index is None:
             if is_state:
                 message = f"'{name}' is a state: its new value is written '{name}[t]'"

@@ -37,6 +37,9 @@ _LOOKALIKES = {
     "³": "**3",
     "½": "0.5",
     "∞": "inf",
+    "←": "=",
+    "≔": "=",
+    "≜": "=",
     "…": "..",
     "\xa0": "a space",
     "；": ";",
@@ -46,6 +49,11 @@ _LOOKALIKES = {
     "{": "(",
     "}": ")",
 }
+TRANSPOSE_HELP = (
+    "the transpose of a matrix of parameters is `T(M)`, as in `T(M)@v`; a product of two vectors that makes a matrix "
+    "is outside the language"
+)
+LENGTH_HELP = "the length of a vector is `sqrt(sum(v*v))`"
 _PRODUCT = "write `*` for a product element by element, `@` behind a matrix"
 _HELP = {
     "•": _PRODUCT,
@@ -57,6 +65,11 @@ _HELP = {
     ".": "functions and names stand alone: `tanh(x)`, not `torch.tanh(x)`",
     "\\": "equations are plain text, as in Python; lines are joined by an open bracket",
     "$": "equations are written in plain text, as in Python",
+    "⊤": TRANSPOSE_HELP,
+    "‖": LENGTH_HELP,
+    "∥": "vectors are joined by `concat(a, b)`",
+    "√": "write `sqrt(v)`",
+    "∑": "write `sum(v)`",
 }
 _PLAIN = "write the name alone, without a font"
 # Commands of LaTeX; those of Greek letters and of functions are called as these are.
@@ -81,20 +94,51 @@ _LATEX = {
 _ACCENTS = {"\u0302": "hat", "\u0303": "tilde", "\u0304": "bar", "\u0305": "bar", "\u0307": "dot"}
 _ACCENTED = re.compile(rf"(\w)([{''.join(_ACCENTS)}])((?:[\d_]\w*)?)")
 _POWER = re.compile("(.+?)([⁰¹²³⁴-⁹]+)")
-TRANSPOSE_HELP = (
-    "the transpose of a matrix of parameters is `T(M)`, as in `T(M)@v`; a product of two vectors that makes a matrix "
-    "is outside the language"
-)
+# A time above or below a name, once its signs and digits are those of ASCII.
+_TIME = re.compile(r"\(?(t(?:[-+]\d+)?)\)?")
+_TRANSPOSED = ("T", "\\top", "\\intercal", "⊤")
 
 
-def latex_subscript(text: str) -> tuple[str, str]:
+def subscript(text: str) -> tuple[str, str]:
     """How to show `h_{t-1}`, and what to write instead: a time in square brackets, else a plain name."""
     base, _, inside = text.rstrip("}").partition("_{")
-    inside = "".join(inside.split())
-    if inside == "t" or inside.startswith(("t-", "t+")):
-        return _shown(text), f"write `{base}[{inside}]`"
+    if time := _time(inside):
+        return _shown(text), f"write `{base}[{time}]`"
     plain = "".join(character for character in inside if character.isalnum() or character == "_")
     return _shown(text), f"write `{base}_{plain}`" if plain else ""
+
+
+def superscript(text: str) -> tuple[str, str]:
+    """How to show `h^{(t-1)}`, and what to write instead: a time in square brackets, the number of a layer in the name,
+    else a power."""
+    base, _, above = text.partition("^")
+    inside = above.strip("{}").strip()
+    if time := _time(inside):
+        return _shown(text), f"write `{base}[{time}]`"
+    if inside in _TRANSPOSED:
+        return _shown(text), TRANSPOSE_HELP
+    in_brackets = inside.startswith("(") and inside.endswith(")")
+    if in_brackets and inside[1:-1].isalnum():
+        return _shown(text), f"write `{base}_{inside[1:-1]}`: a power is `{base}**2`"
+    power = inside if inside.isalnum() or in_brackets else f"({inside})"
+    return _shown(text), f"a power is written `{base}**{power}`"
+
+
+def small_letters(text: str) -> tuple[str, str]:
+    """How to show `hₜ₋₁` or `Mᵀ`, and what to write instead."""
+    if text.endswith("ᵀ"):
+        return _shown(text), TRANSPOSE_HELP
+    at = next(index for index, character in enumerate(text) if character in "ₜ⁽ᵗ")
+    return _shown(text), f"write `{text[:at]}[{_time(text[at:])}]`"
+
+
+def _time(written: str) -> str:
+    """`t-1` for `t − 1`, `(t-1)` and `ₜ₋₁`; nothing for what is no time."""
+    plain = unicodedata.normalize("NFKC", "".join(written.split()))
+    for dash in "−–—":
+        plain = plain.replace(dash, "-")
+    found = _TIME.fullmatch(plain)
+    return found[1] if found else ""
 
 
 def latex_command(text: str) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
+from itertools import pairwise
 
 from lark import Token
 from lark.exceptions import UnexpectedToken
 
 from rnncc.language.diagnostics import Diagnostic
+from rnncc.language.outside import COMPLEX, MATRIX_STATE, MEMORY, Outside
 from rnncc.language.source import Source, Span
 from rnncc.language.words import STATEMENTS
 from rnncc.stages.parse.lexer import Statement, span_of
@@ -29,12 +32,11 @@ _FORMS = {
 }
 # Statements of other languages, and what says the same here.
 _STATEMENTS = {
-    "memory": "memories of open length are outside the language; the nearest form has a number of slots that is "
-    "written out, each of them a state (`state m1, m2`) or an input (`input mem: 64`)",
+    "memory": MEMORY.in_help,
     "import": "a file holds all that its cells need: copy the equations into it",
     "from": "a file holds all that its cells need: copy the equations into it",
     "return": "a cell gives out its first state, or what `output NAME` names",
-    "while": "a loop has a number of turns: `for l in 1..L:`",
+    "while": "a loop has a number of turns, `for l in 1..4:`; what is done stays as it is: `where(c > 0.1, new, old)`",
 }
 _ENDS_VALUE = ("NAME", "NUMBER", "RPAR", "RSQB")
 _BEGINS_VALUE = ("NAME", "NUMBER", "LPAR")
@@ -93,6 +95,16 @@ class _Complaint:
 
     def _say(self, code: str, message: str, span: Span, label: str = "", help: str = "") -> Diagnostic:
         return Diagnostic(code, message, span, label, help, source=self.source)
+
+    def _outside(self, outside: Outside, span: Span) -> Diagnostic:
+        return self._say("RNN229", outside.message, span, "outside the language", outside.help)
+
+    def _text(self, first: int, last: int) -> str:
+        """What the tokens from `first` to before `last` are in the text, on one line."""
+        if first >= last:
+            return ""
+        span = self._between(first, last - 1)
+        return " ".join(self.source.text[span.start : span.end].split())
 
     def _between(self, first: int, last: int) -> Span:
         return Span(span_of(self.tokens[first]).start, span_of(self.tokens[last]).end)
@@ -168,8 +180,13 @@ class _Complaint:
         return None
 
     def _declaration(self) -> Diagnostic:
-        form = _FORMS[self.tokens[0].type]
+        kind = self.tokens[0].type
+        form = _FORMS[kind]
         help = f"the form is `{form}`"
+        if (axes := self._axes()) is not None:
+            return self._outside(MEMORY if kind == "INPUT" else MATRIX_STATE, axes)
+        if kind == "WEIGHTS" and self.at < len(self.tokens) and self.tokens[self.at].type == "EQUAL":
+            help = self._initialised_group()
         if self.tokens[0].type == "OUTPUT" and self.at == 2 and self.tokens[2].type == "COLON":
             width = self.source.text[span_of(self.tokens[2]).end : self.span.end].strip()
             help = f"write `local {self.tokens[1]}: {width or 'P'}` for the width, and then `output {self.tokens[1]}`"
@@ -180,10 +197,35 @@ class _Complaint:
             if self.tokens[0].type == "INPUT" and (before, token) == ("per", "sequence"):
                 message, help = "the width before 'per sequence' is missing", f"or the colon is too much; {help}"
                 return self._say("RNN110", message, self._between(self.at - 1, self.at), "no width", help)
+            if before == "complex" and token.type == "NAME":
+                return self._outside(COMPLEX, self._between(self.at - 1, self.at))
             if token.type == "NAME" and before.type in _ENDS_VALUE and "COMMA" in self._expected():
                 message = f"a comma is missing between '{before}' and '{token}'"
                 return self._say("RNN110", message, self._between(self.at - 1, self.at), "two names", help)
         return self._say("RNN110", self._found(), self._here(), self._wanted(), help)
+
+    def _initialised_group(self) -> str:
+        """How `weights a: vector = uniform(-1, 1)` is written."""
+        colon = max((at for at in range(self.at) if self.tokens[at].type == "COLON"), default=self.at)
+        ends = [at for at, depth in self._outer() if at > self.at and depth == 0 and self.tokens[at].type == "COMMA"]
+        start = self._text(self.at + 1, min([*ends, len(self.tokens)]))
+        return f"a group starts as a statement of its own says: `init {self.tokens[colon - 1]} = {start}`"
+
+    def _axes(self) -> Span | None:
+        """Where a state or an input has a second axis: `S[K]`, `(C, 8, 8)` behind its colon."""
+        if self.tokens[0].type not in ("STATE", "INPUT", "LOCAL") or not 1 < self.at < len(self.tokens):
+            return None
+        if self.tokens[self.at].type == "LSQB" and self.tokens[self.at - 1].type == "NAME":
+            return self._between(self.at - 1, self._closing(self.at))
+        opened = [at for at in range(self.at) if self.tokens[at].type == "LPAR" and self._closing(at) > self.at]
+        if self.tokens[self.at].type == "COMMA" and opened:
+            return self._between(opened[0], self._closing(opened[0]))
+        return None
+
+    def _closing(self, opening: int) -> int:
+        """Where the bracket closes that a token opens: brackets come in pairs here."""
+        depth = dict(self._outer())[opening]
+        return next(at for at, inside in self._outer() if at > opening and inside == depth)
 
     def _equation(self) -> Diagnostic:
         tokens = self.tokens
@@ -239,6 +281,8 @@ class _Complaint:
                 help += f"; a function is defined by `def {tokens[0]}({inside}) = …`"
             return self._say("RNN113", message, left, "round brackets", help)
         help = "left of `=` stand names: `i`, `h[t]`, `n[l]`, or several of them separated by commas"
+        if re.fullmatch("NAME LSQB .* RSQB LSQB .* RSQB", " ".join(token.type for token in tokens)):
+            help = "a state has one index, its time: states with numbers are `S1[t] = …`, `S2[t] = …`"
         return self._say("RNN118", "the left side of '=' is not a target", left, "not a name", help)
 
     def _missing_operator(self) -> Diagnostic | None:
@@ -265,11 +309,41 @@ class _Complaint:
                 help = "only a name has a time or an index: give the expression a name"
             elif token.type == "LSQB" or (token.type == "COMMA" and self._expected() == {"RSQB"}):
                 help = "there are no lists: vectors are joined by `concat(a, b)`"
+            elif token.type == "FOR":
+                return self._comprehension()
+            elif token.type == "COMMA" and before is not None and len(self._sides()) > 1:
+                help = self._apart()
             elif before is not None and self._expected() in ({"NAME"}, {"EQUAL"}) and self._inside():
                 help = "arguments without a name stand before those with one: `heaviside(v, grad=atan(2))`"
             elif token.type == "IF" or "ELSE" in self._expected():
                 help = "a choice is written `a if l == 1 else b`; a choice within a choice needs brackets"
         return self._say("RNN110", self._found(), self._here(), self._wanted(), help)
+
+    def _comprehension(self) -> Diagnostic:
+        """`sum(u[i] for i in 1..8)`."""
+        if "t" in self.tokens[self.at :]:
+            return self._outside(MEMORY, span_of(self.tokens[self.at]))
+        help = (
+            "a loop is a statement, `for l in 1..8:`, and its body adds up, `s[l] = s[l-1] + u[l]`; or write each out, "
+            "`u[1] + u[2]`"
+        )
+        return self._say("RNN110", self._found(), self._here(), self._wanted(), help)
+
+    def _sides(self) -> list[str]:
+        """What stands right of the `=`, cut at its commas."""
+        stops = [at for at, depth in self._outer() if depth == 0 and self.tokens[at].type == "COMMA"]
+        cuts = [self.equals[0], *(at for at in stops if at > self.equals[0]), len(self.tokens)] if self.equals else []
+        return [self._text(first + 1, last) for first, last in pairwise(cuts)]
+
+    def _apart(self) -> str:
+        """How `c, s = cos(a), sin(a)` is written."""
+        targets = [part.strip() for part in self._text(0, self.equals[0]).split(",")]
+        sides = self._sides()
+        if len(targets) != len(sides):
+            return "an equation has one right side, which every target has: `i, f = …`; `i, f = split(v)` cuts a value"
+        return "write an equation for each: " + ", ".join(
+            f"`{target} = {side}`" for target, side in zip(targets, sides, strict=True)
+        )
 
     def _inside(self) -> bool:
         """Whether the unexpected token stands in a bracket."""

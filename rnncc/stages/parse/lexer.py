@@ -15,14 +15,18 @@ from lark import Token
 from rnncc.ir.syntax import DEEPEST
 from rnncc.language.diagnostics import Diagnostic, Label
 from rnncc.language.greek import in_ascii
+from rnncc.language.outside import COMPLEX
 from rnncc.language.source import Source, Span
 from rnncc.language.words import EVERYWHERE, PER, SEQUENCE, STATEMENTS
 from rnncc.stages.parse.characters import (
     FOREIGN,
+    LENGTH_HELP,
     TRANSPOSE_HELP,
     foreign_help,
     latex_command,
-    latex_subscript,
+    small_letters,
+    subscript,
+    superscript,
     unknown_character,
 )
 
@@ -64,6 +68,9 @@ _TOKEN = re.compile(
     r"|(?P<newline>\r\n|\n|\r)"
     r"|(?P<comment>\#[^\r\n]*)"
     r"|(?P<subscript>[^\W\d]\w*?_\{[^{}\r\n]*\})"
+    r"|(?P<superscript>[^\W\d]\w*\^(?:\{[^{}\r\n]*\}|\(\s*t\s*(?:[-+−–—]\s*\d+\s*)?\)))"
+    # hₜ₋₁, the same above the line, and Mᵀ.
+    r"|(?P<small>[^\W\d]\w*?(?:ₜ(?:[₊₋][₀-₉]+)?|⁽?ᵗ(?:[⁺⁻][⁰¹²³⁴-⁹]+)?⁾?|ᵀ)\b)"
     # A mark above a letter, as of `h̃`, belongs to the name.
     r"|(?P<word>[^\W\d](?:\w|[\u0300-\u036f])*)"
     r"|(?P<number>(?:[0-9]+(?:\.(?!\.)[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
@@ -75,10 +82,12 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _TRANSPOSED = re.compile(r"(?:\.|\^\{?\\?)(?:T|top)\b")
+_BARS = re.compile(r"(?P<bar>\|\|?|[‖∥])(?P<inside>[^|‖∥\r\n]+)(?P=bar)")
 # Behind the `;` of `[h; x]`: what leads to the `]`.
 _LIST_GOES_ON = re.compile(r"(?:[^\[\];\r\n]|\[[^\[\];\r\n]*\]|;)*+\]")
 # What follows a number's digits without a space and so belongs to the same, malformed, number.
-_NUMBER_TAIL = re.compile(r"(?:\.(?!\.)[\w.]*|_\w*|[xXoObB][0-9a-fA-F]\w*|[eE](?!\w))")
+_NUMBER_TAIL = re.compile(r"(?:\.(?!\.)[\w.]*|_\w*|[xXoObB][0-9a-fA-F]\w*|[eE](?!\w)|(?<![\d.].)(?<=1)[ijJ]\b)")
+_IMAGINARY = re.compile(r"1[ijJ]")
 # A line like this inside an open bracket begins a new statement: the bracket was forgotten.
 _DECLARATION = re.compile(rf"[ \t]*+(?:{'|'.join(STATEMENTS)})[ \t]++[^\W\d]")
 _EQUATION = re.compile(r"[ \t]*+\w++(?:\[[^\]\n]*+\])?(?:[ \t]*+,[ \t]*+\w++(?:\[[^\]\n]*+\])?)*+[ \t]*+=(?!=)")
@@ -178,11 +187,20 @@ class _Lexer:
             self._word(text, Span(start, end))
         elif kind == "subscript":
             self._push("OTHER", text, Span(start, end))
-            label, help = latex_subscript(text)
+            label, help = subscript(text)
             self._report("RNN108", f"{label} means nothing here", Span(start, end), "a LaTeX subscript", help)
+        elif kind in ("superscript", "small"):
+            self._push("OTHER", text, Span(start, end))
+            label, help = superscript(text) if kind == "superscript" else small_letters(text)
+            self._report("RNN108", f"{label} means nothing here", Span(start, end), "not plain text", help)
         elif kind == "symbol":
             self._push(_SYMBOLS[text], _ALIASES.get(text, text), Span(start, end))
             self._bracket(self.tokens[-1])
+        elif (bars := self._bars(start)) is not None:
+            end = bars.end()
+            self._push("OTHER", bars.group(), Span(start, end))
+            help = f"write `abs({bars['inside'].strip()})`" if bars["bar"] == "|" else LENGTH_HELP
+            self._report("RNN108", f"'{bars.group()}' means nothing here", Span(start, end), "bars", help)
         elif kind == "foreign":
             message = f"'{text}' is not an operator of the language"
             help = TRANSPOSE_HELP if _TRANSPOSED.match(self.source.text, start) else foreign_help(text)
@@ -201,6 +219,12 @@ class _Lexer:
             self._push("OTHER", text, Span(start, end))
             self._report("RNN108", f"{label} means nothing here", Span(start, end), "unknown character", help)
         return end
+
+    def _bars(self, start: int) -> re.Match[str] | None:
+        """`|v|` or `‖v‖`, where a value may begin: behind one, a bar is an operator of other languages."""
+        if self.tokens and self.tokens[-1].type in ("NAME", "NUMBER", "RPAR", "RSQB", "OTHER"):
+            return None
+        return _BARS.match(self.source.text, start)
 
     def _joins(self, end: int) -> bool:
         """Whether the `;` before `end` stands in `[h; x]`. The first one of a list is reported."""
@@ -221,7 +245,9 @@ class _Lexer:
 
     def _number(self, text: str, span: Span, malformed: bool) -> None:
         self._push("NUMBER", text, span)
-        if malformed:
+        if _IMAGINARY.fullmatch(text):
+            self._report("RNN229", COMPLEX.message, span, "an imaginary number", COMPLEX.help)
+        elif malformed:
             self._report(
                 "RNN117", f"'{text[:40]}' is not a number", span, "malformed", "numbers look like 2, 0.5 or 1e-5"
             )

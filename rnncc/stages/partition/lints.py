@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rnncc.analysis.bounds import Bounds
 from rnncc.ir.cell import Contraction, Node, Placement, Pointwise, RowOp, RowOperator
-from rnncc.ir.expr import Apply, Expr, Ref
+from rnncc.ir.expr import Apply, Expr, Ref, references
 from rnncc.language.diagnostics import Severity
 from rnncc.language.operators import DERIVATIVES
 from rnncc.language.report import Report
@@ -48,16 +48,23 @@ def _unbounded_exp(subject: _Subject, report: Report) -> None:
     # What a user passes beside x is a time, a gap or a gate as a rule: it is taken to be non-negative, so that a decay
     # `exp(-softplus(lam)*gap)` is quiet.
     beside_x = frozenset(given.name for given in subject.flat.typed.inputs if given.name != "x")
+
+    def grows(expr: Expr) -> bool:
+        """Whether it may be larger from step to step: what inputs alone make is as large as they are."""
+        placed = subject.placed
+        return any(placed.last_segment.get(name, placed.owner.get(name, -1)) >= 0 for name in references(expr))
+
     bounds = Bounds(subject.parts.segments, subject.placed.placement, subject.parts.prologue, beside_x)
     for segment in subject.parts.segments:
         for node in segment.nodes:
             for part in _applications(node):
-                if part.operator == "exp" and not bounds.of(part.arguments[0]).above:
+                if part.operator == "exp" and grows(part.arguments[0]) and not bounds.of(part.arguments[0]).above:
                     report.warn(
                         "RNN259",
                         f"exp of an unbounded value in the loop, in the equation of '{_owner(node)}'",
                         node.span,
-                        help="subtract a running maximum, as sLSTM does, or bound the argument",
+                        help="bound its argument: 'exp(min(v, 10))'; where such values are divided by each other, as "
+                        "in sLSTM, subtract a running maximum",
                     )
 
 

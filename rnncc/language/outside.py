@@ -1,0 +1,90 @@
+"""What is outside the language, under which names people ask for it, and what comes nearest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What is outside the language, in words that begin a message, and the nearest supported form."""
+
+    what: str
+    nearest: str
+
+    @property
+    def message(self) -> str:
+        """What the error RNN229 says."""
+        return f"{self.what} outside the language"
+
+    @property
+    def help(self) -> str:
+        """What that error names."""
+        return f"the nearest form: {self.nearest}"
+
+    @property
+    def in_help(self) -> str:
+        """What a help says of it at its end."""
+        return f"{self.message}; {self.help}"
+
+
+CONVOLUTION = Outside(
+    "functions and types of convolutions are",
+    "along the sequence, older values: 'u = W@x', 'c = k0*u + k1*u[t-1] + k2*u[t-2]' with 'weights k0: vector, k1: "
+    "vector, k2: vector', or a matrix for each step, 'W@x + V@x[t-1]'; along the units, products with matrices",
+)
+COMPLEX = Outside(
+    "complex numbers are",
+    "two states, the real and the imaginary part: 'p[t] = a*p[t-1] - c*q[t-1] + W@x', 'q[t] = c*p[t-1] + a*q[t-1]'",
+)
+MATRIX_STATE = Outside(
+    "states and values with a second axis are",
+    "one vector state for each row, with a size that is written out: 'S1[t] = a*S1[t-1] + k1*v', 'y = q1*S1[t] + "
+    "q2*S2[t]'",
+)
+PAIRS = Outside(
+    "a value for each pair of units, as in liquid time-constant networks, is",
+    "products of matrices with vectors, 'sigmoid(M@v)', as in the shipped cell ltc",
+)
+INTEGERS = Outside(
+    "whole numbers as inputs are",
+    "vectors that are looked up before the layer: 'layer(torch.nn.Embedding(100, 32)(tokens))'",
+)
+CHOICES = Outside(
+    "a choice by position among units is",
+    "weights that add up to 1, 'p = softmax(v)'; where two values are compared, 'heaviside(a - c, grad=atan(2))'",
+)
+KRONECKER = Outside(
+    "Kronecker products are",
+    "matrices that have few parameters in another way: 'weights R: blockdiag(4)', 'weights R: lowrank(8)'",
+)
+MEMORY = Outside(
+    "memories of open length are",
+    "a number of slots that is written out, each of them a state ('state m1, m2') or an input ('input mem: 64')",
+)
+
+_OUTSIDE = {
+    CONVOLUTION: "conv conv1d conv2d conv3d convolution causal_conv1d fold unfold avg_pool max_pool",
+    COMPLEX: "complex complex64 complex128 cfloat real imag conj angle polar fft ifft rfft irfft",
+    MATRIX_STATE: "outer einsum bmm tensordot cross matrix reshape view unflatten",
+    KRONECKER: "kron",
+    PAIRS: "cdist pairwise",
+    INTEGERS: "embedding embed lookup",
+    CHOICES: "argmax argmin onehot one_hot topk sort argsort multinomial gumbel_softmax categorical "
+    "gather index_select take",
+    MEMORY: "attention read write memory scaled_dot_product_attention",
+}
+_TYPES = {
+    CONVOLUTION: "conv conv1d conv2d",
+    COMPLEX: "complex complex64 complex128 cfloat",
+    MATRIX_STATE: "matrix tensor",
+    INTEGERS: "int integer int64 long token index",
+}
+
+
+def _by_name(table: dict[Outside, str]) -> dict[str, Outside]:
+    return {name: outside for outside, names in table.items() for name in names.split()}
+
+
+OUTSIDE_FUNCTIONS = _by_name(_OUTSIDE)
+OUTSIDE_TYPES = _by_name(_TYPES)
