@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rnncc.ir.cell import Constraint, Initialiser, Input, State
-from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, constant, floor_divide, named, scale
+from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, constant, floor_divide, named, scale
 from rnncc.ir.term import Equation, Eye, Num, OfMatrix, Op, Product, Row, Share, Term, Transposed, Val, walk
 from rnncc.ir.typed import Group, GroupMember, Init, Param, ParameterType, Shape, Typed
 from tests.stages.checking import typed
@@ -160,3 +160,15 @@ def test_a_required_dim() -> None:
 def test_sizes_that_must_be_equal_are_named_without_their_factor() -> None:
     cell = typed("state h: 2*H", "h[t] = 0.5*h[t-1] + concat(x, x)")
     assert [(each.left, each.right) for each in cell.constraints if not each.divides] == [(INPUT_SIZE, HIDDEN_SIZE)]
+
+
+def test_one_number_for_all_heads_and_one_for_each() -> None:
+    """As docs/language.md says in "Heads"."""
+    ends = "h[t] = sigmoid(v)*h[t-1] + W@x"
+    given = typed("input g: 1", "state h", "v = 2*g", ends)
+    assert given.shapes["v"].width == ONE
+    for declared, width in (("1", ONE), ("num_heads", HEADS)):
+        made = typed("state h", f"local v: {declared}", "v = W@x", ends)
+        assert (made.shapes["v"].width, made.shapes["W_v"].width) == (width, width)
+    reduced = typed("state h", "local v: 1", "v = sum(h[t-1])", ends)
+    assert reduced.shapes["v"].width == HEADS

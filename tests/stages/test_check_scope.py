@@ -60,7 +60,25 @@ REFUSED = {
         ("state s, v", "v[t] = 0.9*v[t-1] + W@x", "s[t] = heaviside(v[t] - 1, grad=gaussian(0.5))"),
         "RNN204", "gaussian(0.5)", "grad=u -> exp(-u**2)",
     ),
+    "scaled matrices": (
+        ("state h", "local s: 1", "param M1: matrix", "s = sigmoid(W@x)", "h[t] = (s*M1)@h[t-1] + W@x"),
+        "RNN211", "M1", "'s*(M1@v)'",
+    ),
+    "outer product": (
+        ("state h", "h[t] = h[t-1] + sum((W@x)@T(h[t-1]))"),
+        "RNN229", "(W@x)@T(h[t-1])", "one vector state for each row",
+    ),
+    "layer norm": (("state h", "h[t] = LN(W@x) + h[t-1]"), "RNN203", "LN", "'layernorm'"),
+    "a function in capitals": (("state h", "h[t] = ReLU(W@x) + h[t-1]"), "RNN203", "ReLU", "'relu'"),
     # Time and units.
+    "a permutation": (
+        ("state h", "h[t] = tanh(W@x + roll(h[t-1], 1))"), "RNN203", "roll", "'buffer P: matrix' and 'P@v'",
+    ),
+    "running minimum": (("state h", "h[t] = cummin(W@x + h[t-1])"), "RNN203", "cummin", "cumsum(exp(-10*v))"),
+    "max-plus product": (
+        ("state h", "param A: matrix", "h[t] = W@x + maxplus(A, h[t-1])"),
+        "RNN203", "maxplus", "log(exp(A)@exp(v - m))",
+    ),
     "causal convolution of a projection": (
         ("state h", "u = conv1d(W@x, 3)", "h[t] = 0.9*h[t-1] + u"),
         "RNN229", "conv1d", "k0*u + k1*u[t-1]",
@@ -178,6 +196,55 @@ cell Noisy
 input noise: H
 state h
 h[t] = tanh(W@x + R@h[t-1] + 0.1*noise)
+
+cell Delayed
+input d: 1
+state h
+w1 = max(0, 1 - abs(d - 1))
+w2 = max(0, 1 - abs(d - 2))
+h[t] = tanh(W@x + R@(w1*h[t-1] + w2*h[t-2]))
+
+cell Turned
+input n: 1
+state h
+s[0] = h[t-1]
+for l in 1..4:
+    s[l] = where(l <= n, tanh(R@s[l-1] + b), s[l-1])
+h[t] = s[4] + W@x
+
+cell Mixed
+state h
+local s: 1
+param M1: matrix, M2: matrix
+s = sigmoid(W@x)
+h[t] = tanh(s*(M1@h[t-1]) + (1 - s)*(M2@h[t-1]) + b)
+
+cell Scored
+state a
+param A: matrix
+m = detach(max(a[t-1]))
+a[t] = W@x + m + log(exp(A)@exp(a[t-1] - m))
+
+cell Running
+state h
+v = tanh(W@x + R@h[t-1])
+h[t] = log(cumsum(exp(10*v)))/10 - log(cumsum(exp(-10*v)))/10 + tanh(1.12838*(v + 0.0894*v**3))
+
+cell Moved
+state h
+buffer P: matrix
+h[t] = tanh(W@x + P@h[t-1])
+
+cell Parts
+dim P = 2
+state h: 3*P
+a, c, d = split(h[t-1])
+h[t] = tanh(W@x + concat(c, d, a))
+
+cell StateSpace
+state h
+weights A: vector
+h[t] = A*h[t-1] + W@x
 
 cell Measured
 state h

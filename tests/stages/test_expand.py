@@ -48,6 +48,17 @@ SAME = {
          "h[t] = called(tanh, old(h, 1) + old(x, 1 + 1)) + called(act, W@x)"),
         ("state h", "const act = relu", "h[t] = tanh(h[t-1] + x[t-2]) + act(W@x)"),
     ),
+    "parameters that hide names": (
+        ("state h", "const k = 3", "weights V: matrix", "def mix(v, h, k) = k*v + (1 - k)*h", "def by(V, u) = V@u",
+         "v = sigmoid(W@x + b)", "h[t] = mix(by(V, h[t-1]), by(W, x) + v, 0.5*k)"),
+        ("state h", "const k = 3", "weights V: matrix", "v = sigmoid(W@x + b)",
+         "h[t] = (0.5*k)*(V@h[t-1]) + (1 - 0.5*k)*(W@x + v)"),
+    ),
+    "parameters with the name of a loop's variable": (
+        ("state h", "def before(s, l) = s[l-1] + l", "s[0] = h[t-1]", "for l in 1..2:",
+         "    s[l] = tanh(R@before(s, l))", "h[t] = s[2] + W@x"),
+        ("state h", "s[0] = h[t-1]", "for l in 1..2:", "    s[l] = tanh(R@(s[l-1] + l))", "h[t] = s[2] + W@x"),
+    ),
     "loops": (
         ("state h", "const L = 2", "def first(k, u) = u if k == 1 else 0", "def turn(k, u) = s[k-1] + u",
          "s[0] = h[t-1]", "for l in 1..L:", "    s[l] = turn(l, tanh(R@s[l-1] + first(l, W@x) + b))", "h[t] = s[L]"),

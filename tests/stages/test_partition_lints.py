@@ -18,7 +18,10 @@ from tests.stages.checking import body, codes, diagnose
     [
         (("state h", "u = R@x", "h[t] = u + h[t-1]"), ["RNN256"]),
         (("state h", "h[t] = tanh(W@h[t-1] + R_u@x)", "u = R@h[t-1]"), ["RNN251", "RNN256", "RNN257", "RNN262"]),
-        (("state h", "h[t] = exp(W@x) + h[t-1]"), ["RNN259"]),
+        (("state h", "h[t] = exp(W@x) + h[t-1]"), []),
+        (("state h", "h[t] = exp(W@x)*h[t-1]"), ["RNN259"]),
+        (("input r: 1", "state h", "param a: vector", "g = exp(softplus(a)*r)", "h[t] = g*h[t-1] + W@x"), ["RNN259"]),
+        (("input r: 1", "state h", "param a: vector", "g = exp(softplus(a)*r)", "h[t] = g + tanh(R@h[t-1] + W@x)"), []),
         (("state h", "h[t] = h[t-1]*exp(-softplus(W@x + R@h[t-1]))"), []),
         (("state h", "param a: vector", "h[t] = h[t-1]*exp(a) + W@x"), []),
         (("state h", "const tau = 20", "h[t] = exp(-1/tau)*h[t-1] + W@x"), []),

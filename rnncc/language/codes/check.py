@@ -174,7 +174,8 @@ CHECK = (
     Code(
         "RNN218",
         "a name means two things",
-        "All things of a cell, and the parameters of its functions, share one set of names.",
+        "All things of a cell share one set of names. In the body of a `def` its parameters hide what else has their "
+        "names; two of them have two names, and none has that of a `def`.",
         cell_text("input scale: 1", "state h", "const scale = 0.1", "h[t] = scale*tanh(W@x + R@h[t-1] + b)"),
         cell_text("input gap: 1", "state h", "const scale = 0.1", "h[t] = scale*gap*tanh(W@x + R@h[t-1] + b)"),
         label="declared before",

@@ -12,7 +12,8 @@ WARNINGS = (
         "RNN251",
         "a value is never used",
         "Nothing that the cell gives out depends on this equation, so it is not computed and its parameters are "
-        "not made. Either it was forgotten in another equation or it can go.",
+        "not made. Either it was forgotten in another equation or it can go. In a loop, the value of one turn may be "
+        "unused where that of another turn is used.",
         cell_text("state h", "z = sigmoid(W@x + b)", "h[t] = tanh(W@x + R@h[t-1] + b)"),
         cell_text("state h", "z = sigmoid(W@x + b)", "h[t] = z*tanh(W@x + R@h[t-1] + b)"),
         _WARNING,
@@ -92,8 +93,9 @@ WARNINGS = (
         "RNN259",
         "exp of an unbounded value in the loop",
         "`exp` of a value that can grow without bound overflows float32 at 88, and one `inf` in the loop makes "
-        "everything after it NaN. Bound its argument (`min`, `clamp`, `-softplus`), or keep a running maximum as "
-        "sLSTM does (`m`). Inputs other than `x` are taken to be times or gates, so not negative: "
+        "everything after it NaN. Bound its argument (`min`, `clamp`, `-softplus`). Where such values are divided by "
+        "each other, subtract a running maximum, as sLSTM does (`m`). What inputs alone make gives a warning where "
+        "it scales a state, and nowhere else. Inputs other than `x` are taken to be times or gates, so not negative: "
         "`exp(-softplus(lam)*gap)` gives no warning, and overflows where a negative `gap` is passed.",
         cell_text("state h", "i = W@x + R@h[t-1] + b", "h[t] = exp(i)*tanh(W@x + b)"),
         cell_text("state h", "i = W@x + R@h[t-1] + b", "h[t] = exp(min(i, 0))*tanh(W@x + b)"),

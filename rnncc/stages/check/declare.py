@@ -122,7 +122,8 @@ class _Declarer:
         given = self.symbols.inputs.pop("x", None)
         self.symbols.inputs = {"x": given or Declared(INPUT_SIZE, NOWHERE), **self.symbols.inputs}
         if given is None:
-            self.symbols.kinds["x"] = "input"
+            # A state x was reported: its equation is not wrong as well.
+            self.symbols.kinds.setdefault("x", "input")
         if not self.symbols.states:
             self.report.error(
                 "RNN231",

@@ -86,7 +86,7 @@ _WORDS = {
     **dict.fromkeys(("delay", "prev", "previous", "lag"), _OLDER),
     "pad": _MOVED,
     **dict.fromkeys(("rand", "randn", "noise", "normal", "uniform", "bernoulli", "gaussian"), _NOISE),
-    "solve": "write 'inv(A)@v', where A is made of parameters",
+    "solve": "write 'inv(A)@B', where A is made of parameters",
     "erf": "write 'tanh(1.12838*(v + 0.0894*v**3))', which is within 0.0005 of it",
     **dict.fromkeys(("atan", "arctan", "asin", "arcsin", "acos", "arccos", "atan2"), _ANGLE),
     **dict.fromkeys(("cummin", "cummax"), _RUNNING),

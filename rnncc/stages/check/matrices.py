@@ -110,6 +110,15 @@ class Matrices:
         self.columns(term, left, right)
         return Shape(left.width)
 
+    def product_with_transposed(self, term: Product, left: Shape, operand: Shape) -> Shape:
+        """`M@T(operand)`; of two vectors it would make a matrix."""
+        assert isinstance(term.operand, Transposed)
+        if not (left.is_matrix or left.reported or operand.is_matrix or operand.reported):
+            return self.agreement.unknown(
+                self.report.error("RNN229", MATRIX_STATE.message, term.span, help=MATRIX_STATE.help)
+            )
+        return self.product(term, left, self.transposed(term.operand, operand))
+
     def columns(self, term: Product, left: Shape, right: Shape) -> None:
         columns = left.columns or ONE
         if not self.solver.equal(columns, right.width, term.span, self.agreement.why(term.span)):
@@ -120,8 +129,6 @@ class Matrices:
 
     def not_a_matrix(self, term: Product, right: Shape) -> Reported:
         text, other = self.report.text(term.matrix.span), self.report.text(term.operand.span)
-        if isinstance(term.operand, Transposed):
-            return self.report.error("RNN229", MATRIX_STATE.message, term.span, help=MATRIX_STATE.help)
         if right.is_matrix:
             help = f"the matrix stands on the left: '{other}@{text}'"
         else:

@@ -257,6 +257,8 @@ class _Inference:
                 return self.pointwise(term, tuple(self.shape(argument) for argument in arguments))
             case Surrogate(_, operand):
                 return self.shape(operand)
+            case Product(matrix, Transposed(operand)):
+                return self.matrices.product_with_transposed(term, self.shape(matrix), self.shape(operand))
             case Product(matrix, operand):
                 left, right = self.shape(matrix), self.shape(operand)
                 return self.matrices.product(term, left, right)

@@ -13,9 +13,6 @@ _BEFORE = re.compile(r"_?(tm1|t_1|t1|prev|previous|old|last|minus_1)")
 def undefined_name(name: str, symbols: Symbols, values: set[str], *, multiplies: bool) -> str:
     """The help for an undefined name. `values`: everything that may stand in an expression; `multiplies`: it stands
     before an `@`."""
-    if name == "u" and "x" in symbols.states:
-        # Said of the state.
-        return "write 'x' for the input of the step"
     return (
         _of_equation(name, symbols, values, multiplies=multiplies)
         or _notation(name, symbols, values, multiplies=multiplies)
@@ -82,6 +79,8 @@ def _notation(name: str, symbols: Symbols, values: set[str], *, multiplies: bool
 
 
 def _declaration(name: str) -> str:
+    if name == "u":
+        return "write 'x' for the input of the step, which state-space papers call u, or define it: 'u = …'"
     if name[:1].isupper():
         return f"declare it: 'weights {name}: matrix' (one for each equation) or 'param {name}: matrix' (one for all)"
     return f"define it, '{name} = …', or declare it: 'param {name}: vector', 'const {name} = 0.1', 'input x, {name}: 1'"

@@ -70,7 +70,7 @@ _TOKEN = re.compile(
     r"|(?P<subscript>[^\W\d]\w*?_\{[^{}\r\n]*\})"
     r"|(?P<superscript>[^\W\d]\w*\^(?:\{[^{}\r\n]*\}|\(\s*t\s*(?:[-+−–—]\s*\d+\s*)?\)))"
     # hₜ₋₁, the same above the line, and Mᵀ.
-    r"|(?P<small>[^\W\d]\w*?(?:ₜ(?:[₊₋][₀-₉]+)?|⁽?ᵗ(?:[⁺⁻][⁰¹²³⁴-⁹]+)?⁾?|ᵀ)\b)"
+    r"|(?P<small>[^\W\d]\w*?(?:ₜ(?:[₊₋][₀-₉]+)?|⁽?ᵗ(?:[⁺⁻][⁰¹²³⁴-⁹]+)?⁾?|ᵀ\b))"
     # A mark above a letter, as of `h̃`, belongs to the name.
     r"|(?P<word>[^\W\d](?:\w|[\u0300-\u036f])*)"
     r"|(?P<number>(?:[0-9]+(?:\.(?!\.)[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rnncc.analysis.bounds import Bounds
-from rnncc.ir.cell import Contraction, Node, Placement, Pointwise, RowOp, RowOperator
+from rnncc.ir.cell import Contraction, Node, Placement, Pointwise, RowOp, RowOperator, Segment
 from rnncc.ir.expr import Apply, Expr, Ref, references
 from rnncc.language.diagnostics import Severity
 from rnncc.language.operators import DERIVATIVES
@@ -27,6 +27,11 @@ class _Subject:
     flat: FlatCell
     placed: Placed
     parts: CellParts
+
+    def reads_state(self, expr: Expr) -> bool:
+        """Whether an expression depends on a state."""
+        placed = self.placed
+        return any(placed.last_segment.get(name, placed.owner.get(name, -1)) >= 0 for name in references(expr))
 
 
 def _conventions(subject: _Subject, report: Report) -> None:
@@ -49,16 +54,15 @@ def _unbounded_exp(subject: _Subject, report: Report) -> None:
     # `exp(-softplus(lam)*gap)` is quiet.
     beside_x = frozenset(given.name for given in subject.flat.typed.inputs if given.name != "x")
 
-    def grows(expr: Expr) -> bool:
-        """Whether it may be larger from step to step: what inputs alone make is as large as they are."""
-        placed = subject.placed
-        return any(placed.last_segment.get(name, placed.owner.get(name, -1)) >= 0 for name in references(expr))
-
     bounds = Bounds(subject.parts.segments, subject.placed.placement, subject.parts.prologue, beside_x)
     for segment in subject.parts.segments:
+        factors = _factors_of_states(segment, subject)
         for node in segment.nodes:
             for part in _applications(node):
-                if part.operator == "exp" and grows(part.arguments[0]) and not bounds.of(part.arguments[0]).above:
+                # What inputs alone make does not grow from step to step, unless it scales a state.
+                if part.operator != "exp" or not (subject.reads_state(part) or part in factors):
+                    continue
+                if not bounds.of(part.arguments[0]).above:
                     report.warn(
                         "RNN259",
                         f"exp of an unbounded value in the loop, in the equation of '{_owner(node)}'",
@@ -66,6 +70,28 @@ def _unbounded_exp(subject: _Subject, report: Report) -> None:
                         help="bound its argument: 'exp(min(v, 10))'; where such values are divided by each other, as "
                         "in sLSTM, subtract a running maximum",
                     )
+
+
+def _factors_of_states(segment: Segment, subject: _Subject) -> set[Apply]:
+    """The exps of inputs alone, and of parameters, by which a loop scales what depends on a state."""
+    exprs = {node.target: node.expr for node in segment.nodes if isinstance(node, Pointwise)}
+    products = [part for node in segment.nodes for part in _applications(node) if part.operator in ("mul", "div")]
+    waiting = [
+        factor
+        for product in products
+        if subject.reads_state(product)
+        for factor in product.arguments
+        if not subject.reads_state(factor)
+    ]
+    found: set[Apply] = set()
+    seen: set[str] = set()
+    while waiting:
+        expr = waiting.pop()
+        found |= {part for part in _inner(expr) if part.operator == "exp"}
+        read = set(references(expr)) - seen
+        seen |= read
+        waiting += [exprs[name] for name in read if name in exprs]
+    return found
 
 
 def _division(subject: _Subject, report: Report) -> None:
