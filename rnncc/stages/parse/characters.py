@@ -120,6 +120,8 @@ def superscript(text: str) -> tuple[str, str]:
     in_brackets = inside.startswith("(") and inside.endswith(")")
     if in_brackets and inside[1:-1].isalnum():
         return _shown(text), f"write `{base}_{inside[1:-1]}`: a power is `{base}**2`"
+    if len(inside) > 40:
+        return _shown(text), _FOREIGN_HELP["^"]
     power = inside if inside.isalnum() or in_brackets else f"({inside})"
     return _shown(text), f"a power is written `{base}**{power}`"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from itertools import pairwise
 
 from lark import Token
@@ -58,6 +57,7 @@ _WORDS = {
 }
 # Longer statements are explained less exactly, and in time linear in their length.
 _MOST_TOKENS = 1000
+_LONGEST_HELP = 200
 _OPERATORS = {"PLUS", "MINUS", "STAR", "SLASH", "AT", "POWER", "COMPARE", "IF"}
 
 
@@ -217,9 +217,11 @@ class _Complaint:
             return None
         if self.tokens[self.at].type == "LSQB" and self.tokens[self.at - 1].type == "NAME":
             return self._between(self.at - 1, self._closing(self.at))
-        opened = [at for at in range(self.at) if self.tokens[at].type == "LPAR" and self._closing(at) > self.at]
-        if self.tokens[self.at].type == "COMMA" and opened:
-            return self._between(opened[0], self._closing(opened[0]))
+        # The outermost bracket around a comma opens last where nothing was open before.
+        depths = dict(self._outer())
+        if self.tokens[self.at].type == "COMMA" and depths[self.at] > 0:
+            opening = max(at for at in range(self.at) if self.tokens[at].type == "LPAR" and depths[at] == 0)
+            return self._between(opening, self._closing(opening))
         return None
 
     def _closing(self, opening: int) -> int:
@@ -281,7 +283,7 @@ class _Complaint:
                 help += f"; a function is defined by `def {tokens[0]}({inside}) = …`"
             return self._say("RNN113", message, left, "round brackets", help)
         help = "left of `=` stand names: `i`, `h[t]`, `n[l]`, or several of them separated by commas"
-        if re.fullmatch("NAME LSQB .* RSQB LSQB .* RSQB", " ".join(token.type for token in tokens)):
+        if any((one.type, other.type) == ("RSQB", "LSQB") for one, other in pairwise(tokens)):
             help = "a state has one index, its time: states with numbers are `S1[t] = …`, `S2[t] = …`"
         return self._say("RNN118", "the left side of '=' is not a target", left, "not a name", help)
 
@@ -339,11 +341,10 @@ class _Complaint:
         """How `c, s = cos(a), sin(a)` is written."""
         targets = [part.strip() for part in self._text(0, self.equals[0]).split(",")]
         sides = self._sides()
-        if len(targets) != len(sides):
+        each = ", ".join(f"`{target} = {side}`" for target, side in zip(targets, sides, strict=False))
+        if len(targets) != len(sides) or len(each) > _LONGEST_HELP:
             return "an equation has one right side, which every target has: `i, f = …`; `i, f = split(v)` cuts a value"
-        return "write an equation for each: " + ", ".join(
-            f"`{target} = {side}`" for target, side in zip(targets, sides, strict=True)
-        )
+        return f"write an equation for each: {each}"
 
     def _inside(self) -> bool:
         """Whether the unexpected token stands in a bracket."""

@@ -82,7 +82,7 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _TRANSPOSED = re.compile(r"(?:\.|\^\{?\\?)(?:T|top)\b")
-_BARS = re.compile(r"(?P<bar>\|\|?|[‖∥])(?P<inside>[^|‖∥\r\n]+)(?P=bar)")
+_BARS = re.compile(r"(?P<bar>\|\|?|[‖∥])(?P<inside>[^|‖∥\r\n]{1,80})(?P=bar)")
 # Behind the `;` of `[h; x]`: what leads to the `]`.
 _LIST_GOES_ON = re.compile(r"(?:[^\[\];\r\n]|\[[^\[\];\r\n]*\]|;)*+\]")
 # What follows a number's digits without a space and so belongs to the same, malformed, number.
