@@ -89,4 +89,4 @@ def instead_of_reserved(name: str, kind: str = "") -> str:
 
 def reserved_attribute(name: str) -> bool:
     """Whether a module has an attribute of this name before it has parameters."""
-    return name in MODULE or name.startswith("_")
+    return name in MODULE or name.startswith(("_", "rnncc_"))

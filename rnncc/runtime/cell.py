@@ -74,7 +74,9 @@ class RecurrentCell(RecurrentModule):
             ),
             constants_and_dims,
         )
-        self._make_parameters(self._sizes_for(input_size), "", {"device": device, "dtype": dtype})
+        factory = {"device": device, "dtype": dtype}
+        self._make_parameters(self._sizes_for(input_size), "", factory)
+        self._mark_order(factory)
         self._whole = self._layout()
         self.reset_parameters()
 

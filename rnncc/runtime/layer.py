@@ -152,11 +152,11 @@ class RecurrentLayer(RecurrentModule):
             )
         self._set_projection(self.proj_size)
         directions = 2 if self.bidirectional else 1
-        width = self.input_size
+        width, factory = self.input_size, {"device": device, "dtype": dtype}
         for layer in range(self.num_layers):
             sizes = self._sizes_for(width)
             for suffix in (f"_l{layer}", f"_l{layer}_reverse")[:directions]:
-                self._make_parameters(sizes, suffix, {"device": device, "dtype": dtype})
+                self._make_parameters(sizes, suffix, factory)
             width = self.spec.output_width(sizes) * directions
         carried: dict[str, StateSpec | InputSpec] = {
             f"the state {self.spec.phrase(state)}": state for state in self.spec.carried(self.return_delays)
@@ -165,6 +165,7 @@ class RecurrentLayer(RecurrentModule):
             widths = [item.width(sizes) for sizes in self._sizes]
             if len(set(widths)) > 1:
                 raise ValueError(f"{what} would have different widths in different layers: {widths}")
+        self._mark_order(factory)
         self._whole = self._layout()
         self.reset_parameters()
 

@@ -4,8 +4,9 @@ nn keeps two biases a gate and orders gates i, f, g, o (LSTM) or r, z, n (GRU). 
 write; what nn's second bias adds is added to the first where a gate has only that one. Names and shapes do not tell a
 cell: what comes from nn is taken by cells that give nn's results.
 
-A cell that has nn's gates in another order marks its dictionaries by an entry (torch's `_extra_state`), which copies
-keep. It takes no dictionary without the mark whose names nn's modules have, too.
+A layer that has nn's gates in another order has a buffer whose name says which, `rnncc_gates_i_f_o_g`. So its
+dictionaries have that entry, and so have copies of them, and averages. It takes no dictionary without the entry whose
+names nn's modules have, too. The buffer's value says nothing: neither a cast nor `to_empty` can spoil it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, TypeGuard
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +36,6 @@ _MODES = {
 }
 _MODES_OF_GATES = {4: ("LSTM",), 3: ("GRU",), 1: ("RNN_TANH", "RNN_RELU")}
 _MARK = "rnncc_gates"
-_ENTRY = "_extra_state"
 # What torch.nn's modules name their parameters, and what pruning, weight norm and parametrizations make of that.
 _NN_NAME = re.compile(r"(parametrizations\.)?(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)(?![^_.])")
 _SUFFIX = re.compile(r"_l\d+(_reverse)?$")
@@ -52,18 +52,10 @@ class StateDicts(SparseWeights):
     _suffixes: list[str]
     _sizes: list[dict[str, int]]
 
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        # torch asks the class whether its state dicts have such an entry.
-        if "spec" in vars(cls) and state_order(cls.spec) is not None:
-            cls.get_extra_state = cls._state_order  # type: ignore[assignment]
-            cls.set_extra_state = cls._take_state_order  # type: ignore[assignment]
-
-    def _state_order(self) -> Tensor | None:
-        return state_order(self.spec)
-
-    def _take_state_order(self, state: Any) -> None:
-        """Nothing to take: `_load_from_state_dict` has compared it."""
+    def _mark_order(self, factory: Mapping[str, Any]) -> None:
+        """Make the buffer whose name says the order of the gates, where torch.nn has these gates in another order."""
+        if (name := order_mark(self.spec)) is not None:
+            self.register_buffer(name, torch.zeros(1, **factory))
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -92,20 +84,19 @@ def suffix_of(name: str) -> str:
 
 def mark_state_dict(module: StateDicts, state_dict: dict[str, Any], prefix: str) -> None:
     """Note the gates' order beside the values, so that loading can tell our dictionaries from torch.nn's. Plain copies
-    lose it: where the order matters, `state_order` is an entry."""
+    lose it: where the order matters, `order_mark` names an entry."""
     metadata = getattr(state_dict, "_metadata", None)
     if metadata is not None:
         metadata[prefix[:-1]][_MARK] = gate_names(module.spec)
 
 
-def state_order(cell: CellSpec) -> Tensor | None:
-    """At which place nn has each gate, for gates that are nn's in another order; else None. Floating-point, for what
-    averages the entries of dictionaries."""
+def order_mark(cell: CellSpec) -> str | None:
+    """The name of the buffer of a layer that has nn's gates in another order; None for other cells."""
     gates = gate_names(cell)
     _, order = _GATES.get(len(gates), ("", ()))
     if set(order) != set(gates) or list(order) == gates:
         return None
-    return torch.tensor([float(order.index(gate)) for gate in gates], device="cpu")
+    return "_".join((_MARK, *gates))
 
 
 def check_order(
@@ -113,36 +104,20 @@ def check_order(
 ) -> tuple[str, bool]:
     """Whether the rows of a dictionary lie in the order of the module's gates: what is wrong, or "", and whether the
     dictionary is known to be rnncc's. Where nothing is wrong, `state_dict` has the module's own mark afterwards."""
-    name, gates, own = module.spec.name, gate_names(module.spec), state_order(module.spec)
-    order = ", ".join(gates)
-    entry = state_dict.get(prefix + _ENTRY)
-    marked = local_metadata.get(_MARK)
+    name, gates, own = module.spec.name, gate_names(module.spec), order_mark(module.spec)
     keys = [key.removeprefix(prefix) for key in state_dict if key.startswith(prefix)]
-    known = True
-    if marked is not None:
-        if list(marked) != gates:
-            return f"the gates of the saved layer are {', '.join(marked)}; those of {name} are {order}", known
-    elif _is_order(entry) and (
-        own is not None or getattr(type(module), "get_extra_state", None) is nn.Module.get_extra_state
-    ):
-        if own is None or not (entry.is_meta or torch.equal(entry.to(own).round(), own)):
-            return f"the gates of the saved layer are in another order than those of {name}, {order}", known
-    elif own is not None and keys and all(map(_NN_NAME.match, keys)):
-        problem = _order_problem(module, gates, certain=True)
-        hint = (
-            f"if they are a {name}'s own, add the entry '{prefix}{_ENTRY}' of its state_dict(), which says their order"
-        )
-        return f"{problem}; {hint}", False
-    else:
-        known = False
+    marked = local_metadata.get(_MARK)
+    if marked is None:
+        marked = next((key.split("_")[2:] for key in keys if key.startswith(f"{_MARK}_")), None)
+    if marked is not None and list(marked) != gates:
+        return f"the gates of the saved layer are {', '.join(marked)}; those of {name} are {', '.join(gates)}", True
     if own is not None:
-        state_dict.setdefault(prefix + _ENTRY, own)
-    return "", known
-
-
-def _is_order(entry: object) -> TypeGuard[Tensor]:
-    """Whether an entry may be what `state_order` gave, perhaps an average of such, or on the meta device."""
-    return isinstance(entry, Tensor) and entry.dim() == 1 and entry.numel() in _GATES
+        if marked is None and keys and all(map(_NN_NAME.match, keys)):
+            problem = _order_problem(module, gates, certain=True)
+            hint = f"if they are a {name}'s own, add the buffer '{prefix}{own}', which says their order"
+            return f"{problem}; {hint}", False
+        state_dict.setdefault(prefix + own, torch.zeros(1))
+    return "", marked is not None
 
 
 def gate_names(cell: CellSpec) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -152,15 +153,15 @@ def test_rows_of_another_order_are_refused_without_metadata_too(name: str, stric
     for module, other in ((ours, twin), (ours, single), (own, normed)):
         with pytest.raises(RuntimeError, match="the rows would land in the wrong gates"):
             module.load_state_dict(dict(other.state_dict()), strict=strict)
-    with pytest.raises(RuntimeError, match=rf"a {name}'s own, add the entry '_extra_state' of its state_dict\(\)"):
+    with pytest.raises(RuntimeError, match=rf"a {name}'s own, add the buffer 'rnncc_gates_i_f_o_g'"):
         ours.load_state_dict(dict(ours.named_parameters()), strict=strict)
     with pytest.raises(RuntimeError, match="the rows would land in the wrong gates"):
         orders(name).load_state_dict(dict(nn.LSTM(IN, H).state_dict()), strict=strict)
     # And the other way; nn.LSTM does not know the entry.
-    with pytest.raises(RuntimeError, match="in another order than those of LSTM, i, f, g, o"):
+    with pytest.raises(RuntimeError, match="the saved layer are i, f, o, g; those of LSTM are i, f, g, o"):
         single.load_state_dict(dict(ours.state_dict()), strict=strict)
     if strict:
-        with pytest.raises(RuntimeError, match="_extra_state"):
+        with pytest.raises(RuntimeError, match="rnncc_gates_i_f_o_g"):
             twin.load_state_dict(dict(ours.state_dict()))
     else:
         ours.load_state_dict({}, strict=False)
@@ -173,6 +174,32 @@ def test_a_single_step_tells_the_order_as_its_layer_does() -> None:
     with pytest.raises(RuntimeError, match="the rows would land in the wrong gates"):
         step.load_state_dict(nn.LSTMCell(IN, H, bias=False).state_dict())
     assert list(layer_class("lstm", "LSTM")(IN, H).state_dict()) == ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0"]
+
+
+def test_the_mark_of_the_order_is_a_buffer_whatever_its_value() -> None:
+    """Tools know buffers: exported and traced programs take weights again, and averages have it."""
+    model, x = nn.Sequential(orders("Other")).eval(), torch.randn(5, 3, IN)
+    others = Around(orders("Other")).inner
+    values = {f"0.{key}": value for key, value in others.state_dict().items()}
+    expected = others(x)[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of sizes that are checked
+        trace = torch.jit.trace(model, x)  # type: ignore[no-untyped-call]
+    for program in (torch.export.export(model, (x,)).module(), trace):
+        program.load_state_dict(values)
+        assert torch.equal(program(x)[0], expected)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    average.update_parameters(nn.Sequential(others))
+    model.load_state_dict(dict(average.module.named_parameters()) | dict(average.module.named_buffers()))
+    empty = nn.Sequential(orders("Other", device="meta")).to_empty(device="cpu")
+    with torch.no_grad():
+        for buffer in empty.buffers():
+            buffer.fill_(torch.nan)
+        for parameter in empty.parameters():
+            parameter.zero_()
+    model.load_state_dict(dict(empty.half().state_dict()))
+    with pytest.raises(RuntimeError, match="add the buffer '0.rnncc_gates_i_f_o_g'"):
+        model.load_state_dict(dict(model.named_parameters()))
 
 
 def test_an_extra_state_of_a_derived_class_stays_its_own() -> None:
