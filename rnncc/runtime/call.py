@@ -46,7 +46,9 @@ class LoopCall(NamedTuple):
         if self.offsets is None:
             return None
         batch, total = self.states[0].shape[0], self.streams[0].shape[0]
-        return Packing(self.offsets, self.steps, batch, total, by_step=self.offsets.is_cpu)
+        by_step = self.offsets.is_cpu
+        steps = self.offsets.shape[0] - 1 if by_step else self.steps
+        return Packing(self.offsets, steps, batch, total, by_step)
 
     def directions(self) -> list[LoopCall]:
         """A call for each direction."""

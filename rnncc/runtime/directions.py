@@ -14,10 +14,10 @@ from .head_norm import takes_head_norm
 from .kernels import Kernels
 from .lengths import active_steps, cut_backwards, padded
 from .loop import Results, run_loop
-from .packing import Packing
+from .packing import Packing, is_shared, of_entries
 from .rows import concat, layer_norm, linear_onto, widen
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes
-from .tensors import check_readable, without_autocast
+from .tensors import check_readable, in_shape, without_autocast
 
 
 class LayerCall(NamedTuple):
@@ -166,16 +166,15 @@ class Tools(NamedTuple):
         """One value per sequence, [1, B, width], where values of all steps are computed with. It broadcasts to them;
         packed, it is copied to each row of its sequence, [total, 1, width]. What is one for all sequences stays."""
         packing = self.call.packing
-        if packing is None or value.dim() < 3 or value.shape[1] == 1:
+        if packing is None or value.dim() < 3 or is_shared(value, 1):
             return value
         # The gradients of all rows of a sequence are added in float32: 16 bits would lose most of a long sum.
         exact = value[0].to(torch.promote_types(value.dtype, torch.float32))
-        return exact.index_select(0, packing.places()[1]).to(value.dtype).unsqueeze(1)
+        return of_entries(exact, 0, packing.places()[1]).to(value.dtype).unsqueeze(1)
 
     def whole(self, value: Tensor) -> Tensor:
         """What broadcasts to [T, B, width] (packed: [total, 1, width]) in that shape, without a copy."""
-        steps, batch = self.shape_stream.shape[:2]
-        return value if value.shape[:-1] == (steps, batch) else value.expand(steps, batch, value.shape[-1])
+        return in_shape(value, (*self.shape_stream.shape[:2], value.shape[-1]))
 
 
 def handed(cell: CellSpec, name: str, sequence: Tensor, lengths: Tensor | None) -> Tensor:
@@ -240,8 +239,7 @@ def run_directions(
         if active is not None:
             asked = {name: torch.where(active, value, 0) for name, value in asked.items()}
         # FSDP2 would warn of an output that is a view of itself.
-        output = asked[cell.output]
-        output = output if output.shape == shape else output.expand(shape)
+        output = in_shape(asked[cell.output], shape)
         # A sequence that has the output's name is a copy: who writes into one result does not mean the other.
         returned = {name: output.clone() if name == cell.output else asked[name] for name in sequences_of}
         results.append(Result(output, tools.finals, returned))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -10,9 +10,12 @@ from torch import Tensor
 from .autograd import gradients_again, regroup
 from .call import LoopCall
 from .kernels import Kernels
-from .lengths import cut_backwards
+from .lengths import active_steps, cut_backwards
 from .spec import CellSpec, SegmentSpec, Sizes
 
+States = tuple[Tensor, ...]
+# One step: its states [B, width] and what it reads, to the next states and what it gives.
+Advance = Callable[[States, Sequence[Tensor]], tuple[States, list[Tensor]]]
 # The sequences that a call asks for, [T, B, width] (packed: [total, 1, width]), and the final states [B, width].
 Results = tuple[Sequence[Tensor], Sequence[Tensor]]
 
@@ -79,46 +82,96 @@ def _run_direction(segment: SegmentSpec, sizes: Sizes, call: LoopCall) -> tuple[
     """One direction of tensors that are not packed. 16-bit tensors are computed in float32."""
     dtype = call.streams[0].dtype
     compute = torch.float64 if dtype == torch.float64 else torch.float32
-    streams = [stream.to(compute) for stream in call.streams]
     weights = [weight.to(compute) for weight in call.weights]
-    current = tuple(state.to(compute) for state in call.states)
-    steps, batch = streams[0].shape[:2]
+    states = tuple(state.to(compute) for state in call.states)
+    steps, batch = call.streams[0].shape[:2]
     backwards, lengths, reset = bool(call.reverse[0]), call.lengths, call.reset
     if backwards and reset is not None:
         reset = cut_backwards(reset, lengths)
-    step = segment.make_step(weights, call.constants, sizes)
-    collected: list[list[Tensor]] = [[] for _ in call.sequences]
-    for t in reversed(range(steps)) if backwards else range(steps):
-        started = current
-        if reset is not None:
-            restart = reset[t].reshape(batch, 1)
-            started = tuple(
-                torch.where(restart, _initial(segment, i, weights, state), state) for i, state in enumerate(current)
-            )
-        new, values = step([stream[t] for stream in streams], started)
-        # A state may have become a number: `h[t] = 1`.
-        new = tuple(value.expand_as(old) for value, old in zip(new, current, strict=True))
-        if lengths is not None:
-            # An inactive batch entry keeps its states, also where a reset stands past its length.
-            active = (lengths > t).reshape(batch, 1)
-            new = tuple(torch.where(active, state, old) for state, old in zip(new, current, strict=True))
-        current = new
-        for values_so_far, index in zip(collected, call.sequences, strict=True):
-            values_so_far.append(values[index])
-    sequences = []
-    for values_so_far, index in zip(collected, call.sequences, strict=True):
-        width = segment.sequences[index].width(sizes)
-        if not steps:
-            sequences.append(streams[0].new_empty((0, batch, width), dtype=dtype))
-            continue
-        ordered = values_so_far[::-1] if backwards else values_so_far
-        sequences.append(torch.stack([value.expand(batch, width) for value in ordered]).to(dtype))
+    # What a step reads, [T, B, ...]: its streams, where it starts anew, and where it counts.
+    streams = [stream.to(compute) for stream in call.streams]
+    restart = [] if reset is None else [reset.unsqueeze(-1)]
+    active = [] if lengths is None else [active_steps(steps, lengths).unsqueeze(-1)]
+    widths = [segment.sequences[index].width(sizes) for index in call.sequences]
+
+    def make(weights: Sequence[Tensor]) -> Advance:
+        step = segment.make_step(weights, call.constants, sizes)
+
+        def advance(current: States, read: Sequence[Tensor]) -> tuple[States, list[Tensor]]:
+            marks = iter(read[len(streams) :])
+            started = current
+            if restart:
+                anew = next(marks)
+                started = tuple(
+                    torch.where(anew, _initial(segment, i, weights, state), state) for i, state in enumerate(current)
+                )
+            new, values = step(read[: len(streams)], started)
+            # A state may have become a number: `h[t] = 1`. In a trace, its batch is that of what the step reads.
+            batch = read[0].shape[0]
+            new = tuple(value.expand(batch, old.shape[-1]) for value, old in zip(new, current, strict=True))
+            if active:
+                # An inactive batch entry keeps its states, also where a reset stands past its length.
+                counts = next(marks)
+                new = tuple(torch.where(counts, state, old) for state, old in zip(new, current, strict=True))
+            return new, [values[i].expand(batch, width) for i, width in zip(call.sequences, widths, strict=True)]
+
+        return advance
+
+    read = [*streams, *restart, *active]
+    if isinstance(steps, torch.SymInt) and torch.onnx.is_in_onnx_export():
+        sequences, finals = _scan(make, weights, states, read, backwards)
+    else:
+        sequences, finals = _unroll(make(weights), states, read, backwards)
     if not steps:
+        # A trace of no steps takes no others: there this `reshape` is an error.
+        first = streams[0].reshape(0)
+        sequences = [first.new_empty((0, batch, width)) for width in widths]
         # As kernels do, no steps give gradients of zero, not None: -0 is added, made from no elements of every tensor.
-        nothing = torch.cat([tensor.reshape(-1)[:0] for tensor in (*streams, *weights, *current)]).sum().neg()
-        sequences = [sequence + nothing.to(sequence) for sequence in sequences]
-        current = tuple(state + nothing for state in current)
-    return sequences, [new.to(old.dtype) for new, old in zip(current, call.states, strict=True)]
+        others = [tensor.reshape(-1)[:0] for tensor in (*streams[1:], *weights, *states)]
+        nothing = torch.cat([first, *others]).sum().neg()
+        sequences = [sequence + nothing for sequence in sequences]
+        finals = tuple(state + nothing for state in finals)
+    finals = [new.to(old.dtype) for new, old in zip(finals, call.states, strict=True)]
+    return [sequence.to(dtype) for sequence in sequences], finals
+
+
+def _unroll(advance: Advance, states: States, read: Sequence[Tensor], backwards: bool) -> tuple[list[Tensor], States]:
+    """One step after the other, of `read` [T, ...]: what they give, [T, ...], and the last states."""
+    # `unbind`, not `read[t]`: whoever runs a trace with another number of steps gets an error, and never fewer of them.
+    columns = list(zip(*(tensor.unbind() for tensor in read), strict=True))
+    made = []
+    for column in reversed(columns) if backwards else columns:
+        states, values = advance(states, column)
+        made.append(values)
+    ordered = made[::-1] if backwards else made
+    return [torch.stack(values) for values in zip(*ordered, strict=True)], states
+
+
+def _scan(
+    make: Callable[[Sequence[Tensor]], Advance],
+    weights: Sequence[Tensor],
+    states: States,
+    read: Sequence[Tensor],
+    backwards: bool,
+) -> tuple[list[Tensor], States]:
+    """The same by torch's operator `scan`, of which torch.onnx.export makes ONNX's. It takes any number of steps."""
+    from torch._higher_order_ops.scan import scan_op
+
+    count, end = len(states), len(states) + len(read)
+
+    # What `scan` takes and what `combine` returns must not share memory with anything else.
+    def apart(tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
+
+    def combine(*given: Tensor) -> list[Tensor]:
+        new, made = make(given[end:])(given[:count], given[count:end])
+        return apart((*new, *made))
+
+    if backwards:
+        read = [tensor.flip(0) for tensor in read]
+    results = scan_op(combine, apart(states), apart(read), apart(weights))
+    sequences = results[count:]
+    return [tensor.flip(0) for tensor in sequences] if backwards else sequences, tuple(results[:count])
 
 
 def _initial(segment: SegmentSpec, index: int, weights: Sequence[Tensor], like: Tensor) -> Tensor:

@@ -12,9 +12,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from .arguments import read_int
 from .kernels import Kernels
-from .packing import Packing, falling_lengths, gather, scatter
+from .packing import Packing, falling_lengths, gather, is_shared, of_entries, scatter
 from .spec import CellSpec
-from .tensors import check_memory, is_batched, is_symbol
+from .tensors import check_memory, is_batched, is_symbol, under_trace
 
 # Up to which CUDA copies pageable memory without waiting for the stream (CUDA Runtime API, "API synchronization
 # behavior").
@@ -98,7 +98,7 @@ class Packed:
     def sort(self, states: Tensor, dim: int = 0) -> Tensor:
         """Initial states [B, width] in our order, or what has the batch entries in another dimension. What is the same
         for all entries stays as it is."""
-        return states if self.order is None or states.shape[dim] == 1 else states.index_select(dim, self.order)
+        return states if self.order is None or is_shared(states, dim) else of_entries(states, dim, self.order)
 
     def unsort(self, states: Tensor) -> Tensor:
         """Final states [..., B, width] in the caller's order."""
@@ -129,7 +129,10 @@ def read_sequence(given: PackedSequence, kernels: Kernels | None) -> Packed:
     check_memory(counts)
     firsts = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
     steps, total, indices = counts.shape[0], data.shape[0], given.sorted_indices
-    if torch.compiler.is_compiling() and indices is not None:
+    if under_trace():
+        batch = _traced(counts[0])
+        _check_trace(data)
+    elif torch.compiler.is_compiling() and indices is not None:
         # Numbers of the host's memory would break the graph.
         batch = indices.shape[0]
     else:
@@ -155,6 +158,20 @@ def read_sequence(given: PackedSequence, kernels: Kernels | None) -> Packed:
             step_of, entry_of = packing.places()
             permute = _permute_by(firsts[step_of] + entry_of)
     return Packed(packing, given.sorted_indices, given.unsorted_indices, permute, given, firsts)
+
+
+def _traced(number: Tensor) -> int:
+    """A number that a trace computes again at each call. torch takes such a tensor where it takes an int."""
+    return number  # type: ignore[return-value]
+
+
+def _check_trace(rows: Tensor) -> None:
+    """Raises NotImplementedError where a trace would hold on to the number of steps."""
+    if not rows.is_cpu:
+        raise NotImplementedError(
+            f"torch.jit.trace would hold on to the number of steps of packed sequences on {rows.device}: give padded "
+            "input and lengths=, or use torch.export [RNN721]"
+        )
 
 
 def _put(table: Tensor, device: torch.device) -> Tensor:
@@ -184,11 +201,16 @@ def read_offsets(cell: CellSpec, rows: Tensor, offsets: Tensor, max_length: int 
         max_length = read_int("max_length", max_length)
     offsets, batch, total = offsets.to(torch.int64), offsets.shape[0] - 1, rows.shape[0]
     lengths = offsets.diff()
-    on_host = offsets.device.type == "cpu" and not torch.compiler.is_compiling() and not is_batched(offsets)
+    traced = under_trace()
+    known = not (torch.compiler.is_compiling() or traced or is_batched(offsets))
+    on_host = offsets.device.type == "cpu" and known
     if on_host and (int(offsets[0]) != 0 or int(offsets[-1]) != total or bool((lengths < 0).any())):
         raise ValueError(f"offsets must begin with 0, not fall, and end with the number of rows, {total}")
     longest = int(lengths.max()) if on_host and batch else 0
-    if max_length is None:
+    if traced:
+        _check_trace(rows)
+        max_length = _traced(torch.cat((lengths, lengths.new_zeros(1))).max())
+    elif max_length is None:
         if not on_host:
             raise ValueError("on a GPU, compiled, or under vmap, offsets need max_length=, which is not looked for")
         max_length = longest

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .tensors import is_batched
+from .tensors import is_batched, under_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,19 @@ class Packing:
 def falling_lengths(counts: Tensor, batch: int) -> Tensor:
     """[B], falling: the lengths of a batch that has so many entries at each step, [T]."""
     return torch.searchsorted(-counts, torch.arange(0, -batch, -1, device=counts.device))
+
+
+def is_shared(value: Tensor, dim: int) -> bool:
+    """Whether a dimension of batch entries has one value for all of them. A trace cannot tell that from a batch of
+    one."""
+    return value.shape[dim] == 1 and not under_trace()
+
+
+def of_entries(value: Tensor, dim: int, entries: Tensor) -> Tensor:
+    """The values of these batch entries, which lie along `dim`."""
+    # One for all of them, see `is_shared`.
+    index = entries.clamp(max=value.shape[dim] - 1) if under_trace() else entries
+    return value.index_select(dim, index)
 
 
 def gather(rows: Tensor, source: Tensor) -> Tensor:

@@ -58,6 +58,12 @@ def is_symbol(size: object) -> bool:
     return isinstance(size, SymInt) or (isinstance(size, Tensor) and under_trace())
 
 
+def in_shape(value: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """What broadcasts to a shape, in that shape, without a copy. A trace expands in any case: the sizes of its example
+    may be 1, and those of a later call more."""
+    return value if value.shape == shape and not under_trace() else value.expand(shape)
+
+
 def autocast_dtype(x: Tensor, device: str) -> torch.dtype:
     """The dtype in which a loop on that kind of device gets the tensor. Autocast casts floating dtypes except
     float64."""

@@ -9,9 +9,9 @@
 //
 // With `offsets`, tensors of all steps are packed: they are [rows, 1, width] in place of [T, B, width], and `reset` is
 // [rows, 1]. `steps` is T then, and 0 without offsets. On the CPU rows lie step by step, and `offsets` [T + 1] says
-// where the rows of each step begin. A step has rows of the first batch entries, so entries stand in the order of
-// falling lengths. On other devices rows lie entry by entry, `offsets` [B + 1] says where the rows of each entry begin,
-// and no entry has more than T.
+// where the rows of each step begin. It says T too, and `steps` is not read: torch.jit.trace would record a number. A
+// step has rows of the first batch entries, so entries stand in the order of falling lengths. On other devices rows lie
+// entry by entry, `offsets` [B + 1] says where the rows of each entry begin, and no entry has more than T.
 #pragma once
 
 namespace rnncc {
