@@ -88,5 +88,5 @@ def instead_of_reserved(name: str, kind: str = "") -> str:
 
 
 def reserved_attribute(name: str) -> bool:
-    """Whether a module has an attribute of this name before it has parameters."""
+    """Whether a module has an attribute of this name before it has parameters, or may have a buffer of it."""
     return name in MODULE or name.startswith(("_", "rnncc_"))

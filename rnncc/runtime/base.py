@@ -26,7 +26,7 @@ from .sizes import resolve_sizes
 from .sparsify import sparsify
 from .spec import CellSpec, ParameterSpec, Sizes
 from .state_dicts import StateDicts
-from .tensors import autocast_dtype
+from .tensors import autocast_dtype, in_dtype
 from .whole import Layout, layout_of, run_whole
 
 
@@ -229,7 +229,7 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised):
                 states[state.name] = states[state.delay_of]
             elif state.initial is None:
                 start = parameters[f"{state.name}0"]
-                states[state.name] = start.to(dtype).expand(batch, state.width(sizes))
+                states[state.name] = in_dtype(start, dtype).expand(batch, state.width(sizes))
             else:
                 key = (state.width(sizes), repr(state.initial))
                 if key not in made:

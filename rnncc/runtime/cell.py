@@ -14,7 +14,7 @@ from .inputs import StatesLike, check_input, read_form, read_inputs, read_states
 from .options import Options
 from .regularisation import Zoneout
 from .spec import CellSpec
-from .stand_ins import call_stand_in
+from .stand_ins import call_stand_in, find_proxy
 
 
 class RecurrentCell(RecurrentModule):
@@ -84,13 +84,15 @@ class RecurrentCell(RecurrentModule):
 
     def forward(self, input: Tensor, hx: StatesLike = None, **extra: Tensor) -> Any:
         """The new state, or a tuple of them; before them the output where it is not the first state."""
-        if type(input) is not Tensor:
+        plain = type(input) is Tensor
+        if plain and not extra and (made := self._run_whole(input, hx)) is not None:
+            return made[0] if len(made) == 1 else tuple(made)
+        if not plain or find_proxy(hx, *extra.values()) is not None:
             found = call_stand_in(self, input, hx, extra, time=False)
             if found is not None:
                 return found[0]
-            check_input(self.spec, input)
-        elif not extra and (made := self._run_whole(input, hx)) is not None:
-            return made[0] if len(made) == 1 else tuple(made)
+            if not plain:
+                check_input(self.spec, input)
         cell, (sizes,) = self.spec, self._sizes
         parameters = self._parameters_of(0, input)
         form = read_form(cell, input, time=False)

@@ -17,7 +17,7 @@ from .loop import Results, run_loop
 from .packing import Packing, is_shared, of_entries
 from .rows import concat, layer_norm, linear_onto, widen
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes
-from .tensors import check_readable, in_shape, without_autocast
+from .tensors import check_readable, in_dtype, in_shape, without_autocast
 
 
 class LayerCall(NamedTuple):
@@ -132,10 +132,10 @@ class Tools(NamedTuple):
         start, restarts, value = self.direction.states[name], self._restarts(), self.whole(value)
         lengths, packing, reverse = self.call.lengths, self.call.packing, self.direction.reverse
         if packing is not None:
-            delayed, final = packing.delay(value, start.to(value), reverse=reverse)
-            self.finals[name] = final.to(start)
+            delayed, final = packing.delay(value, in_dtype(start, value.dtype), reverse=reverse)
+            self.finals[name] = in_dtype(final, start.dtype)
             return delayed if restarts is None else torch.where(restarts.unsqueeze(-1), 0, delayed)
-        before = start.to(value).unsqueeze(0)
+        before = in_dtype(start, value.dtype).unsqueeze(0)
         if lengths is not None and reverse:
             # A reversed sequence starts at its last step. What lies behind that step is not its past.
             value = torch.where(active_steps(value.shape[0], lengths).unsqueeze(-1), value, before)
@@ -147,7 +147,7 @@ class Tools(NamedTuple):
             final = chain[0 if reverse else -1]
         else:
             final = chain.gather(0, lengths.reshape(1, -1, 1).expand_as(before)).squeeze(0)
-        self.finals[name] = final.to(start)
+        self.finals[name] = in_dtype(final, start.dtype)
         return delayed
 
     def _restarts(self) -> Tensor | None:
@@ -159,7 +159,8 @@ class Tools(NamedTuple):
 
     def stream(self, *members: tuple[Tensor | float, int]) -> Tensor:
         """Values side by side as one stream, which broadcasts to [T, B, Σwidth]."""
-        parts = [widen(value, width, self.shape_stream).to(self.shape_stream) for value, width in members]
+        like = self.shape_stream
+        parts = [in_dtype(widen(value, width, like), like.dtype) for value, width in members]
         return parts[0] if len(parts) == 1 else concat(parts)
 
     def over_steps(self, value: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from . import rows
 from .autograd import autograd_of_tensors, gradients_again, unrecorded
-from .registration import check_devices, implement, spread
+from .registration import check_fake_call, implement, spread
 from .tensors import is_batched
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -38,7 +38,7 @@ def make_head_norm(library: torch.library.Library | None, namespace: str) -> Cal
     backward_op = getattr(torch.ops, namespace).head_norm_backward.default
 
     def fake(value: Any, weight: Any, bias: Any, heads: Any, *_: Any) -> Any:
-        check_devices(value, (weight, bias))
+        check_fake_call(value, (weight, bias))
         like = next((vector for vector in (weight, bias) if vector is not None), value)
         numbers = (*value.shape[:-1], heads)
         normalised = value.new_empty(value.shape, dtype=like.dtype)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .lengths import padded
 from .spec import CellSpec, InputSpec, Sizes
-from .tensors import check_kind, check_memory, is_batched, under_autocast
+from .tensors import check_kind, check_memory, in_dtype, is_batched, under_autocast
 
 StatesLike = Tensor | Sequence[Tensor] | None
 # [T, B], or [T] where the input is unbatched; not 0 (True) where a batch entry starts anew.
@@ -31,7 +31,7 @@ def cast_state(state: Tensor, dtype: torch.dtype, x: Tensor) -> Tensor:
             f"with {state.dtype}" + (f"; with state_dtype, {dtype} goes too" if dtype != x.dtype else "")
         )
     check_memory(state)
-    return state.to(dtype)
+    return in_dtype(state, dtype)
 
 
 class Form(NamedTuple):
@@ -176,7 +176,7 @@ def _like_input(cell: CellSpec, given: object, name: str, x: Tensor) -> Tensor:
             f"{cell.name}: {name}'s dtype ({given.dtype}) does not match the input's ({x.dtype}). "
             f"Convert it: {name}.to({x.dtype})"
         )
-    return given.to(x.dtype)
+    return in_dtype(given, x.dtype)
 
 
 def _per_sequence(cell: CellSpec, item: InputSpec, given: Tensor, wanted: tuple[int, ...]) -> Tensor:
@@ -229,7 +229,7 @@ def read_lengths(lengths: Lengths, steps: int, batch: int, device: torch.device)
     if tensor.is_meta and device.type != "meta":
         raise RuntimeError(f"Input and lengths are not at the same device, found input at {device} and lengths at meta")
     check_memory(tensor)
-    tensor = tensor.to(dtype=torch.int64).reshape(-1)
+    tensor = in_dtype(tensor, torch.int64).reshape(-1)
     if tensor.shape[0] != batch:
         raise RuntimeError(f"lengths must have one number per batch entry: expected {batch}, got {tensor.shape[0]}")
     # Values on a GPU are not checked, since the host would wait for the GPU. A tensor that vmap batches has no single
@@ -238,7 +238,7 @@ def read_lengths(lengths: Lengths, steps: int, batch: int, device: torch.device)
     looked_at = known and batch
     if looked_at and (int(tensor.min()) < 0 or int(tensor.max()) > steps):
         raise ValueError(f"lengths must lie between 0 and the number of steps, {steps}")
-    return tensor.to(device=device, non_blocking=True)
+    return tensor if tensor.device == device else tensor.to(device=device, non_blocking=True)
 
 
 def read_reset(reset: Reset, steps: int, batch: int, device: torch.device, form: Form = OURS) -> Tensor | None:

@@ -19,7 +19,7 @@ from .packed import Packed, read_packed
 from .regularisation import Zoneout
 from .rows import beside
 from .spec import CellSpec, InputSpec, StateSpec
-from .stand_ins import call_stand_in
+from .stand_ins import call_stand_in, find_proxy
 
 
 class _Marks(NamedTuple):
@@ -197,13 +197,15 @@ class RecurrentLayer(RecurrentModule):
         marks = _Marks(lengths, reset, offsets, max_length)
         # Not `marks == ...`: torch.compile of torch 2.11 compares no tensor with None.
         unmarked = lengths is None and reset is None and offsets is None and max_length is None
-        if type(input) is not Tensor and not isinstance(input, PackedSequence):
+        if type(input) is Tensor and unmarked and not extra and (made := self._run_plain(input, hx)) is not None:
+            return made
+        other = type(input) is not Tensor and not isinstance(input, PackedSequence)
+        if other or find_proxy(hx, *marks, *extra.values()) is not None:
             found = call_stand_in(self, input, hx, marks._asdict() | extra, batch_first=self.batch_first)
             if found is not None:
                 return found[0]
-            check_input(self.spec, input)
-        elif type(input) is Tensor and unmarked and not extra and (made := self._run_plain(input, hx)) is not None:
-            return made
+            if other:
+                check_input(self.spec, input)
         self._look_at_masks()
         given = self._read(input, hx, marks, extra)
         stack, finals = self._run(given)

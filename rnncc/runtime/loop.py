@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from .call import LoopCall
 from .kernels import Kernels
 from .lengths import active_steps, cut_backwards
 from .spec import CellSpec, SegmentSpec, Sizes
+from .tensors import in_dtype
 
 States = tuple[Tensor, ...]
 # One step: its states [B, width] and what it reads, to the next states and what it gives.
@@ -82,57 +84,62 @@ def _run_direction(segment: SegmentSpec, sizes: Sizes, call: LoopCall) -> tuple[
     """One direction of tensors that are not packed. 16-bit tensors are computed in float32."""
     dtype = call.streams[0].dtype
     compute = torch.float64 if dtype == torch.float64 else torch.float32
-    weights = [weight.to(compute) for weight in call.weights]
-    states = tuple(state.to(compute) for state in call.states)
+    weights = [in_dtype(weight, compute) for weight in call.weights]
+    states = tuple(in_dtype(state, compute) for state in call.states)
     steps, batch = call.streams[0].shape[:2]
     backwards, lengths, reset = bool(call.reverse[0]), call.lengths, call.reset
     if backwards and reset is not None:
         reset = cut_backwards(reset, lengths)
-    # What a step reads, [T, B, ...]: its streams, where it starts anew, and where it counts.
-    streams = [stream.to(compute) for stream in call.streams]
-    restart = [] if reset is None else [reset.unsqueeze(-1)]
-    active = [] if lengths is None else [active_steps(steps, lengths).unsqueeze(-1)]
-    widths = [segment.sequences[index].width(sizes) for index in call.sequences]
-
-    def make(weights: Sequence[Tensor]) -> Advance:
-        step = segment.make_step(weights, call.constants, sizes)
-
-        def advance(current: States, read: Sequence[Tensor]) -> tuple[States, list[Tensor]]:
-            marks = iter(read[len(streams) :])
-            started = current
-            if restart:
-                anew = next(marks)
-                started = tuple(
-                    torch.where(anew, _initial(segment, i, weights, state), state) for i, state in enumerate(current)
-                )
-            new, values = step(read[: len(streams)], started)
-            # A state may have become a number: `h[t] = 1`. In a trace, its batch is that of what the step reads.
-            batch = read[0].shape[0]
-            new = tuple(value.expand(batch, old.shape[-1]) for value, old in zip(new, current, strict=True))
-            if active:
-                # An inactive batch entry keeps its states, also where a reset stands past its length.
-                counts = next(marks)
-                new = tuple(torch.where(counts, state, old) for state, old in zip(new, current, strict=True))
-            return new, [values[i].expand(batch, width) for i, width in zip(call.sequences, widths, strict=True)]
-
-        return advance
-
-    read = [*streams, *restart, *active]
+    # What a step reads, [T, B, ...]: its streams, where it starts anew, and where it is within the entry's length.
+    read = [in_dtype(stream, compute) for stream in call.streams]
+    first = read[0]
+    if reset is not None:
+        read.append(reset.unsqueeze(-1))
+    if lengths is not None:
+        read.append(active_steps(steps, lengths).unsqueeze(-1))
     if isinstance(steps, torch.SymInt) and torch.onnx.is_in_onnx_export():
-        sequences, finals = _scan(make, weights, states, read, backwards)
+        sequences, finals = _scan(partial(_advance, segment, sizes, call), weights, states, read, backwards)
     else:
-        sequences, finals = _unroll(make(weights), states, read, backwards)
+        sequences, finals = _unroll(_advance(segment, sizes, call, weights), states, read, backwards)
     if not steps:
-        # A trace of no steps takes no others: there this `reshape` is an error.
-        first = streams[0].reshape(0)
-        sequences = [first.new_empty((0, batch, width)) for width in widths]
         # As kernels do, no steps give gradients of zero, not None: -0 is added, made from no elements of every tensor.
-        others = [tensor.reshape(-1)[:0] for tensor in (*streams[1:], *weights, *states)]
-        nothing = torch.cat([first, *others]).sum().neg()
+        # A trace of no steps takes no others: there `reshape(0)` is an error.
+        empty = [tensor.reshape(0) for tensor in read[: len(call.streams)]]
+        nothing = torch.cat([*empty, *(tensor.reshape(-1)[:0] for tensor in (*weights, *states))]).sum().neg()
+        widths = [segment.sequences[i].width(sizes) for i in call.sequences]
+        sequences = [first.new_empty((0, batch, width)) for width in widths]
         sequences = [sequence + nothing for sequence in sequences]
         finals = tuple(state + nothing for state in finals)
-    finals = [new.to(old.dtype) for new, old in zip(finals, call.states, strict=True)]
-    return [sequence.to(dtype) for sequence in sequences], finals
+    return (
+        [in_dtype(sequence, dtype) for sequence in sequences],
+        [in_dtype(new, old.dtype) for new, old in zip(finals, call.states, strict=True)],
+    )
+
+
+def _advance(segment: SegmentSpec, sizes: Sizes, call: LoopCall, weights: Sequence[Tensor]) -> Advance:
+    """One step: what it reads are its streams and, where the call has resets and lengths, a mark of either."""
+    step = segment.make_step(weights, call.constants, sizes)
+    widths = [segment.sequences[i].width(sizes) for i in call.sequences]
+
+    def advance(current: States, read: Sequence[Tensor]) -> tuple[States, list[Tensor]]:
+        streams, marks = read[: len(call.streams)], iter(read[len(call.streams) :])
+        started = current
+        if call.reset is not None:
+            anew = next(marks)
+            started = tuple(
+                torch.where(anew, _initial(segment, i, weights, state), state) for i, state in enumerate(current)
+            )
+        new, values = step(streams, started)
+        # A state may have become a number: `h[t] = 1`. In a trace, its batch is that of what the step reads.
+        batch = streams[0].shape[0]
+        new = tuple(value.expand(batch, old.shape[-1]) for value, old in zip(new, current, strict=True))
+        if call.lengths is not None:
+            # An inactive batch entry keeps its states, also where a reset stands past its length.
+            active = next(marks)
+            new = tuple(torch.where(active, state, old) for state, old in zip(new, current, strict=True))
+        return new, [values[i].expand(batch, width) for i, width in zip(call.sequences, widths, strict=True)]
+
+    return advance
 
 
 def _unroll(advance: Advance, states: States, read: Sequence[Tensor], backwards: bool) -> tuple[list[Tensor], States]:
@@ -159,9 +166,10 @@ def _scan(
 
     count, end = len(states), len(states) + len(read)
 
-    # What `scan` takes and what `combine` returns must not share memory with anything else.
+    # What `scan` takes and what `combine` returns must not share memory with anything else. ONNX is for inference, and
+    # the gradients of `scan` would fail for dynamic sizes.
     def apart(tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
+        return [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
 
     def combine(*given: Tensor) -> list[Tensor]:
         new, made = make(given[end:])(given[:count], given[count:end])

@@ -18,7 +18,7 @@ from .flops import register_formulas
 from .fork import release_threads
 from .head_norm import make_head_norm
 from .kernels import Kernels
-from .registration import check_devices, implement, spread
+from .registration import check_fake_call, implement, spread
 from .segment_ops import make_segment
 from .spec import CellSpec
 from .tensors import autocast_dtype, is_batched
@@ -66,7 +66,7 @@ def _make_linear(library: torch.library.Library | None, namespace: str) -> Calla
     backward_op = getattr(torch.ops, namespace).linear_backward.default
 
     def fake_linear(x: Any, weight: Any, bias: Any) -> Any:
-        check_devices(x, (weight, bias))
+        check_fake_call(x, (weight, bias))
         fits = x.shape[-1] == weight.shape[1]
         torch._check(fits, lambda: f"linear: x {x.shape} does not fit weight {weight.shape}")  # type: ignore[no-untyped-call]
         same = x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype)
@@ -119,7 +119,7 @@ def make_permute_rows(library: torch.library.Library | None, namespace: str) -> 
     op = getattr(torch.ops, namespace).permute_rows.default
 
     def fake(rows: Any, firsts: Any, starts: Any, to_steps: Any) -> Any:
-        check_devices(rows, (firsts, starts))
+        check_fake_call(rows, (firsts, starts))
         return rows.new_empty(rows.shape)
 
     def setup(ctx: Any, arguments: Any, _: Any) -> None:

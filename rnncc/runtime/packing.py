@@ -132,7 +132,8 @@ def scatter(rows: Tensor, target: Tensor) -> Tensor:
 
 
 def _has_gradient(rows: Tensor) -> bool:
-    return torch.is_grad_enabled() and rows.requires_grad
+    # A trace is the same with gradients and without.
+    return under_trace() or (torch.is_grad_enabled() and rows.requires_grad)
 
 
 def _scattered(rows: Tensor, target: Tensor) -> Tensor:

@@ -9,9 +9,15 @@ import torch
 from torch import Tensor
 
 
-def check_devices(first: Tensor, tensors: Sequence[Tensor | None]) -> None:
-    """One tensor on the meta device sends a call to the fake kernel, whose result on the CPU would hold anything.
-    Raises RuntimeError as torch.nn.LSTM does."""
+def check_fake_call(first: Tensor, tensors: Sequence[Tensor | None]) -> None:
+    """What a fake kernel asks of a call. One tensor on the meta device sends a call to the fake kernel, whose result on
+    the CPU would hold anything: raises RuntimeError as torch.nn.LSTM does. torch.onnx.export calls it where it got a
+    program that contains the op: raises NotImplementedError."""
+    if torch.onnx.is_in_onnx_export():
+        raise NotImplementedError(
+            "torch.onnx.export got a program that contains an op of rnncc's, which ONNX does not know: give it the "
+            "model, not what torch.export made of it, and with dynamo=True [RNN722]"
+        )
     for tensor in tensors:
         if tensor is not None and tensor.device != first.device:
             raise RuntimeError(

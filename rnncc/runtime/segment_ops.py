@@ -11,7 +11,7 @@ from torch import Tensor
 from .autograd import autograd_of_loop, unrecorded
 from .call import BackwardCall, LoopCall, shares
 from .loop import differentiable_gradients, run_eagerly
-from .registration import check_devices, implement, spread
+from .registration import check_fake_call, implement, spread
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes, TensorSpec
 from .tensors import autocast_dtype, is_batched
 
@@ -48,7 +48,7 @@ class SegmentOps:
         """Empty results of the forward, of the right shapes and dtypes."""
         call, segment = LoopCall(*arguments), self.segment
         first = call.streams[0]
-        check_devices(first, (*call.streams, *call.weights, *call.states, call.offsets, call.lengths, call.reset))
+        check_fake_call(first, (*call.streams, *call.weights, *call.states, call.offsets, call.lengths, call.reset))
         sizes = self.cell.sizes_by_name(call.sizes, call.num_heads)
 
         def make(what: TensorSpec, dtype: torch.dtype) -> Tensor:

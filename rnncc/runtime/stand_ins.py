@@ -1,4 +1,4 @@
-"""Calls of a layer or single step with a stand-in for a tensor as input: a proxy of torch.fx, or a DTensor."""
+"""Calls of a layer or single step with a stand-in for a tensor: a proxy of torch.fx, or a DTensor."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from torch.utils import _pytree as pytree
 def call_stand_in(
     module: nn.Module, input: Any, hx: Any, keywords: Mapping[str, Any], *, batch_first: bool = False, time: bool = True
 ) -> tuple[Any, ...] | None:
-    """Make the call where its input is a proxy or a DTensor, and return its result in a tuple of one; else return None.
-    With `time` False the module makes a single step.
+    """Make the call where one of its tensors is a proxy, or its input is a DTensor, and return its result in a tuple of
+    one; else return None. With `time` False the module makes a single step.
 
     Raises TypeError or ValueError where such a call is not possible.
     """
-    if isinstance(input, Proxy):
-        return (_record(module, input, hx, keywords),)
+    # The keywords of a module that torch.fx traces itself are a proxy, too.
+    proxy = input if isinstance(input, Proxy) else find_proxy(hx, *keywords.values())
+    if proxy is not None:
+        return (_record(module, proxy.tracer, input, hx, keywords),)
     tensors = sys.modules.get("torch.distributed.tensor")
     if tensors is not None and isinstance(input, tensors.DTensor):
         batched = input.dim() == 2 + time
@@ -30,9 +32,18 @@ def call_stand_in(
     return None
 
 
-def _record(module: nn.Module, input: Proxy, hx: Any, keywords: Mapping[str, Any]) -> Any:
+def find_proxy(*given: Any) -> Proxy | None:
+    """A proxy among the arguments of a call, or among the states of an hx."""
+    for value in given:
+        for each in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(each, Proxy):
+                return each
+    return None
+
+
+def _record(module: nn.Module, tracer: Any, input: Any, hx: Any, keywords: Mapping[str, Any]) -> Any:
     """A node that calls the module, as torch.fx makes one of torch.nn's own layers."""
-    name, tracer = type(module).__name__, input.tracer
+    name = type(module).__name__
     path = tracer.path_of_module(module) if isinstance(tracer, Tracer) else ""
     if not path:
         raise TypeError(f"torch.fx cannot look into {name}: trace a module that holds it, where it is one node")

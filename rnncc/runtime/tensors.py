@@ -58,6 +58,12 @@ def is_symbol(size: object) -> bool:
     return isinstance(size, SymInt) or (isinstance(size, Tensor) and under_trace())
 
 
+def in_dtype(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor in a dtype. Of a cast to the dtype that it has, torch.export would leave an operator behind that is no
+    core one."""
+    return value if value.dtype == dtype else value.to(dtype)
+
+
 def in_shape(value: Tensor, shape: tuple[int, ...]) -> Tensor:
     """What broadcasts to a shape, in that shape, without a copy. A trace expands in any case: the sizes of its example
     may be 1, and those of a later call more."""

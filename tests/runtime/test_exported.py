@@ -115,6 +115,22 @@ def test_a_program_clips_the_recurrent_gradient_or_is_refused() -> None:
     assert not torch.allclose(unclipped[1], expected[1])
 
 
+def test_the_eager_loop_decomposes_into_core_operators() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = rnncc.load("lstm").LSTM(IN, H, 2, bidirectional=True, backend="reference")
+
+        def forward(self, x: Tensor, h: Tensor, c: Tensor, lengths: Tensor, reset: Tensor) -> Any:
+            return self.layer(x, (h, c), lengths=lengths, reset=reset)
+
+    given = (torch.randn(T, B, IN), *torch.randn(2, 4, B, H), torch.tensor([5, 2, 3]), torch.rand(T, B) < 0.3)
+    with torch.no_grad():
+        program = torch.export.export(Model(), given).run_decompositions()
+    ops = {node.target for node in program.graph.nodes if isinstance(node.target, torch._ops.OpOverload)}
+    assert {op for op in ops if torch.Tag.core not in op.tags} == set()
+
+
 def test_the_reference_s_clip_is_in_a_compiled_backward() -> None:
     layer, x = make("lstm", "LSTM", recurrent_gradient_clip=0.01, backend="reference")
     parameters = dict(layer.named_parameters())

@@ -198,7 +198,7 @@ def test_the_mark_of_the_order_is_a_buffer_whatever_its_value() -> None:
         for parameter in empty.parameters():
             parameter.zero_()
     model.load_state_dict(dict(empty.half().state_dict()))
-    with pytest.raises(RuntimeError, match="add the buffer '0.rnncc_gates_i_f_o_g'"):
+    with pytest.raises(RuntimeError, match=r"add the buffer '0\.rnncc_gates_i_f_o_g'"):
         model.load_state_dict(dict(model.named_parameters()))
 
 

@@ -37,6 +37,7 @@ def test_one_mistake_is_one_error(lines: tuple[str, ...], code: str, text: str |
         (("state h", "param half: vector", f"{ELMAN}*half"), "half"),
         (("state h", "param _s: vector", f"{ELMAN}*_s"), "_s"),
         (("state h", "weights type: vector", f"{ELMAN}*type"), "type"),
+        (("state h", "param rnncc_gates: vector", f"{ELMAN}*rnncc_gates"), "rnncc_gates"),
         (("state h", "param weight_ih: vector", f"{ELMAN}*weight_ih"), "weight_ih"),
         (("state h = learned", "param h0: vector", f"{ELMAN}*h0"), "h0"),
     ],

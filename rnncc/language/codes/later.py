@@ -156,4 +156,18 @@ LATER = (
         "instead; the message says why. Often the package was built on another kind of machine, or it lies on a "
         "file system that does not allow execution. Build it again where it is used.",
     ),
+    Code(
+        "RNN721",
+        "a trace would hold on to the number of steps",
+        "On every device but the CPU, `torch.jit.trace` records how long packed sequences are as a number. The trace "
+        "would give wrong results for longer ones. Give padded input and `lengths=`, whose traces take any number of "
+        "steps, or use `torch.export`.",
+    ),
+    Code(
+        "RNN722",
+        "ONNX does not know rnncc's ops",
+        "A program that `torch.export` made contains rnncc's ops, and ONNX has no such operators. Give "
+        "`torch.onnx.export` the model itself, with `dynamo=True`: then a layer becomes operators of ONNX, whatever "
+        "its backend is.",
+    ),
 )
