@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import rnncc
 from rnncc.compat.nn import survey
 from tests.clients.page import close, example, is_rnncc
 
@@ -136,3 +138,50 @@ def test_gemma_trains(gemmas: Any) -> None:
         optimiser.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0]
+
+
+@pytest.fixture
+def filled() -> Iterator[None]:
+    """Memory that torch does not initialise is NaN."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_weights_that_a_checkpoint_lacks_are_initialised(page: Any, filled: None, tmp_path: Path) -> None:
+    config = page.TaggerConfig()
+
+    class Backbone(page.PreTrainedModel):  # type: ignore[misc, name-defined]
+        config_class, base_model_prefix = page.TaggerConfig, "embedding"
+
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.embedding = nn.Embedding(50, config.hidden)
+            self.post_init()
+
+    Backbone(config).save_pretrained(tmp_path / "backbone")
+    tagger = page.Tagger.from_pretrained(tmp_path / "backbone")
+    assert all(value.isfinite().all() and value.any() for value in tagger.encoder.parameters())
+    tagger.save_pretrained(tmp_path / "whole")
+    again = page.Tagger.from_pretrained(tmp_path / "whole")
+    assert all(map(torch.equal, again.encoder.parameters(), tagger.encoder.parameters()))
+
+
+@pytest.mark.parametrize("folder", ["cpu", "disk"])
+def test_accelerate_loads_a_layer_whose_gates_are_in_another_order(folder: str, tmp_path: Path) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    torch.manual_seed(0)
+    text = (
+        "cell Mine\nstate h, c\ni, f, o = sigmoid(W@x + R@h[t-1] + b)\ng = tanh(W@x + R@h[t-1] + b)\n"
+        "c[t] = f*c[t-1] + i*g\nh[t] = o*tanh(c[t])\n"
+    )
+    mine = rnncc.compile(text, "mine").Mine
+    model, x = nn.ModuleDict({"encoder": mine(4, 6), "out": nn.Linear(6, 2)}), torch.randn(5, 3, 4)
+    expected = model["out"](model["encoder"](x)[0])
+    accelerate.Accelerator().save_model(model, tmp_path)
+    with accelerate.init_empty_weights():
+        empty = nn.ModuleDict({"encoder": mine(4, 6), "out": nn.Linear(6, 2)})
+    accelerate.load_checkpoint_and_dispatch(
+        empty, tmp_path, device_map={"encoder": folder, "out": "cpu"}, offload_folder=tmp_path / "offload"
+    )
+    assert torch.equal(empty["out"](empty["encoder"](x)[0]), expected)
