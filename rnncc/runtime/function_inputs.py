@@ -122,7 +122,7 @@ def _counted(cell: CellSpec, what: str, given: Tensors | Proxy, wanted: Sequence
     return tensors
 
 
-def read_constants(cell: CellSpec, given: Mapping[str, float]) -> dict[str, float]:
+def read_constants(cell: CellSpec, given: Mapping[str, float | str]) -> dict[str, float]:
     """The constants that do not shape the program, by name. Raises TypeError, ValueError."""
     if not isinstance(given, Mapping):
         raise TypeError(f"constants should be a dict of numbers by name, got: {type(given).__name__}")

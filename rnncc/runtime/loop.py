@@ -13,7 +13,7 @@ from .call import LoopCall
 from .kernels import Kernels
 from .lengths import active_steps, cut_backwards
 from .spec import CellSpec, SegmentSpec, Sizes
-from .tensors import in_dtype
+from .tensors import in_dtype, is_symbol, under_trace
 
 States = tuple[Tensor, ...]
 # One step: its states [B, width] and what it reads, to the next states and what it gives.
@@ -97,7 +97,7 @@ def _run_direction(segment: SegmentSpec, sizes: Sizes, call: LoopCall) -> tuple[
         read.append(reset.unsqueeze(-1))
     if lengths is not None:
         read.append(active_steps(steps, lengths).unsqueeze(-1))
-    if isinstance(steps, torch.SymInt) and torch.onnx.is_in_onnx_export():
+    if is_symbol(steps) and torch.onnx.is_in_onnx_export() and not under_trace():
         sequences, finals = _scan(partial(_advance, segment, sizes, call), weights, states, read, backwards)
     else:
         sequences, finals = _unroll(_advance(segment, sizes, call, weights), states, read, backwards)

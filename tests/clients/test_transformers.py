@@ -151,7 +151,7 @@ def filled() -> Iterator[None]:
 def test_weights_that_a_checkpoint_lacks_are_initialised(page: Any, filled: None, tmp_path: Path) -> None:
     config = page.TaggerConfig()
 
-    class Backbone(page.PreTrainedModel):  # type: ignore[misc, name-defined]
+    class Backbone(page.PreTrainedModel):  # type: ignore[misc]
         config_class, base_model_prefix = page.TaggerConfig, "embedding"
 
         def __init__(self, config: Any) -> None:

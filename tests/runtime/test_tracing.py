@@ -119,7 +119,7 @@ class Rows(nn.Module):
 
 
 def leaves(results: Any) -> list[Tensor]:
-    return pytree.tree_leaves(results)  # type: ignore[no-any-return]
+    return pytree.tree_leaves(results)
 
 
 def test_a_trace_of_one_step_of_one_sequence_takes_other_sizes() -> None:
