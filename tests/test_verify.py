@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,14 @@ h[t] = tanh(concat(u, x) + R@h[t-1] + mean(h[t-1]))
 cell Numbers
 state h
 h[t] = 1e-6*tanh(W@x + 1e6*(R@h[t-1]))
+
+cell Huge
+state h
+h[t] = 1e170*tanh(W@x + 1e-170*(R@h[t-1]))
+
+cell Tiny
+state h
+h[t] = 1e-170*tanh(W@x + 1e170*(R@h[t-1]))
 """
 
 
@@ -208,6 +217,58 @@ def test_what_overflows_in_the_eager_loop_too_is_left_out(awkward: dict[str, tup
     report = verify.verify(*awkward["Growing"], dtypes=(torch.float64, torch.float16))
     assert report.passed
     assert {doubt.why for doubt in report.doubts} == {verify.RANGE} and all(doubt.left_out for doubt in report.doubts)
+
+
+@pytest.mark.parametrize("name", ["Huge", "Tiny"])
+def test_numbers_whose_squares_leave_the_range_are_compared(awkward: dict[str, tuple[Any, Cell]], name: str) -> None:
+    """The norm of 1e170 must not be infinite, nor that of 1e-170 zero."""
+    layer_class, cell = awkward[name]
+
+    class Wrong(layer_class):  # type: ignore[misc, valid-type]
+        """A layer that is off by a thousandth."""
+
+        def forward(self, input: Any, hx: Any = None, **options: Any) -> Any:
+            output, final = super().forward(input, hx, **options)
+            return output * 1.001, final
+
+    right, wrong = (verify.verify(made, cell, dtypes=(torch.float64,)) for made in (layer_class, Wrong))
+    assert right.passed and right.doubts == ()
+    (output,) = (row for row in wrong.rows if row.quantity == "output")
+    assert output.failed and output.error == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf], ids=str)
+@pytest.mark.parametrize("name", ["Growing", "Undecided", "Chaotic", "Tiny"])
+def test_what_is_no_number_where_the_reference_is_one_fails(
+    awkward: dict[str, tuple[Any, Cell]], name: str, wrong: float
+) -> None:
+    """Also in a batch entry that would be left out, and where the bound is larger than the values."""
+    layer_class, cell = awkward[name]
+
+    class Wrong(layer_class):  # type: ignore[misc, valid-type]
+        """A layer whose first output is no number."""
+
+        def forward(self, input: Any, hx: Any = None, **options: Any) -> Any:
+            output, final = super().forward(input, hx, **options)
+            first = torch.zeros_like(output)
+            first[0, 0, 0] = wrong
+            return output + first, final
+
+    dtypes = (torch.float64, torch.bfloat16)[: 1 if name == "Tiny" else 2]
+    report = verify.verify(Wrong, cell, dtypes=dtypes, cases=(verify.Case(7, 3),))
+    assert {row.dtype for row in report.rows if row.failed and row.quantity == "output"} == {
+        row.dtype for row in report.rows
+    }
+
+
+@pytest.mark.parametrize("largest", [1.0, 1e-170, 1e170, 1e-310, 1e308])
+def test_a_relative_error_has_no_unit(largest: float) -> None:
+    exact = torch.tensor([largest, -largest / 2, 0.0], dtype=torch.float64)
+    assert verify.relative_error(exact, exact) == 0
+    assert verify.relative_error(exact * (1 - 2**-10), exact) == pytest.approx(2**-10, rel=1e-2)
+    assert verify.relative_error(torch.zeros(3), exact) == pytest.approx(1)
+    assert not verify.relative_error(exact * math.inf, exact) <= 1e300
+    assert not verify.relative_error(exact, exact * math.inf) <= 1e300
 
 
 def test_what_is_chaotic_in_float64_too_is_judged_by_its_first_steps(awkward: dict[str, tuple[Any, Cell]]) -> None:

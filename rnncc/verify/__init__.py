@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, nan
+from math import inf, isfinite, nan
 from typing import Any
 
 import torch
@@ -134,9 +134,12 @@ class Report:
 def relative_error(ours: Tensor, expected: Tensor) -> float:
     """‖ours - expected‖ / ‖expected‖ in float64; the plain norm where the expected value is zero; NaN never passes."""
     exact = expected.detach().double()
-    difference = torch.linalg.vector_norm(ours.detach().double() - exact)
-    norm = torch.linalg.vector_norm(exact)
-    return float(difference / norm if norm > 0 else difference)
+    difference = ours.detach().double() - exact
+    largest = exact.abs().max() if exact.numel() else exact.sum()
+    if not largest:
+        return float(torch.linalg.vector_norm(difference))
+    # In units of the largest element: a square of 1e170 is infinite, and that of 1e-170 is zero.
+    return float(torch.linalg.vector_norm(difference / largest) / torch.linalg.vector_norm(exact / largest))
 
 
 def verify(
@@ -181,18 +184,24 @@ class _Comparison:
         self.problem, self.samples = problem, SAMPLES
         self._run()
         if not _finite(*self.ours.values(), *self.exact.values()):
-            self._keep(problem.finite())
+            self._keep_finite()
         self.overflowing = problem.case.batch - problem.batch
         self.undecided = int((~problem.decided).sum())
 
     def keep_sure(self) -> None:
         """Leave out the batch entries in which rounding may flip a branch or the eager loop overflows, and run
-        again. From now on more eager loops say what rounding does."""
+        again. From now on more eager loops say what rounding does. Rounding excuses no infinity and no NaN: batch
+        entries with these stay, if the eager loop has none there."""
         self.samples = MORE_SAMPLES
-        self._keep(self.problem.decided)
+        if self.problem.batch:
+            self._keep(self.problem.decided | ~self.problem.finite(self.ours))
         before = self.problem.batch
-        self._keep(self.problem.finite())
+        self._keep_finite()
         self.overflowing += before - self.problem.batch
+
+    def _keep_finite(self) -> None:
+        """Leave out the batch entries in which the eager loop overflows in the problem's dtype."""
+        self._keep(self.problem.finite(self._in(self.problem.dtype)))
 
     def _keep(self, kept: Tensor) -> None:
         if not kept.all():
@@ -231,7 +240,8 @@ class _Comparison:
         """The relative error that rounding may cause where the exact value is zero, so that the value in float64 is
         itself rounding. Returns 0 for any other quantity."""
         single, eager = self._error_in(quantity, torch.float32) / EPSILON[torch.float32], self.eager_error(quantity)
-        if not single * EPSILON[torch.float64] > DIGITS:
+        # An eager loop that overflows says nothing, and excuses nothing.
+        if not DIGITS < single * EPSILON[torch.float64] < inf:
             return 0.0
         return NOISE * max(eager if isfinite(eager) else 0.0, single * EPSILON[self.problem.dtype])
 
@@ -266,7 +276,8 @@ def _rows(comparisons: list[_Comparison], dtype: torch.dtype, name: str) -> list
             error, bound, pair = c.error(quantity), BOUNDS[dtype], (quantity, c)
             if not error <= bound:
                 bound = zeros[pair] if pair in zeros else max(bound, _excuse(quantity, c, eager))
-            if pair in zeros or not error > bound > LOST:
+            # Where the bound is larger than the values, a number beyond it proves nothing. What is no number does.
+            if pair in zeros or not LOST < bound < error < inf:
                 options.append(Row(quantity, name, error, bound, 1, pair in zeros))
         options = [replace(row, cases=len(options)) for row in options] or [Row(quantity, name, nan, BOUNDS[dtype], 0)]
         # The row of the worst case: a failed one, else one that is not weak, and of these the nearest to its bound.
