@@ -52,8 +52,8 @@ def test_a_layer(
     report = verify(
         packages.of(request(heads)).LowRankLSTM, cell, device="cuda", dtypes=(DTYPES[dtype],), cases=(case,)
     )
-    wrong = {row.quantity: row.error for row in report.rows if row.judged and not row.error <= row.bound}
-    assert wrong == {}
+    assert {row.quantity: row.error for row in report.rows if row.failed} == {}
+    assert any(row.judged for row in report.rows), "nothing was compared"
 
 
 @pytest.mark.hopper

@@ -45,8 +45,8 @@ def test_a_layer(family: str, dtype: str, batch: int, masked: bool, reverse: boo
     case = Case(6, batch, 1, reverse=reverse, masked=masked, sizes=(("I", 64), ("H", SIZE)))
     made = getattr(packages.of(request(family)), CELLS[family][0])
     report = verify(made, cell, device="cuda", dtypes=(DTYPES[dtype],), cases=(case,))
-    wrong = {row.quantity: row.error for row in report.rows if row.judged and not row.error <= row.bound}
-    assert wrong == {}
+    assert {row.quantity: row.error for row in report.rows if row.failed} == {}
+    assert any(row.judged for row in report.rows), "nothing was compared"
 
 
 def layer_and_input(packages: Packages, family: str, dtype: torch.dtype) -> tuple[torch.nn.Module, torch.Tensor]:

@@ -218,7 +218,7 @@ def test_what_is_sent_arrives_late(tmp_path: Path) -> None:
     assert all(kernel.schedule.ctas > 1 for kernel in made.values())
     for seed in range(3):
         errors = EmulatedCase(loops("lstm")[False], Problem(5, 3, {"I": 3, "H": 64}), made, seed).measured()
-        assert not max(errors.values()) <= 100 * BOUNDS["f32"]
+        assert not all(error <= 100 * BOUNDS["f32"] for error in errors.values())
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_threads_in_any_order(cell: str, family: Family, head_dim: int, tmp_path
     for seed in range(5):
         problem = Problem(12, 9, {"I": 3, "H": head_dim}, dtype=DTYPES["bf16"])
         errors = EmulatedCase(loops(cell)[False], problem, made, seed).measured()
-        assert max(errors.values()) <= BOUNDS["bf16"]
+        assert all(error <= BOUNDS["bf16"] for error in errors.values()), errors
 
 
 def test_a_sum_of_two_matrices_of_one_operand(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_sum_of_two_matrices_of_one_operand(tmp_path: Path) -> None:
     path.write_text(text, encoding="utf-8")
     made = kernels_of(Wanted(str(path), GATHER, "f32", "sm_90a"), False, 64, tmp_path)
     errors = EmulatedCase(loops(str(path))[False], Problem(5, 3, {"I": 3, "H": 64}), made).measured()
-    assert max(errors.values()) <= BOUNDS["f32"]
+    assert all(error <= BOUNDS["f32"] for error in errors.values()), errors
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_reductions_that_do_not_wait(family: Family, equations: tuple[str, ...],
     path.write_text("\n".join(("cell Own", *equations, "")), encoding="utf-8")
     made = kernels_of(Wanted(str(path), family, "f32", "sm_90a"), False, 72, tmp_path)
     errors = EmulatedCase(loops(str(path))[False], Problem(5, 9, {"I": 3, "H": 72, "P": 40}), made).measured()
-    assert max(errors.values()) <= BOUNDS["f32"]
+    assert all(error <= BOUNDS["f32"] for error in errors.values()), errors
 
 
 @pytest.mark.parametrize("family", [GATHER, GRID], ids=str)
