@@ -63,7 +63,7 @@ def measure(steps: int, batch: int, hidden: int, kind: str, backward: bool, seco
     packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
     counts, repeats = torch.unique_consecutive(packed.batch_sizes, return_counts=True)
     blocks = [torch.randn(int(n), int(b), hidden) for b, n in zip(counts, repeats, strict=True)]
-    ours, theirs = rnncc.load("lstm").LSTM(hidden, hidden), nn.LSTM(hidden, hidden)
+    ours, theirs = rnncc.load("lstm").LSTM(hidden, hidden, backend="cpu"), nn.LSTM(hidden, hidden)
     rows = torch.randn(max(1, total // batch), batch, hidden)
     times = interleaved(
         {

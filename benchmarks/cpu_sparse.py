@@ -50,14 +50,14 @@ def runner(op: Any, stream: Tensor, weight: Tensor, backward: bool) -> Function:
 
         def forward() -> None:
             with torch.no_grad():
-                op([stream], [weight], hidden_size=hidden)
+                op([stream], [weight], hidden_size=hidden, backend="cpu")
 
         return forward
     inputs = [stream.clone().requires_grad_(), weight.clone().requires_grad_()]
     direction = torch.randn(*stream.shape[:2], hidden)
 
     def both() -> None:
-        output, _ = op(inputs[:1], inputs[1:], hidden_size=hidden)
+        output, _ = op(inputs[:1], inputs[1:], hidden_size=hidden, backend="cpu")
         torch.autograd.grad(output, inputs, direction)
 
     return both

@@ -75,13 +75,15 @@ class Sample:
         """By our layer, or by our op on pre-activations."""
         if self.part == "layer":
             layer_class = getattr(module, CLASSES[self.cell])
-            layer = layer_class(self.x.shape[-1], self.hidden, device=self.x.device, dtype=self.x.dtype)
+            layer = layer_class(
+                self.x.shape[-1], self.hidden, device=self.x.device, dtype=self.x.dtype, backend=self.x.device.type
+            )  # fmt: skip
             self._fill(layer, self.parameters)
             return self._layer(layer, self.x.dtype)
         x, *states = self._leaves(self.x.dtype)
         weights = {name: self.parameters[name] for name in ("weight_hh", "bR") if name in self.parameters}
         leaves = [weight.clone().requires_grad_() for weight in weights.values()]
-        y, _ = getattr(module, self.cell)([x], leaves, states)
+        y, _ = getattr(module, self.cell)([x], leaves, states, backend=x.device.type)
         return self._results(y, x, states, dict(zip(weights, leaves, strict=True)))
 
     def _leaves(self, dtype: torch.dtype) -> list[Tensor]:

@@ -109,7 +109,8 @@ class Tensors:
 
     def by_op(self) -> Tensor:
         """The output by our op."""
-        output: Tensor = self.op(self.streams, self.weights, self.states, num_heads=self.case.heads)[0]
+        given = self.streams, self.weights, self.states
+        output: Tensor = self.op(*given, num_heads=self.case.heads, backend=self.gradient.device.type)[0]
         return output
 
     def timed(self, forward: Any) -> Function:

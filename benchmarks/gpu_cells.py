@@ -33,7 +33,6 @@ from measure import Function, gpu_ms
 from report_text import table as table_text
 
 from rnncc.analysis.exchanges import exchanges
-from rnncc.bench.parties import kernels_of
 from rnncc.driver import build_package
 from rnncc.ir.problem import Problem
 from rnncc.ir.recurrence import RecurrenceKind
@@ -41,6 +40,7 @@ from rnncc.language.diagnostics import RnnccError
 from rnncc.language.read import read_request
 from rnncc.machine.paths import shipped_cells
 from rnncc.pipeline import compile_cells
+from rnncc.verify.runner import runner_of
 
 BATCH, STEPS, DTYPE = 16, 1024, "bf16"
 SIZES = ((768, 1), (256, 3), (64, 12))
@@ -127,7 +127,7 @@ def layer_of(case: Case, about: Known) -> torch.nn.Module:
     hidden = case.head_dim * case.heads
     own = {name: hidden // part for name, part in PARTS.get(case.cell, {}).items()}
     made: torch.nn.Module = getattr(import_module(f"{case.cell}_sized"), about.name)(
-        hidden, hidden, num_heads=case.heads, device="cuda", dtype=torch.bfloat16, **own
+        hidden, hidden, num_heads=case.heads, device="cuda", dtype=torch.bfloat16, backend="cuda", **own
     )
     return made
 
@@ -166,7 +166,7 @@ def measure(case: Case, ways: Sequence[str], quick: bool) -> Iterator[dict[str, 
             torch.manual_seed(0)
             layer = layer_of(case, about)
             call, queued = gpu_ms(call_of(case, layer, run), 5 if quick else 15, 10)
-            row |= {"call_ms": call, "queued_ms": queued, "path": kernels_of(layer, BATCH)}
+            row |= {"call_ms": call, "queued_ms": queued, "path": list(runner_of(layer, BATCH).loops)}
         except (RuntimeError, ValueError) as error:
             row["error"] = str(error).splitlines()[0]
         torch.cuda.empty_cache()

@@ -90,7 +90,9 @@ def measure(case: Case, quick: bool) -> dict[str, Any]:
     offsets = torch.cat((lengths.new_zeros(1), lengths.cumsum(0))).cuda()
     given = torch.cat([x[:length, b] for b, length in enumerate(lengths.tolist())])
     even = torch.randn(case.T, -(-total // case.T), case.H, **like)
-    ours = getattr(rnncc.load(FILES[case.cell]), case.cell)(case.H, case.H, num_heads=case.heads, **like)
+    ours = getattr(rnncc.load(FILES[case.cell]), case.cell)(
+        case.H, case.H, num_heads=case.heads, backend="cuda", **like
+    )
     functions = {
         "offsets": runner(ours, given, case.backward, offsets=offsets, max_length=case.T),
         "packed": runner(ours, packed, case.backward),

@@ -81,7 +81,7 @@ def kept(functions: Mapping[str, Function], seconds: float, device: str) -> dict
 def compare(case: Case, device: str, seconds: float) -> list[dict[str, Any]]:
     """A row each pass."""
     modules = {
-        "rnncc": getattr(rnncc.load(case.file), case.name)(HIDDEN, HIDDEN, device=device),
+        "rnncc": getattr(rnncc.load(case.file), case.name)(HIDDEN, HIDDEN, device=device, backend=device),
         "nn": case.theirs(HIDDEN, HIDDEN, device=device),
     }
     one = case.steps is None

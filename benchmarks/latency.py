@@ -94,7 +94,7 @@ def modules(case: Case, device: str) -> dict[str, nn.Module]:
     ours = getattr(rnncc.load(file), f"{name}Cell" if single else name)
     theirs = cell if single else layer
     return {
-        "rnncc": ours(case.size, case.size, device=device),
+        "rnncc": ours(case.size, case.size, device=device, backend=device),
         "nn": theirs(case.size, case.size, device=device),
     }
 

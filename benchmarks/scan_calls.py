@@ -83,6 +83,7 @@ class Tensors:
 
     def by_op(self, **options: Any) -> Tensor:
         """The output by our op."""
+        options = {"backend": self.gradient.device.type, **options}
         output: Tensor = self.op(self.streams, self.weights, self.states, **options)[0]
         return output
 

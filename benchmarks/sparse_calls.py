@@ -88,7 +88,8 @@ def run_op(case: SparseCase, inputs: Sequence[Tensor]) -> Tensor:
     op, layer_class = op_of(case)
     (segment,) = layer_class.spec.segments
     count = len(segment.plain.weights)
-    output: Tensor = op(inputs[:1], inputs[1 : 1 + count], inputs[1 + count :], num_heads=1)[0]
+    given = inputs[:1], inputs[1 : 1 + count], inputs[1 + count :]
+    output: Tensor = op(*given, num_heads=1, backend=inputs[0].device.type)[0]
     return output
 
 

@@ -193,6 +193,7 @@ def measure(seed: int, text: Text, options: argparse.Namespace) -> dict[str, Any
     device = text.train.device
     begin = seconds()
     model = Model(len(text.characters), options.hidden).to(device)
+    model.recurrent.backend = device.type  # it raises where its kernels cannot run
     starts = torch.randint(len(text.train) - options.length, (options.steps, options.batch)).to(device)
     dense = Run(model, torch.optim.Adam(model.parameters(), fused=True), starts, options)
     trunk, pruned = (round(part * options.steps) for part in (options.dense, options.pruned))

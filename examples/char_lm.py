@@ -147,6 +147,9 @@ def main() -> None:
     torch.manual_seed(0)
     theirs = Model(len(text.characters), lstm_hidden_size(len(text.characters), budget), nn.LSTM)
 
+    layer: Any = ours.recurrent
+    print(layer.explain().splitlines()[0])  # what runs it
+
     loss_ours = train(name, ours, text, options.steps)
     loss_theirs = train("nn.LSTM", theirs, text, options.steps)
     print(f"\n{name} {loss_ours:.3f}, nn.LSTM {loss_theirs:.3f} bits per character after {options.steps} steps each")

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rnncc.extras import check_torch
 from rnncc.ir.compilation import Compilation
 from rnncc.ir.package import OF_EVERY_PACKAGE, CellKernels, CompiledCell, Package
 from rnncc.ir.problem import Problem
@@ -73,6 +74,7 @@ def load_module(request: Request) -> ModuleType:
     """
     from rnncc.stages.build import find_nvrtc, find_toolchain
 
+    check_torch(f"loading {request.name}")
     toolchain: Toolchain | None = None
     try:
         toolchain = find_toolchain()

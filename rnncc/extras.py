@@ -23,6 +23,28 @@ def needs(extra: str, what: str) -> Iterator[None]:
 
     Raises RnnccError (RNN611) in place of an ImportError. One that comes from rnncc itself is a bug, and stays.
     """
+    with _named(what, f"'{_OWN}[{extra}]'"):
+        yield
+
+
+@contextmanager
+def needs_torch(what: str) -> Iterator[None]:
+    """The same around the import of PyTorch, which rnncc depends on: it may have been installed without."""
+    with _named(what, "torch"):
+        yield
+
+
+def check_torch(what: str) -> None:
+    """Raises RnnccError (RNN611) where PyTorch is not installed, before long work that needs it at its end. It is not
+    imported."""
+    with needs_torch(what):
+        if not is_installed("torch"):
+            raise ModuleNotFoundError(name="torch")
+
+
+@contextmanager
+def _named(what: str, package: str) -> Iterator[None]:
+    """Makes of an ImportError what the user is told: that `what` needs a library, which pip installs with `package`."""
     try:
         yield
     except ImportError as error:
@@ -34,7 +56,7 @@ def needs(extra: str, what: str) -> Iterator[None]:
         else:
             # It is there, and does not work: another version may.
             state = f"{library or 'a library'}, which cannot be imported ({_one_line(error)})"
-        raise RnnccError(Diagnostic("RNN611", f"{what} needs {state}: pip install 'rnncc[{extra}]'")) from error
+        raise RnnccError(Diagnostic("RNN611", f"{what} needs {state}: pip install {package}")) from error
 
 
 def is_installed(library: str) -> bool:

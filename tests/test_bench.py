@@ -175,7 +175,7 @@ def test_a_wrong_command_line_is_said_before_the_work(options: tuple[str, ...], 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so() -> None:
     result = run("lstm", *SMALL, "--device", "cuda")
-    assert result.exit_code == 2 and "no CUDA device is available" in result.stderr
+    assert result.exit_code == 3 and "RNN613" in result.stderr and "finds no CUDA device" in result.stderr
 
 
 def test_a_dtype_that_a_party_lacks_leaves_it_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ import torch
 import rnncc
 from rnncc.bench import predict, timing
 from rnncc.bench.measure import LeftOut, Row, Spread
-from rnncc.bench.parties import COMPILED, EAGER, OURS, Case, Sizes, kernels_of, makers
+from rnncc.bench.parties import COMPILED, EAGER, OURS, Case, Sizes, makers
 from rnncc.bench.predict import Expected, Roofs, Work, expected, loops_us, measure_roofs, target_named, work_of
 from rnncc.bench.report import Report, number, percent, si
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
 from rnncc.stages.schedule.kernels import call_time
+from rnncc.verify.runner import Runner, runner_of
 from tests.compiling import plan_of
 
 
@@ -103,7 +104,7 @@ def test_a_roofline_is_the_larger_of_two_times() -> None:
 def on_an_h200(monkeypatch: pytest.MonkeyPatch, gpu: str = "NVIDIA H200", kernels: str = "fused") -> None:
     """What bench asks of a GPU, answered as an H200 would."""
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: gpu)
-    monkeypatch.setattr(predict, "kernels_of", lambda layer, batch: [kernels])
+    monkeypatch.setattr(predict, "runner_of", lambda layer, batch: Runner("cuda", (kernels,)))
 
 
 def test_the_schedule_s_time_is_that_of_the_cost_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +130,7 @@ def test_loops_without_products_have_a_time_too() -> None:
     ("gpu", "kernels", "why"),
     [
         ("NVIDIA GeForce RTX 3080", "fused", "no schedule is known for NVIDIA GeForce RTX 3080"),
-        ("NVIDIA H200", "alternating", "there is no model for what ran: alternating"),
+        ("NVIDIA H200", "alternating", "there is no model for what ran: GPU kernels (alternating)"),
     ],
 )
 def test_nothing_is_predicted_that_no_model_knows(
@@ -147,8 +148,9 @@ def test_gpus_have_the_names_of_their_drivers() -> None:
 
 def test_the_kernels_that_run_are_named() -> None:
     layer = rnncc.load("elman").Elman(4, 4)
-    assert kernels_of(layer, 2) == ["CPU kernels"]
-    assert kernels_of(rnncc.load("elman").Elman(4, 4, backend="reference"), 2)[0].startswith("the eager fallback")
+    assert (str(runner_of(layer, 2)), runner_of(layer, 2).words) == ("cpu", "CPU kernels")
+    fallback = runner_of(rnncc.load("elman").Elman(4, 4, backend="reference"), 2)
+    assert fallback.is_fallback and str(fallback) == "fallback" and "was asked for" in fallback.why
 
 
 # what is printed
@@ -164,7 +166,8 @@ def gpu_report(**changes: Any) -> Report:
     work = {("forward", name): Work(10**10, 5 * 10**9, 10**7) for name in (OURS, EAGER, "nn.LSTM")}
     given: dict[str, Any] = {
         "cell": "LSTM", "file": "lstm", "sizes": sizes(heads=2, device="cuda", dtype="bf16"),
-        "kernels": ["fused (grid)"], "rows": rows, "left_out": [LeftOut("forward", COMPILED, "why")], "work": work,
+        "runner": Runner("cuda", ("fused (grid)",)), "rows": rows,
+        "left_out": [LeftOut("forward", COMPILED, "why")], "work": work,
         "roofs": Roofs(6e14, 4e12),
         "expected": [Expected("forward", 0.0166, 0.8, 0.1)], "complete": True,
     }  # fmt: skip

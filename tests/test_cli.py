@@ -336,7 +336,8 @@ def test_verify_fails_where_the_op_is_wrong(monkeypatch: pytest.MonkeyPatch) -> 
     from rnncc import verify
 
     def wrong(*_: Any, **__: Any) -> verify.Report:
-        return verify.Report((verify.Row("output", "float64", float("nan"), 1e-10),))
+        row = verify.Row("output", "float64", float("nan"), 1e-10)
+        return verify.Report((row,), {"float64": verify.Runner("cpu")})
 
     monkeypatch.setattr(verify, "verify", wrong)
     result = run("verify", "elman")

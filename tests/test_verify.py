@@ -19,9 +19,11 @@ from rnncc.language.read import read_source
 from rnncc.language.source import Source
 from rnncc.machine.paths import locate
 from rnncc.verify.problem import Problem
+from rnncc.verify.runner import Runner
 from tests.compiling import front
 from tests.test_cli import GOOD, python, run, write
 
+ON_CPU = {"float64": Runner("cpu")}
 LEARNED = "cell Learned\nstate h = learned\nh[t] = tanh(W@x + R@h[t-1] + b)\n"
 
 
@@ -54,7 +56,7 @@ def test_verify_says_what_it_compared() -> None:
     shown = run("verify", "elman").stdout
     assert "num_heads=2" in shown and "lengths and reset" in shown and "I=7 H=12" in shown
     quiet = run("verify", "--quiet", "elman").stdout
-    assert quiet == "Elman: all within their bounds\n"
+    assert quiet == "Elman by CPU kernels: all within their bounds\n"
 
 
 @pytest.mark.parametrize("wrong", ["reverse", "masked", "heads"])
@@ -344,7 +346,7 @@ def test_a_maximum_is_a_branch_where_a_gradient_passes_it() -> None:
 
 def test_verify_calls_weak_what_hardly_proves_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = (verify.Row("output", "bfloat16", 0.3, 0.5), verify.Row("h_n", "bfloat16", 0.01, 0.02))
-    monkeypatch.setattr(verify, "verify", lambda *_, **__: verify.Report(rows))
+    monkeypatch.setattr(verify, "verify", lambda *_, **__: verify.Report(rows, ON_CPU))
     shown = run("verify", "elman").stdout
     assert "weak: the eager bfloat16 loop is off by as much" in shown
     assert "1 of 2 rows prove little" in shown

@@ -128,7 +128,8 @@ def measure(case: Case, runs: Sequence[str], effort: Effort, found: Measured, sa
                 except RuntimeError as error:
                     found.left_out.append(LeftOut(run, party.name, _first_line(error)))
             if timers:
-                say(f"{run}: measuring {', '.join(dict.fromkeys(party for party, _ in timers))}")
+                measured = dict.fromkeys(found.parties[name].label or name for name, _ in timers)
+                say(f"{run}: measuring {', '.join(measured)}")
                 for each in rounds(timers, seconds=effort.seconds):
                     for (party_name, several), seconds in each.items():
                         found.times.setdefault((run, party_name, several), []).append(seconds)

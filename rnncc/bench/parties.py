@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rnncc.bench.timing import Function
+from rnncc.verify.runner import FALLBACK, runner_of
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 OURS, EAGER, COMPILED = "rnncc", "eager loop", "compiled loop"
@@ -22,8 +22,6 @@ PEERS: Mapping[str, tuple[Callable[..., nn.RNNBase], int]] = {
     "nn.RNN": (nn.RNN, 1),
 }
 NAMES = (OURS, EAGER, COMPILED, *PEERS)
-# How a layer's `explain` says which kernels run a loop of it on a GPU.
-_KERNELS = re.compile(r"  \w+: ((?:fused|alternating|scan|walk|forward)\b(?: \([^)]*\)|[^,:]*))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +64,14 @@ class Case:
 @dataclass(frozen=True, slots=True)
 class Party:
     """A layer, and how it is called: `forward()` gives the output. `inputs` are what the backward has gradients for
-    besides the parameters."""
+    besides the parameters. `label`: what it is called where it is not its name; the eager fallback is not called
+    rnncc."""
 
     name: str
     layer: Any
     forward: Callable[[], Tensor]
     inputs: list[Tensor]
+    label: str = ""
 
     @property
     def is_loop(self) -> bool:
@@ -101,8 +101,15 @@ def makers(case: Case) -> dict[str, Callable[[], Party]]:
     sizes = case.sizes
 
     def ours() -> Party:
-        made[OURS] = _party(OURS, case.layer(), sizes)
-        return made[OURS]
+        layer = case.layer()
+        runner = runner_of(layer, sizes.batch)
+        party = _party(OURS, layer, sizes)
+        if runner.is_fallback:
+            party = replace(party, label=FALLBACK)
+        else:  # each call must run kernels: it raises where the eager fallback would run
+            layer.backend = runner.device
+        made[OURS] = party
+        return party
 
     def eager() -> Party:
         layer = case.layer(backend="reference")
@@ -140,10 +147,3 @@ def _party(name: str, layer: Any, sizes: Sizes) -> Party:
         return output
 
     return Party(name, layer, forward, [x, *extra.values()])
-
-
-def kernels_of(layer: Any, batch: int) -> list[str]:
-    """What runs a layer of ours: on a GPU for each loop, `fused (forward grid, backward grid)`; else one phrase."""
-    first, *lines = layer.explain(batch_size=batch).splitlines()
-    found = [match[1].strip() for line in lines if (match := _KERNELS.match(line))]
-    return found or [first.partition(": ")[2].partition(":")[0]]

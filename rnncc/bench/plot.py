@@ -75,7 +75,7 @@ def _bars(axes: Axes, report: Report) -> None:
                 if each.total is not None:
                     axes.plot([each.total], [place], "D", color="white", markeredgecolor="#c0392b", markersize=6)
     words = {"forward": "forward", "training": "fw + bw"}
-    axes.set_yticks(places, [f"{row.party}, {words[row.run]}" for row in report.rows])
+    axes.set_yticks(places, [f"{report.who(row.party)}, {words[row.run]}" for row in report.rows])
     axes.invert_yaxis()
     least = min([*medians, *(each.roofline for each in report.expected)])
     if max(medians) > _WIDE * least:
@@ -89,7 +89,7 @@ def _bars(axes: Axes, report: Report) -> None:
         marks += axes.plot([], [], "D", color="white", markeredgecolor="#c0392b", label=label)
     if report.expected:
         axes.legend(handles=marks, fontsize=8, loc="lower right")
-    axes.set_xlabel("ms a call: median and middle half; 2x: twice as long as rnncc")
+    axes.set_xlabel("ms a call: median and middle half; 2x: twice as long as " + report.who(OURS))
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -116,7 +116,7 @@ def _roofline(axes: Axes, report: Report) -> None:
         axes.plot([work.intensity], [rate], _MARKS[row.run], color=_COLOURS[row.party], markeredgecolor="white")
     parties = [name for name in NAMES if any(row.party == name for row, _ in points)]
     runs = list(dict.fromkeys(row.run for row, _ in points))
-    handles = [axes.plot([], [], "o", color=_COLOURS[name], label=name)[0] for name in parties]
+    handles = [axes.plot([], [], "o", color=_COLOURS[name], label=report.who(name))[0] for name in parties]
     handles += [axes.plot([], [], _MARKS[run], color="none", markeredgecolor="#222222", label=run)[0] for run in runs]
     axes.legend(handles=handles, fontsize=8, loc="best")
     axes.set(xscale="log", yscale="log", xlabel="FLOPs per byte that must be moved", ylabel="FLOP/s")

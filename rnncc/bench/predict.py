@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rnncc.bench.parties import DTYPES, PEERS, Case, Party, Sizes, kernels_of
+from rnncc.bench.parties import DTYPES, PEERS, Case, Party, Sizes
 from rnncc.bench.timing import between_events, by_the_clock
 from rnncc.ir.family import ALTERNATING
 from rnncc.ir.plan import KernelPlan
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS, Target
 from rnncc.stages.schedule.kernels import call_time, planned
+from rnncc.verify.runner import runner_of
 
 # A product is doubled in size until it takes so long; the tensor that is copied.
 _PRODUCT_SECONDS, _LARGEST, _COPIED_BYTES = 0.02, 8192, 256 << 20
@@ -165,9 +166,9 @@ def expected(case: Case, layer: Any, plan: KernelPlan, work: Work, roofs: Roofs,
 
     if sizes.device == "cpu":
         return unknown("schedules are for GPUs")
-    ran = kernels_of(layer, sizes.batch)
-    if any(text in kernels for text in (ALTERNATING.name, "the eager fallback") for kernels in ran):
-        return unknown(f"there is no model for what ran: {', '.join(ran)}")
+    ran = runner_of(layer, sizes.batch)
+    if ran.is_fallback or any(ALTERNATING.name in loop for loop in ran.loops):
+        return unknown(f"there is no model for what ran: {ran.words}")
     name = torch.cuda.get_device_name()
     target = target_named(name)
     if target is None:

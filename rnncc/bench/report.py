@@ -10,8 +10,9 @@ from typing import Any
 from rnncc.bench.measure import UNWANTED, LeftOut, Row, Spread
 from rnncc.bench.parties import OURS, Sizes
 from rnncc.bench.predict import Expected, Roofs, Work
+from rnncc.verify.runner import FALLBACK, Runner
 
-HEADER = ("pass", "who", "ms", "middle half", "rounds", "over rnncc")
+HEADER = ("pass", "who", "ms", "middle half", "rounds")
 QUEUED = "queued ms"
 # Where the middle half of the calls is so wide, the machine was not idle.
 _UNSTEADY = 2.0
@@ -22,6 +23,7 @@ _PASS = {"forward": "forward", "training": "forward + backward"}
 class Report:
     """Everything about one cell.
 
+    runner   what ran our layer; None where the work was interrupted before that was known
     work     what a call of a party must do, by (pass, party)
     roofs    None where the work was interrupted before they were measured; then nothing is expected either
     """
@@ -29,7 +31,7 @@ class Report:
     cell: str
     file: str
     sizes: Sizes
-    kernels: Sequence[str]
+    runner: Runner | None
     rows: Sequence[Row]
     left_out: Sequence[LeftOut]
     work: Mapping[tuple[str, str], Work]
@@ -51,7 +53,13 @@ class Report:
 
     def header(self) -> tuple[str, ...]:
         """The columns of the table. On a GPU calls are also queued."""
-        return (*HEADER, QUEUED) if self.sizes.device == "cuda" else HEADER
+        columns = (*HEADER, f"over {self.who(OURS)}")
+        return (*columns, QUEUED) if self.sizes.device == "cuda" else columns
+
+    def who(self, party: str) -> str:
+        """What a party is called: the eager fallback is not called rnncc."""
+        is_fallback = party == OURS and self.runner is not None and self.runner.is_fallback
+        return FALLBACK if is_fallback else party
 
     def lines(self) -> list[tuple[str, ...]]:
         """The rows of the table, the name of a pass on its first row alone."""
@@ -60,7 +68,7 @@ class Report:
             call = row.call
             over = "" if row.over is None else f"{number(row.over)}x"
             cells = (
-                row.party,
+                self.who(row.party),
                 number(call.median),
                 f"{number(call.low)} - {number(call.high)}",
                 str(call.rounds),
@@ -73,7 +81,7 @@ class Report:
 
     def words(self) -> list[str]:
         """What is to be known beside the table: what was left out, what is expected, and that it was interrupted."""
-        found = [f"{OURS} runs {', '.join(self.kernels)}"] if self.kernels else []
+        found = [] if self.runner is None else [self._ran(self.runner)]
         if self.sizes.heads > 1 and any(row.party.startswith("nn.") for row in self.rows):
             found.append(f"torch.nn has one head of {self.sizes.hidden}, and so more arithmetic")
         reasons: dict[tuple[str, str], list[str]] = {}
@@ -90,6 +98,9 @@ class Report:
             found.append(f"interrupted: {what}")
         return found
 
+    def _ran(self, runner: Runner) -> str:
+        return f"no kernels ran: {runner.why}" if runner.is_fallback else f"{OURS} runs {runner.words}"
+
     def _expectations(self, roofs: Roofs) -> list[str]:
         found = []
         for each in self.expected:
@@ -101,7 +112,7 @@ class Report:
                 found.append(f"predicted {each.run}: {number(each.total)} ms ({parts}){measured}")
             elif self.sizes.device == "cuda":
                 found.append(f"predicted {each.run}: nothing: {each.why_not}")
-            share = "" if took is None else f", {percent(each.roofline / took)} of what {OURS} took"
+            share = "" if took is None else f", {percent(each.roofline / took)} of what {self.who(OURS)} took"
             found.append(f"roofline {each.run}: {number(each.roofline)} ms at least{share}")
         found.append(
             f"roofs, measured here in {self.sizes.dtype}: {si(roofs.flops)}FLOP/s in products of large matrices, "
@@ -116,20 +127,22 @@ class Report:
             "file": self.file,
             **asdict(self.sizes),
             "complete": self.complete,
-            "kernels": list(self.kernels),
+            "kernels": None if self.runner is None else str(self.runner),
             "rows": [
                 {
                     "pass": row.run,
-                    "who": row.party,
+                    "who": self.who(row.party),
                     "call": _data(row.call),
                     "queued": _data(row.queued),
-                    "over_rnncc": row.over,
+                    "over_rnncc": row.over if self.who(OURS) == OURS else None,
                 }
                 for row in self.rows
             ],
-            "left_out": [{"pass": each.run, "who": each.party, "reason": each.reason} for each in self.left_out],
+            "left_out": [
+                {"pass": each.run, "who": self.who(each.party), "reason": each.reason} for each in self.left_out
+            ],
             "work": [
-                {"pass": run, "who": party, "flops": work.flops, "bytes": work.moved}
+                {"pass": run, "who": self.who(party), "flops": work.flops, "bytes": work.moved}
                 for (run, party), work in self.work.items()
             ],
             "roofs": None if self.roofs is None else {"flops_per_s": self.roofs.flops, "bytes_per_s": self.roofs.moved},

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rnncc.cli.completion import file_argument
-from rnncc.cli.output import ignore_missing_numpy, is_special, pick, table, write_file
+from rnncc.cli.kernels import check_machine, check_runner, fallback_option
+from rnncc.cli.output import is_special, pick, table, write_file
 from rnncc.extras import is_installed
 from rnncc.ir.problem import DTYPES
 from rnncc.language.read import read_request
@@ -97,6 +98,7 @@ def _read_sizes(_ctx: click.Context, _parameter: click.Parameter, values: tuple[
     help="Seconds that torch.compile may take for a pass of the loop, which it unrolls; 0 leaves it out.",
 )  # fmt: skip
 @click.option("--cell", metavar="NAME", help="Only this cell of the file.")
+@fallback_option
 @click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Also write it as JSON.")
 @click.option("--plot", "plot_path", type=click.Path(path_type=Path, dir_okay=False), help="Also draw it as a PNG.")
 def bench(
@@ -114,6 +116,7 @@ def bench(
     seconds: float,
     compile_limit: float,
     cell: str | None,
+    allow_fallback: bool,
     json_path: Path | None,
     plot_path: Path | None,
 ) -> None:
@@ -127,7 +130,6 @@ def bench(
     same sizes. Calls are taken in turn. Below the table stands what arithmetic and memory allow at best, and on a GPU
     what the schedule predicts. Ctrl-C prints what was measured until then.
     """
-    ignore_missing_numpy()
     if not runs:
         raise click.BadParameter(f"give some of {', '.join(_RUNS)}", param_hint="--pass")
     for option, path in (("--json", json_path), ("--plot", plot_path)):
@@ -139,14 +141,11 @@ def bench(
     for name in own:
         if not any(name in declared[plan.cell] for plan in plans):
             raise click.BadParameter(f"{', '.join(plan.cell for plan in plans)}: no size '{name}'", param_hint="--size")
-    import torch
-
+    check_machine("rnncc bench", device, allow_fallback=allow_fallback)
     from rnncc.bench.machine import machine
     from rnncc.bench.measure import Effort
     from rnncc.bench.parties import COMPILED, EAGER, PEERS, Sizes
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise click.BadParameter("no CUDA device is available", param_hint="--device")
     if plot_path is not None:
         from rnncc.bench.plot import check_matplotlib
 
@@ -166,7 +165,8 @@ def bench(
     reports: list[Report] = []
     interrupt: KeyboardInterrupt | None = None
     for plan in plans:
-        report, interrupt = _bench(file, plan, each_sizes, runs, Effort(seconds, compile_limit, left_out))
+        effort = Effort(seconds, compile_limit, left_out)
+        report, interrupt = _bench(file, plan, each_sizes, runs, effort, allow_fallback)
         reports.append(report)
         _print(report)
         if interrupt is not None:
@@ -186,7 +186,12 @@ def bench(
 
 
 def _bench(
-    file: str, plan: KernelPlan, each_sizes: Mapping[str, Sizes], runs: tuple[str, ...], effort: Effort
+    file: str,
+    plan: KernelPlan,
+    each_sizes: Mapping[str, Sizes],
+    runs: tuple[str, ...],
+    effort: Effort,
+    allow_fallback: bool,
 ) -> tuple[Report, KeyboardInterrupt | None]:
     """The report of a cell, and the interrupt that ended it early, if one did. `each_sizes` has the sizes of every cell
     that is asked for.
@@ -194,28 +199,35 @@ def _bench(
     Raises a usage error where one of them does not take its sizes, so that nothing that was measured is lost later."""
     import rnncc
     from rnncc.bench.measure import Measured, measure
-    from rnncc.bench.parties import OURS, Case, kernels_of
+    from rnncc.bench.parties import OURS, Case
     from rnncc.bench.predict import expected, measure_roofs, work_of
     from rnncc.bench.report import Report
+    from rnncc.verify.runner import Runner, runner_of
 
-    found, work, roofs, hopes, kernels = Measured(), {}, None, [], []
+    found, work, roofs, hopes = Measured(), {}, None, []
+    runner: Runner | None = None
     interrupt: KeyboardInterrupt | None = None
     sizes = each_sizes[plan.cell]
     try:
         module = rnncc.load(file)
         case = Case(module, plan.cell, sizes)
         try:
-            for name, given in each_sizes.items():
-                Case(module, name, given).layer()
+            runners = {
+                name: runner_of(Case(module, name, given).layer(), sizes.batch) for name, given in each_sizes.items()
+            }
         except (TypeError, ValueError) as error:
             raise click.UsageError(str(error)) from None
         except RuntimeError as error:
             if "memory" not in str(error):
                 raise
             raise click.UsageError("a layer of these sizes does not fit into memory") from None
+        for name, each in runners.items():
+            check_runner(name, sizes.device, each, allow_fallback=allow_fallback)
+        runner = runners[plan.cell]
         measure(case, runs, effort, found, say)
         ours = found.parties.get(OURS)
-        kernels = [] if ours is None else kernels_of(ours.layer, sizes.batch)
+        if ours is not None:  # the first call may have compiled others
+            runner = runner_of(ours.layer, sizes.batch)
         say("measuring what the machine does at most")
         measured = {(row.run, row.party) for row in found.rows()}
         work = {
@@ -235,7 +247,7 @@ def _bench(
         interrupt = error
     complete = found.complete and interrupt is None
     rows = found.rows()
-    made = Report(plan.cell, file, sizes, kernels, rows, found.left_out, work, roofs, hopes, complete)
+    made = Report(plan.cell, file, sizes, runner, rows, found.left_out, work, roofs, hopes, complete)
     return made, interrupt
 
 
@@ -253,13 +265,15 @@ def _print_table(report: Report) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from rnncc.bench.parties import OURS
+
     drawn = Table()
     for name in report.header():
         drawn.add_column(name, justify="left" if name in ("pass", "who") else "right")
     for line in report.lines():
         if line[0] and drawn.row_count:
             drawn.add_section()
-        drawn.add_row(*line, style="bold" if line[1] == "rnncc" else None)
+        drawn.add_row(*line, style="bold" if line[1] == report.who(OURS) else None)
     Console().print(drawn)
 
 

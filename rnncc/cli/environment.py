@@ -40,8 +40,8 @@ SETTINGS: dict[str, Callable[[], object]] = {
 
 
 def environment() -> dict[str, Any]:
-    """PyTorch, compilers, GPUs, the cache and the settings by name, None for what is not here; and `advice`, a line for
-    each thing that is missing or wrong."""
+    """PyTorch, compilers, GPUs, the cache and the settings by name, None for what is not here; `kernels`, the devices
+    on which cells that are loaded here run kernels; and `advice`, a line for each thing that is missing or wrong."""
     found = {
         "rnncc": VERSION,
         "python": platform.python_version(),
@@ -55,7 +55,7 @@ def environment() -> dict[str, Any]:
         "cache": _cache(),
         "settings": {name: os.environ[name] for name in SETTINGS if os.environ.get(name)},
     }
-    return {**found, "advice": [*_advice(found), *_unreadable()]}
+    return {**found, "kernels": _kernels(found), "advice": [*_advice(found), *_unreadable()]}
 
 
 def _torch() -> dict[str, Any] | None:
@@ -109,6 +109,14 @@ def _cache() -> dict[str, Any]:
     except RnnccError:
         return {"folder": os.environ.get("RNNCC_CACHE_DIR"), "packages": 0, "bytes": 0}
     return {"folder": str(cache.root), "packages": packages, "bytes": size}
+
+
+def _kernels(found: dict[str, Any]) -> list[str]:
+    """The devices on which cells that are loaded here run kernels."""
+    if found["torch"] is None or found["cxx"] is None:
+        return []
+    has_nvrtc = found["nvrtc"] is not None and found["nvrtc"]["version"] is not None
+    return ["cpu", *(["cuda"] if found["torch"]["gpus"] and found["gpu"] and has_nvrtc else [])]
 
 
 def _advice(found: dict[str, Any]) -> list[str]:

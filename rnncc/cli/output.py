@@ -3,7 +3,7 @@
 0    done
 1    the user's input is wrong
 2    the command line is wrong (click)
-3    the toolchain or an optional library is missing, or the toolchain failed
+3    the toolchain, a library or a device is missing, or the toolchain failed, or no kernels run
 4    `verify` found nothing wrong, but could not judge everything
 70   a bug in rnncc
 130  interrupted (Ctrl-C); 143 by SIGTERM, 129 by SIGHUP
@@ -32,8 +32,8 @@ from rnncc.machine.targets import planned
 EXIT_USER = 1
 EXIT_TOOLCHAIN = 3
 EXIT_NOT_JUDGED = 4
-# No C++ compiler; compilation failed; no CUDA compiler; no library of an extra.
-_TOOLCHAIN_CODES = frozenset({"RNN601", "RNN602", "RNN608", "RNN611"})
+# No C++ compiler; compilation failed; no CUDA compiler; a missing library; no kernels that run.
+_TOOLCHAIN_CODES = frozenset({"RNN601", "RNN602", "RNN608", "RNN611", "RNN613"})
 
 
 # The first words of click's own sentences.

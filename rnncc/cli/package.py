@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rnncc.cli.completion import file_argument, files_argument
+from rnncc.cli.kernels import check_machine, check_runner, fallback_option
 from rnncc.cli.output import (
     EXIT_NOT_JUDGED,
     EXIT_USER,
     fused_problems,
     gpu_options,
-    ignore_missing_numpy,
     json_option,
     one_or_list,
     pick,
@@ -133,8 +133,9 @@ def _check_regularised(request: Request) -> None:
 @click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True)
 @click.option("--cell", metavar="NAME", help="Only this cell of the file.")
 @click.option("-q", "--quiet", is_flag=True, help="Only what failed, and the verdict.")
+@fallback_option
 @json_option
-def verify(file: str, device: str, cell: str | None, quiet: bool, as_json: bool) -> None:
+def verify(file: str, device: str, cell: str | None, quiet: bool, allow_fallback: bool, as_json: bool) -> None:
     """Compare the built op of FILE with its reference.
 
     \b
@@ -145,39 +146,40 @@ def verify(file: str, device: str, cell: str | None, quiet: bool, as_json: bool)
     without hx, in reverse, with lengths and reset, with two heads where the cell can have them.
 
     The exit code is 1 where a row FAILED, and 4 where none did but some are NOT JUDGED: the eager loop overflows there,
-    or rounding decides its comparisons.
+    or rounding decides its comparisons. It is 3 where no kernels run: nothing is compared then.
     """
-    ignore_missing_numpy()
-    import torch
-
-    import rnncc
-    from rnncc import verify as verifier
-
     request = read_request(file)
     chosen = pick({checked.name: checked for checked in compile_cells(request, "partition").cells}, cell, file)
-    if device == "cuda" and not torch.cuda.is_available():
-        raise click.BadParameter("no CUDA device is available", param_hint="--device")
+    check_machine("rnncc verify", device, allow_fallback=allow_fallback)
+    import rnncc
+    from rnncc import verify as verifier
+    from rnncc.verify.runner import together
+
     module = rnncc.load(request.source.name)
     results: list[dict[str, Any]] = []
     for checked in chosen:
         try:
             sizes = verifier.problem_sizes(checked)
         except ValueError as error:
-            results.append({"cell": checked.name, "device": device, "passed": False, "failed": False, "rows": []})
+            nothing: dict[str, Any] = {"kernels": None, "passed": False, "failed": False, "rows": []}
+            results.append({"cell": checked.name, "device": device, **nothing})
             click.echo(f"{checked.name}: NOT JUDGED: {error}", err=as_json)
             continue
         say(f"comparing {checked.name} with its reference")
-        found = verifier.verify(getattr(module, checked.name), checked, device=device)
+        made = getattr(module, checked.name)
+        found = verifier.verify(made, checked, device=device, allow_fallback=allow_fallback)
+        runner = together(found.runners.values())
+        check_runner(checked.name, device, runner, allow_fallback=allow_fallback)
         scope = {
             "cases": [{**asdict(case), "text": str(case)} for case in verifier.cases_of(checked)],
             "sizes": sizes,
         }
-        result = {"cell": checked.name, "device": device, "passed": found.passed}
+        result = {"cell": checked.name, "device": device, "kernels": str(runner), "passed": found.passed}
         rows = [_as_data(row) for row in found.rows]
         doubts = [asdict(doubt) for doubt in found.doubts]
         results.append({**result, "failed": found.failed, "rows": rows, "doubts": doubts, "scope": scope})
         if not as_json:
-            _print_table(checked.name, device, found, scope, quiet=quiet)
+            _print_table(f"{checked.name} by {runner.words}", found, scope, quiet=quiet)
     if as_json:
         print_json(one_or_list(results))
     if any(result["failed"] for result in results):
@@ -198,7 +200,7 @@ def _as_data(row: Row) -> dict[str, Any]:
     }
 
 
-def _print_table(cell: str, device: str, report: Report, scope: dict[str, Any], *, quiet: bool) -> None:
+def _print_table(what: str, report: Report, scope: dict[str, Any], *, quiet: bool) -> None:
     rows = report.rows
     lines = [
         (row.quantity, row.dtype, f"{row.error:.1e}", f"{row.bound:.0e}", _verdict(row))
@@ -207,9 +209,7 @@ def _print_table(cell: str, device: str, report: Report, scope: dict[str, Any], 
     ]
     if not quiet:
         sizes = " ".join(f"{name}={size}" for name, size in scope["sizes"].items() if name != "num_heads")
-        click.echo(
-            f"{cell} on {device}: relative error against the float64 reference, worst of {len(scope['cases'])} cases"
-        )
+        click.echo(f"{what}: relative error against the float64 reference, worst of {len(scope['cases'])} cases")
         click.echo(f"one layer, {sizes}: {'; '.join(case['text'] for case in scope['cases'])}")
     if lines:
         click.echo(table(("quantity", "dtype", "error", "bound", ""), lines))
@@ -222,7 +222,7 @@ def _print_table(cell: str, device: str, report: Report, scope: dict[str, Any], 
             "" if failed else ", the others within their bounds"
         )
     verdict += f"; {weak} of {len(rows)} rows prove little (weak)" if weak else ""
-    click.echo(f"{cell}: {verdict}")
+    click.echo(f"{what}: {verdict}")
     for doubt in report.doubts:
         click.echo(f"  {doubt}")
     if not quiet:

@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from rnncc.ir.cell import Cell
+from rnncc.runtime import fused
 from rnncc.verify.cases import CASES, HALF, Case, cases_of, problem_sizes
 from rnncc.verify.problem import Named, Problem
+from rnncc.verify.runner import Runner, together
 
 __all__ = [
-    "BOUNDS", "CASES", "HALF", "Case", "Doubt", "Report", "Row", "cases_of", "problem_sizes", "relative_error",
-    "verify",
+    "BOUNDS", "CASES", "DTYPES", "HALF", "Case", "Doubt", "Report", "Row", "Runner", "cases_of", "problem_sizes",
+    "relative_error", "verify",
 ]  # fmt: skip
 
 # The allowed relative error ‖ours - reference‖/‖reference‖, by dtype. Inputs and parameters are rounded to the dtype
@@ -28,6 +30,9 @@ __all__ = [
 # the error of its eager loop in that dtype (both errors are samples of one distribution). This is judged case by case:
 # a sequence of one step hardly ever exceeds the bound.
 BOUNDS = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+
+# The dtypes that kernels of a device take.
+DTYPES = {"cpu": tuple(BOUNDS), "cuda": tuple(fused.DTYPES)}
 
 # The error of one eager loop may be small by chance. So this many loops run, whose inputs differ by roundings, and the
 # largest error counts. Where a row fails, more loops run: the gradient of a scalar is one sum, and how much of it
@@ -115,15 +120,16 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The compared quantities, a row for each dtype and quantity, and the doubts."""
+    """The compared quantities, a row for each dtype and quantity, and the doubts. `runners`: what ran, by dtype."""
 
     rows: tuple[Row, ...]
+    runners: Mapping[str, Runner]
     doubts: tuple[Doubt, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """Whether every row was judged, and every error is within its bound."""
-        return all(row.passed for row in self.rows)
+        """Whether there are rows, every one was judged, and every error is within its bound."""
+        return bool(self.rows) and all(row.passed for row in self.rows)
 
     @property
     def failed(self) -> bool:
@@ -147,21 +153,31 @@ def verify(
     cell: Cell,
     *,
     device: str = "cpu",
-    dtypes: tuple[torch.dtype, ...] = tuple(BOUNDS),
+    dtypes: Sequence[torch.dtype] = (),
     cases: Sequence[Case] = (),
+    allow_fallback: bool = False,
 ) -> Report:
     """Compare `layer_class` (a layer of a built package) with the reference of `cell` over its cases and dtypes.
-    `cases`: others than those of `cases_of`; each runs in every dtype.
+    `dtypes`: by default all that kernels of the device take. `cases`: others than those of `cases_of`; each runs in
+    every dtype.
+
+    Where the eager fallback runs in place of kernels, nothing is judged, since both sides are eager loops then.
+    `allow_fallback` compares them all the same.
 
     Batch entries in which both the kernel and the reference overflow in a dtype take no part. Where rows fail, these
     rows are compared again without the batch entries in which the reference overflows, or in which rounding may flip a
     relu or a spike. Raises ValueError where no small sizes meet the cell's constraints."""
     rows: list[Row] = []
     doubts: list[Doubt] = []
-    for dtype in dtypes:
+    runners: dict[str, Runner] = {}
+    for dtype in dtypes or DTYPES[device]:
         run = cases or [case for case in cases_of(cell) if case.runs_in_half or dtype not in HALF]
         comparisons = [_Comparison(Problem(layer_class, cell, case, dtype, device)) for case in run]
         name = str(dtype).removeprefix("torch.")
+        runners[name] = together(comparison.problem.runner() for comparison in comparisons)
+        if runners[name].is_fallback and not allow_fallback:
+            rows += [_unjudged(q, dtype, name) for q in dict.fromkeys(q for c in comparisons for q in c.exact)]
+            continue
         found = _rows(comparisons, dtype, name)
         if undecided := any(row.failed for row in found):
             for comparison in comparisons:
@@ -173,7 +189,7 @@ def verify(
         overflowing, unsure = sum(c.overflowing for c in comparisons), sum(c.undecided for c in comparisons)
         doubts += [Doubt(name, overflowing, batch, RANGE, True)] if overflowing else []
         doubts += [Doubt(name, unsure, batch, ROUNDING, undecided)] if unsure else []
-    return Report(tuple(rows), tuple(doubts))
+    return Report(tuple(rows), runners, tuple(doubts))
 
 
 class _Comparison:
@@ -279,10 +295,14 @@ def _rows(comparisons: list[_Comparison], dtype: torch.dtype, name: str) -> list
             # Where the bound is larger than the values, a number beyond it proves nothing. What is no number does.
             if pair in zeros or not LOST < bound < error < inf:
                 options.append(Row(quantity, name, error, bound, 1, pair in zeros))
-        options = [replace(row, cases=len(options)) for row in options] or [Row(quantity, name, nan, BOUNDS[dtype], 0)]
+        options = [replace(row, cases=len(options)) for row in options] or [_unjudged(quantity, dtype, name)]
         # The row of the worst case: a failed one, else one that is not weak, and of these the nearest to its bound.
         rows.append(max(options, key=lambda row: (row.failed, not row.weak, row.error / row.bound)))
     return rows
+
+
+def _unjudged(quantity: str, dtype: torch.dtype, name: str) -> Row:
+    return Row(quantity, name, nan, BOUNDS[dtype], 0)
 
 
 def _excuse(quantity: str, comparison: _Comparison, eager: Mapping[tuple[str, _Comparison], float]) -> float:

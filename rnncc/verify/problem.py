@@ -13,6 +13,7 @@ from rnncc.ir.cell import Cell, Pointwise, value_table
 from rnncc.ir.dim import evaluate
 from rnncc.verify import reference
 from rnncc.verify.cases import Case, free_sizes, sizes_of
+from rnncc.verify.runner import Runner, runner_of
 
 # A branch (a relu, a comparison, a spike) is decided where its value lies farther from the jump than MARGIN times the
 # rounding error. Undecided steps are drawn again, for at most ROUNDS rounds, and until PATIENCE rounds in a row brought
@@ -65,6 +66,9 @@ class Problem:
             fixed_decided = self._fixed_decided()
             if fixed_decided:
                 break
+        # Where kernels run, each call must run them: it raises where the eager fallback would run.
+        if not (runner := self.runner()).is_fallback:
+            self.layer.backend = runner.device
         self.inputs, self.initial, self.decided = self._decided(draw)
         self.decided &= fixed_decided
         with torch.no_grad():
@@ -81,6 +85,10 @@ class Problem:
             **{f"d_{name}": self._entry_axis(name) for name in self.inputs},
             **{self._initial_gradient(name): 0 for name in self.initial},
         }
+
+    def runner(self) -> Runner:
+        """What runs the layer."""
+        return runner_of(self.layer, self.case.batch)
 
     def finite(self, found: Named) -> Tensor:
         """[B]: in which batch entries everything that was found of them is finite."""

@@ -28,8 +28,19 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 @pytest.mark.parametrize("name", CELLS)
 def test_against_the_reference(name: str) -> None:
     for cell, _ in front(read_source(locate(name))):
-        rows = verify.verify(getattr(rnncc.load(name), cell.name), cell, device="cuda", dtypes=DTYPES).rows
-        assert [row for row in rows if not row.passed] == []
+        report = verify.verify(getattr(rnncc.load(name), cell.name), cell, device="cuda")
+        assert [row for row in report.rows if not row.passed] == []
+        assert {name: runner.device for name, runner in report.runners.items()} == {
+            str(dtype).removeprefix("torch."): "cuda" for dtype in DTYPES
+        }
+
+
+def test_what_has_no_kernels_on_a_gpu_is_not_judged() -> None:
+    ((cell, _),) = front(read_source(locate("elman")))
+    case = (verify.Case(3, 2),)
+    report = verify.verify(rnncc.load("elman").Elman, cell, device="cuda", dtypes=(torch.float64,), cases=case)
+    assert report.runners["float64"].is_fallback and "torch.float64 on cuda" in report.runners["float64"].why
+    assert not report.passed and not any(row.judged for row in report.rows)
 
 
 def pair(name: str, *sizes: int, **keywords: Any) -> tuple[Any, Any]:

@@ -8,8 +8,8 @@ import tempfile
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from math import inf
+from pathlib import Path
 from random import Random
 
 import torch

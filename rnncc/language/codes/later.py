@@ -98,17 +98,30 @@ LATER = (
     ),
     Code(
         "RNN611",
-        "an optional library is missing",
+        "a library is missing",
         "Some commands and functions use a library that rnncc does not install by itself, since everything else works "
         "without it. The message names the library, and the extra of rnncc that installs it: `pip install "
         "'rnncc[plot]'`, or `pip install '.[plot]'` in a checkout. Where the library is there but cannot be imported, "
-        "the message says why, and the same command brings a version that rnncc works with.",
+        "the message says why, and the same command brings a version that rnncc works with. Where rnncc was installed "
+        "without its dependencies (`pip install --no-deps`), PyTorch may be missing, which `verify`, `bench` and "
+        "`rnncc.load` need: `pip install torch`.",
     ),
     Code(
         "RNN612",
         "the command line is wrong",
         "A command, an option or an argument is missing, or is not what rnncc takes. The message ends with the command "
         "whose `--help` shows examples and lists what it takes. The exit code is 2.",
+    ),
+    Code(
+        "RNN613",
+        "no kernels run on the device",
+        "`rnncc verify` and `rnncc bench` are about kernels. Where none run, a layer runs its eager fallback, and they "
+        "would compare that with another eager loop, or time it in place of kernels. The message says why no kernels "
+        "run: there is no such device, the package was built without a compiler, or its library is damaged or cannot "
+        "be loaded (RNN711 to RNN713). The exit code is 3.\n\n"
+        "`--allow-fallback` goes on with the fallback. The output then says so, and `--json` has "
+        '`"kernels": "fallback"`. In Python, `layer.explain()` says what runs, and a layer made with '
+        '`backend="cpu"` or `backend="cuda"` raises a RuntimeError where its kernels cannot run.',
     ),
     Code(
         "RNN701",
