@@ -6,6 +6,7 @@ Masks come from torch's generator of their device: a seed replays them, and so d
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -15,16 +16,20 @@ from .arguments import read_probability
 from .packing import Packing
 from .spec import CellSpec, Regularisation, Sizes
 
-Zoneout = Mapping[str, float] | None
+Zoneout = Mapping[str, float] | float | None
 
 
 def check_zoneout(cell: CellSpec, zoneout: Any) -> dict[str, float]:
-    """The probability by state. Raises TypeError, ValueError."""
+    """The probability by state. A number is that of every state; in a program with zoneout, of every state that has
+    it. 0 is no zoneout, as None is. Raises TypeError, ValueError."""
     if zoneout is None:
         return {}
-    if not isinstance(zoneout, Mapping):
-        raise TypeError(f"zoneout should be a dict of probabilities by state, got: {zoneout!r}")
     known = [state.name for state in cell.visible_states()]
+    if isinstance(zoneout, Real):
+        probability = read_probability("zoneout", zoneout)
+        return dict.fromkeys(cell.regularisation.zoneout or known, probability) if probability else {}
+    if not isinstance(zoneout, Mapping):
+        raise TypeError(f"zoneout should be a probability, or a dict of probabilities by state, got: {zoneout!r}")
     probabilities = {}
     for name, value in zoneout.items():
         if name not in known:
@@ -68,8 +73,8 @@ class Regularised(nn.Module):
 
     @property
     def zoneout(self) -> Mapping[str, float]:
-        """The probability by state, read-only. To be set to others: a state that is left out, or None, has 0. Raises
-        ValueError for a state that the module was made without zoneout of."""
+        """The probability by state, read-only. To be set to others, or to a number for every state: a state that is left
+        out, or None, has 0. Raises ValueError for a state that the module was made without zoneout of."""
         return MappingProxyType(self._zoneout)
 
     @zoneout.setter

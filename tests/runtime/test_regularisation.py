@@ -212,15 +212,42 @@ def test_errors() -> None:
     for layer, keywords, message in cases:
         with pytest.raises(ValueError, match=message):
             layer(IN, H, **keywords)
-    for keywords in ({"zoneout": 0.1}, {"return_sequences_of": "c"}):
+    for keywords in ({"zoneout": "h"}, {"zoneout": ["h"]}, {"return_sequences_of": "c"}):
         with pytest.raises(TypeError, match="should be a"):
             LSTM(IN, H, **keywords)
+    for wrong in (1.1, -0.1, True):
+        with pytest.raises(ValueError, match="zoneout should be a number in range"):
+            LSTM(IN, H, zoneout=wrong)
 
     class Derived(LSTM):  # type: ignore[misc, valid-type]
         pass
 
     with pytest.raises(ValueError, match="cannot add them"):
         Derived(IN, H, zoneout=ZONEOUT)
+
+
+def test_a_number_is_the_zoneout_of_every_state() -> None:
+    LSTM, LSTMCell = layer_class("lstm", "LSTM"), layer_class("lstm", "LSTMCell")
+    one, both = LSTM(IN, H, zoneout=0.25), LSTM(IN, H, zoneout={"h": 0.25, "c": 0.25})
+    assert one.zoneout == both.zoneout == LSTMCell(IN, H, zoneout=0.25).zoneout and type(one) is type(both)
+    assert type(LSTM(IN, H, zoneout=0)) is LSTM
+    one.load_state_dict(both.state_dict())
+    x = torch.randn(T, B, IN)
+    outputs = []
+    for layer in (one, both):
+        torch.manual_seed(0)
+        outputs.append(layer(x)[0])
+    assert torch.equal(*outputs)
+    # Later it is that of every state that has zoneout.
+    one.zoneout = 0.5
+    assert one.zoneout == {"h": 0.5, "c": 0.5}
+    some = LSTM(IN, H, zoneout={"h": 0.1})
+    some.zoneout = 0.5
+    assert some.zoneout == {"h": 0.5}
+    some.zoneout = 0
+    assert not any(some.zoneout.values())
+    with pytest.raises(ValueError, match="made without zoneout of h, c"):
+        LSTM(IN, H).zoneout = 0.5
 
 
 @pytest.mark.parametrize("training", [True, False])
