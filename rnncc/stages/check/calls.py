@@ -83,7 +83,7 @@ class Calls:
         if name in symbols.states or name in symbols.inputs or name in symbols.kinds:
             help = f"an index is written in square brackets: '{name}[t-1]'"
             return self.report.error("RNN203", f"'{name}' is not a function", span, help=help)
-        help = instead_of(name, self.known())
+        help = instead_of(name, symbols.cell, self.known())
         help = help or f"'rnncc explain RNN203' lists the functions; 'def {name}(u) = …' defines one of your own"
         reported = self.report.error("RNN203", f"unknown function '{name}'", span, "not a known function", help)
         # What is wrong inside is wrong whatever the function is called.

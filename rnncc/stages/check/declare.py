@@ -68,8 +68,9 @@ class DeclaredConstant:
 
 @dataclass(slots=True)
 class Symbols:
-    """Every declaration of a cell by name. `kinds` says what each name is, `spans` where it stands."""
+    """Every declaration of the cell `cell` by name. `kinds` says what each name is, `spans` where it stands."""
 
+    cell: str
     statics: Statics
     inputs: dict[str, Declared] = field(default_factory=dict)
     defaults: dict[str, float] = field(default_factory=dict)  # of inputs
@@ -94,7 +95,7 @@ class _Declarer:
     def __init__(self, decl: CellDecl, shaping: Mapping[str, int | float | str], report: Report) -> None:
         self.report = report
         self.shaping = shaping
-        self.symbols = Symbols(Statics(report))
+        self.symbols = Symbols(decl.name, Statics(report))
         self.symbols.groups.update(BUILT_IN)
         self.decl = decl
 

@@ -13,10 +13,10 @@ from rnncc.language.spelling import closest
 _OTHER_NAMES = {
     "maximum": "max", "minimum": "min", "amax": "max", "amin": "min", "swish": "silu", "ln": "log",
     "LN": "layernorm", "layer_norm": "layernorm", "rms_norm": "rmsnorm",
-    "hard_sigmoid": "hardsigmoid", "hard_tanh": "hardtanh", "leaky_relu": "leakyrelu", "transpose": "T",
+    "hard_sigmoid": "hardsigmoid", "hard_tanh": "hardtanh", "transpose": "T",
     "step": "heaviside", "chunk": "split", "cat": "concat", "clip": "clamp", "sgn": "sign", "spike": "heaviside",
     "repeat_interleave": "repeat", "rint": "round", "stop_gradient": "detach", "stopgrad": "detach", "stop": "detach",
-    "no_grad": "detach", "fmod": "mod", "remainder": "mod", "identity": "eye", "average": "mean",
+    "no_grad": "detach", "identity": "eye", "average": "mean",
     "inverse": "inv", "matrix_exp": "expm", "diagonal": "diag", "diag_embed": "diag", "normalise": "normalize",
     "frobenius": "norm",
 }  # fmt: skip
@@ -43,9 +43,9 @@ _MAX_PLUS = (
     "matrix A of parameters"
 )
 _WORDS = {
-    "dropout": "it belongs to the layer: 'LSTM(…, recurrent_dropout=0.1)' drops what recurrent products read, "
+    "dropout": "it belongs to the layer: '{cell}(…, recurrent_dropout=0.1)' drops what recurrent products read, "
     "'zoneout=0.1' keeps old states, and 'dropout=0.1' drops between layers",
-    "zoneout": "it belongs to the layer: 'LSTM(…, zoneout=0.1)'",
+    "zoneout": "it belongs to the layer: '{cell}(…, zoneout=0.1)'",
     "linear": "write 'W@x + b'",
     "matmul": "write 'W@x'",
     "dot": "write 'sum(u*v)' for two vectors, 'W@x' for a matrix",
@@ -66,6 +66,9 @@ _WORDS = {
     "frac": "write 'v - floor(v)'",
     "div": "write 'a/b', or 'floor(a/b)' for the whole part",
     "floor_divide": "write 'floor(a/b)'",
+    "remainder": "write 'mod(a, c)', or 'a - c*floor(a/c)' where a state is read",
+    "fmod": "write 'sign(a)*(abs(a) - abs(c)*floor(abs(a/c)))'",
+    "leaky_relu": "write 'leakyrelu(v)', or 'max(v, 0.01*v)' where a state is read",
     "quantize": "write 'round(8*v, grad=1)/8'",
     "ste": "write 'round(v, grad=1)', or 'v + detach(f(v) - v)' for another function f",
     "straight_through": "write 'round(v, grad=1)', or 'v + detach(f(v) - v)' for another function f",
@@ -105,11 +108,12 @@ def report_outside(outside: Outside, span: Span, report: Report) -> Reported:
     return report.once("RNN229", outside.message, span, outside.help)
 
 
-def instead_of(function: str, known: Collection[str]) -> str:
-    """What says the same as a function that the language does not have, or the nearest of the known names."""
+def instead_of(function: str, cell: str, known: Collection[str]) -> str:
+    """What says the same as a function that the language does not have and `cell` calls, or the nearest of the known
+    names."""
     name = function.lower()
     if name in _WORDS:
-        return _WORDS[name]
+        return _WORDS[name].replace("{cell}", cell)
     # LN is another function than ln.
     other = _OTHER_NAMES.get(function) or _OTHER_NAMES.get(name) or (name if name in known else "")
     return f"write '{other}'" if other else closest(function, known)

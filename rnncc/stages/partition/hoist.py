@@ -26,7 +26,11 @@ from rnncc.stages.partition.flat import FlatCell, Numbered, width_of
 from rnncc.stages.partition.locate import Located, Part
 from rnncc.stages.partition.place import Placed
 
-_INSTEAD = {"leakyrelu": "write 'max(v, 0.01*v)'", "elu": "write 'where(v > 0, v, exp(min(v, 0)) - 1)'"}
+_INSTEAD = {
+    "leakyrelu": "write 'max(v, 0.01*v)'",
+    "elu": "write 'where(v > 0, v, exp(min(v, 0)) - 1)'",
+    "mod": "write 'a - c*floor(a/c)'",
+}
 
 
 class _Hoister:
