@@ -26,7 +26,7 @@ from rnncc.machine.built import about, explanation, without_kernels
 from rnncc.machine.paths import package_name, shipped_cell
 from rnncc.machine.targets import architectures, gpu_at, known_gpus, own_instructions
 from rnncc.pipeline import compile_cells, run_stages
-from rnncc.progress import Progress, debug, say
+from rnncc.progress import Progress, check_settings, debug, say
 from rnncc.runtime.arguments import held, read_flag
 from rnncc.version import VERSION
 
@@ -46,7 +46,7 @@ def build_package(request: Request, out: Path, target: str = "auto", progress: P
             the folder cannot be written, RNN606 for an unknown target, RNN608 for a GPU without NVRTC, RNN610 for a
             folder that is no cache of the user's.
     """
-    from rnncc.stages.build import check_stem, find_nvrtc, find_toolchain, install
+    from rnncc.stages.build import check_stem, find_nvrtc, find_toolchain, install, prepared
 
     nvrtc = find_nvrtc(architectures(target), required="auto" not in target.split(","))
     wanted = _for_gpus(request, nvrtc, target)
@@ -56,7 +56,9 @@ def build_package(request: Request, out: Path, target: str = "auto", progress: P
     if progress is not None and request.newton and (older := _without_clusters(wanted, target)):
         progress(f"--parallel-newton is for GPUs of compute capability 9.0 or more: of no use for {older}")
     check_stem(request.name, out)
-    package = _build(wanted, find_toolchain(), nvrtc, progress)
+    toolchain = find_toolchain()
+    with prepared(out, request.name):
+        package = _build(wanted, toolchain, nvrtc, progress)
     if progress is not None:
         for gpu in _as_compiled(wanted, nvrtc).gpus:
             for problem in without_kernels(package, request.problems, gpu.architecture):
@@ -75,6 +77,7 @@ def load_module(request: Request) -> ModuleType:
     from rnncc.stages.build import find_nvrtc, find_toolchain
 
     check_torch(f"loading {request.name}")
+    check_settings()
     toolchain: Toolchain | None = None
     try:
         toolchain = find_toolchain()

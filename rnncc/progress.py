@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from rnncc.extras import is_installed
 from rnncc.language.diagnostics import Diagnostic, RnnccError
-from rnncc.runtime.settings import LEVELS, log_level
+from rnncc.runtime.settings import LEVELS, compiles_at_first_use, log_level
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -76,13 +76,27 @@ def say(message: str, level: str = "info") -> None:
     if _shown_by_a_command is None and not os.environ.get("RNNCC_LOG", "").strip() and _has_a_log():
         logging.getLogger(_LOGGER).log(logging.getLevelNamesMapping()[level.upper()], "%s", message)
         return
-    try:
+    with _one_error():
         least = log_level()
+    if LEVELS.index(level) >= LEVELS.index(least):
+        (_shown_by_a_command or _LINES)(message)
+
+
+def check_settings() -> None:
+    """Before long work: raises RnnccError (RNN607) where a package would raise ValueError when it is imported."""
+    with _one_error():
+        log_level()
+        compiles_at_first_use()
+
+
+@contextmanager
+def _one_error() -> Iterator[None]:
+    """Makes a diagnostic of the ValueError for a setting that cannot be read."""
+    try:
+        yield
     except ValueError as error:
         found, _, advice = str(error).partition(": ")
         raise RnnccError(Diagnostic("RNN607", found, help=advice)) from None
-    if LEVELS.index(level) >= LEVELS.index(least):
-        (_shown_by_a_command or _LINES)(message)
 
 
 def debug(message: str) -> None:

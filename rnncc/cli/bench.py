@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,11 +13,10 @@ import click
 
 from rnncc.cli.completion import file_argument
 from rnncc.cli.kernels import check_machine, check_runner, fallback_option
-from rnncc.cli.output import is_special, pick, table, write_file
+from rnncc.cli.output import check_out, pick, table, write_file
 from rnncc.extras import is_installed
 from rnncc.ir.problem import DTYPES
 from rnncc.language.read import read_request
-from rnncc.machine.files import followed
 from rnncc.pipeline import compile_cells
 from rnncc.progress import say
 
@@ -132,8 +130,8 @@ def bench(
     """
     if not runs:
         raise click.BadParameter(f"give some of {', '.join(_RUNS)}", param_hint="--pass")
-    for option, path in (("--json", json_path), ("--plot", plot_path)):
-        _check_writable(option, path)
+    check_out("--json", json_path, ".json")
+    check_out("--plot", plot_path, ".png")
     checked = compile_cells(read_request(file), "lower")
     plans = pick({plan.cell: plan for plan in checked.plans}, cell, file)
     # Names with two underscores are the compiler's own: ranks, which follow from other sizes.
@@ -275,21 +273,3 @@ def _print_table(report: Report) -> None:
             drawn.add_section()
         drawn.add_row(*line, style="bold" if line[1] == report.who(OURS) else None)
     Console().print(drawn)
-
-
-def _check_writable(option: str, path: Path | None) -> None:
-    """Raises a usage error before the work where the file could not be written after it."""
-    if path is None:
-        return
-    if not path.name:
-        raise click.BadParameter(f"'{path}' is not the name of a file", param_hint=option)
-    if is_special(path):
-        return
-    try:
-        folder = followed(path).parent
-    except OSError as error:
-        raise click.BadParameter(
-            f"'{path}' cannot be written: {(error.strerror or '').lower()}", param_hint=option
-        ) from None
-    if not (folder.is_dir() and os.access(folder, os.W_OK)):
-        raise click.BadParameter(f"'{path.parent}' is no folder that can be written", param_hint=option)

@@ -26,7 +26,7 @@ from rnncc.ir.problem import DTYPES, Problem
 from rnncc.ir.target import Target
 from rnncc.language.diagnostics import Diagnostic, RnnccError, Severity, render_all
 from rnncc.language.source import Span, line_and_column
-from rnncc.machine.files import replaced, unwritable
+from rnncc.machine.files import check_writable, replaced, unwritable
 from rnncc.machine.targets import planned
 
 EXIT_USER = 1
@@ -173,6 +173,28 @@ def summary(diagnostics: Sequence[Diagnostic]) -> str:
 def is_special(path: Path) -> bool:
     """Whether a path is a terminal, a pipe or a device, as /dev/stdout: it is written to, and never replaced."""
     return path.exists() and not path.is_file()
+
+
+# Endings that say of a file that it is of another kind.
+_KINDS = frozenset((".gif", ".html", ".jpeg", ".jpg", ".json", ".pdf", ".png", ".svg", ".tex", ".webp"))
+
+
+def check_out(option: str, path: Path | None, ending: str) -> None:
+    """Before the work: raises a usage error where the ending of the file says that it is no `ending`, or where there is
+    no such folder, and RnnccError (RNN605) where it could not be written."""
+    if path is None:
+        return
+    if not path.name:
+        raise click.BadParameter(f"'{path}' is not the name of a file", param_hint=option)
+    if path.suffix.lower() in _KINDS - {ending}:
+        raise click.BadParameter(
+            f"'{path}' would not be what its name says: it is written as {ending}", param_hint=option
+        )
+    if is_special(path):
+        return
+    if not path.is_symlink() and not path.parent.is_dir():
+        raise click.BadParameter(f"there is no folder '{path.parent}'", param_hint=option)
+    check_writable(path)
 
 
 def write_file(path: Path, write: Callable[[Path], object]) -> None:

@@ -80,6 +80,7 @@ def build(
     Layers with zoneout or recurrent dropout run another program, which takes the place of the plain one.
     """
     from rnncc.driver import build_package
+    from rnncc.stages.build import check_stem
 
     problems = fused_problems(hidden, heads, dtype)
     if name is not None and len(files) > 1:
@@ -105,6 +106,10 @@ def build(
 
         for stem in stems if name is None else [name]:
             check_name(stem)
+    if len(requests) > 1:  # a mistake in the last one is found before the first one is compiled
+        for request in requests:
+            compile_cells(request, "partition")
+            check_stem(request.name, out)
     for place, request in enumerate(requests, 1):
         if len(requests) > 1:
             say(f"package {place} of {len(requests)}: {name or request.name}")

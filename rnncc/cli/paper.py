@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from rnncc.cli.completion import file_argument
-from rnncc.cli.output import pick, write_file
+from rnncc.cli.output import check_out, pick, write_file
 from rnncc.language.read import read_request
 from rnncc.machine.paths import locate
 from rnncc.pipeline import compile_cells
@@ -30,10 +30,11 @@ def latex(file: str, standalone: bool, out: Path | None, cell: str | None) -> No
     """
     from rnncc.show.latex import latex as tex
 
+    _check_out(file, out, ".tex")
     made = compile_cells(read_request(file), "check")
     chosen = pick({checked.name: index for index, checked in enumerate(made.typed)}, cell, file)
     written, typed = tuple(made.declarations[i] for i in chosen), tuple(made.typed[i] for i in chosen)
-    _deliver(tex(written, typed, standalone=standalone), file, out)
+    _deliver(tex(written, typed, standalone=standalone), out)
 
 
 @click.command()
@@ -54,19 +55,25 @@ def draw(file: str, out: Path | None, theme: str, cell: str | None) -> None:
     """
     from rnncc.show.draw import draw as picture
 
+    _check_out(file, out, ".svg")
     made = compile_cells(read_request(file), "check")
     chosen = pick({checked.name: checked for checked in made.typed}, cell, file)
     if len(chosen) > 1:
         names = ", ".join(checked.name for checked in chosen)
         raise click.UsageError(f"a picture is of one cell: give --cell, one of {names}")
-    _deliver(picture(chosen[0], theme), file, out)
+    _deliver(picture(chosen[0], theme), out)
 
 
-def _deliver(text: str, file: str, out: Path | None) -> None:
-    """Print a text, or write it to a file. Raises a usage error where that is the cell's own."""
+def _check_out(file: str, out: Path | None, ending: str) -> None:
+    """Before the work: raises as `check_out`, and a usage error where the file to write is the cell's own."""
+    check_out("--out", out, ending)
+    if out is not None and out.exists() and out.resolve() == locate(file).resolve():
+        raise click.BadParameter(f"'{out}' is the cell itself", param_hint="--out")
+
+
+def _deliver(text: str, out: Path | None) -> None:
+    """Print a text, or write it to a file."""
     if out is None:
         click.echo(text, nl=False)
         return
-    if out.exists() and out.resolve() == locate(file).resolve():
-        raise click.BadParameter(f"'{out}' is the cell itself", param_hint="--out")
     write_file(out, lambda path: path.write_text(text, encoding="utf-8"))

@@ -24,13 +24,7 @@ def replaced(path: Path) -> Iterator[Path]:
             nothing is left beside it.
     """
     try:
-        target = followed(path)
-        before = target.stat() if target.exists() else None
-        if before is not None and not os.access(target, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        beside = target.with_name(f".rnncc-{secrets.token_hex(8)}")
-        # Nobody else reads what may be private until it has the old mode. A new file has that of the umask.
-        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if before is None else 0o600))
+        target, beside, before = _begun(path)
         try:
             yield beside
             _to_disk(beside)
@@ -44,6 +38,28 @@ def replaced(path: Path) -> Iterator[Path]:
             beside.unlink(missing_ok=True)
     except OSError as error:
         raise unwritable(path, error) from error
+
+
+def check_writable(path: Path) -> None:
+    """Before long work: raises RnnccError (RNN605) where `replaced` could not begin now. Nothing is left."""
+    try:
+        _begun(path)[1].unlink()
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def _begun(path: Path) -> tuple[Path, Path, os.stat_result | None]:
+    """The file that is meant, an empty one beside it, and what is known of the one that is there."""
+    target = followed(path)
+    before = target.stat() if target.exists() else None
+    if before is not None and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    beside = target.with_name(f".rnncc-{secrets.token_hex(8)}")
+    # Nobody else reads what may be private until it has the old mode. A new file has that of the umask.
+    os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if before is None else 0o600))
+    return target, beside, before
 
 
 def followed(path: Path) -> Path:

@@ -73,8 +73,8 @@ class Regularised(nn.Module):
 
     @property
     def zoneout(self) -> Mapping[str, float]:
-        """The probability by state, read-only. To be set to others, or to a number for every state: a state that is left
-        out, or None, has 0. Raises ValueError for a state that the module was made without zoneout of."""
+        """The probability by state, read-only. To be set to others, or to a number for every state: a state that is
+        left out, or None, has 0. Raises ValueError for a state that the module was made without zoneout of."""
         return MappingProxyType(self._zoneout)
 
     @zoneout.setter

@@ -63,7 +63,7 @@ LATER = (
         "a setting cannot be read",
         "An environment variable that rnncc reads has a value that means nothing: `RNNCC_CACHE_LIMIT` is a size "
         "(`500000000`, `500MB`, `2GiB`), `MAX_JOBS` a whole number above 0, `RNNCC_LOG` one of `debug`, `info`, "
-        "`warning` and `error`.",
+        "`warning` and `error`, `RNNCC_COMPILE` 0 or 1.",
     ),
     Code(
         "RNN608",

@@ -26,7 +26,7 @@ from rnncc.machine.paths import license_file
 from rnncc.progress import Progress
 from rnncc.runtime import manifest
 from rnncc.stages.build import commands, toolchain
-from rnncc.stages.build.install import check_stem, install
+from rnncc.stages.build.install import check_stem, install, prepared
 from rnncc.stages.build.nvrtc import Nvrtc, find_nvrtc
 from rnncc.stages.build.processes import Outcome
 from rnncc.stages.build.toolchain import Toolchain, find_toolchain
@@ -58,6 +58,7 @@ __all__ = [
     "first_key",
     "install",
     "own_code",
+    "prepared",
 ]
 
 

@@ -10,7 +10,8 @@ import shutil
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rnncc.language.diagnostics import Diagnostic, RnnccError
@@ -60,6 +61,47 @@ def check_stem(stem: str, directory: Path | None = None) -> None:
     )
 
 
+@contextmanager
+def prepared(directory: Path, stem: str) -> Iterator[None]:
+    """Around the work that makes a package for `directory`: makes that folder before, and tries it. Where the work
+    fails, folders that were made and hold nothing are removed again.
+
+    Raises RnnccError as `install`."""
+    target = directory / stem
+    _check_replaced(target)
+    missing = [folder for folder in (directory, *directory.parents) if not folder.exists()]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        tried = _beside(directory, stem)
+        tried.mkdir()
+        tried.rmdir()
+    except OSError as error:
+        _remove_empty(missing)
+        raise unwritable(target, error) from None
+    try:
+        yield
+    except BaseException:  # also an interrupt
+        _remove_empty(missing)
+        raise
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove folders, the innermost first, up to one in which another process has put something."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
+
+
+def _own(stem: str) -> str:
+    """How the names of unfinished copies begin."""
+    return f".rnncc-{digest(stem)[:8]}"
+
+
+def _beside(directory: Path, stem: str) -> Path:
+    """An unfinished copy of this thread's."""
+    return directory / f"{_own(stem)}-{os.getpid()}-{threading.get_ident()}"
+
+
 def install(package: Path, directory: Path) -> Path:
     """Copy a finished package to `directory`/<its name>, and return that folder. The copy is made beside it and then
     renamed, in place of an older package. Many processes may do this at once; the last one's package stays.
@@ -68,11 +110,10 @@ def install(package: Path, directory: Path) -> Path:
     """
     target = directory / package.name
     _check_replaced(target)
-    own = f".rnncc-{digest(package.name)[:8]}"
-    beside = directory / f"{own}-{os.getpid()}-{threading.get_ident()}"
+    beside = _beside(directory, package.name)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        _remove_left(directory, own)
+        _remove_left(directory, _own(package.name))
         try:
             _copy(package, beside / "new")
             _exchange(beside / "new", target, beside / "old")
