@@ -25,7 +25,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from measure import environment, write
+from measure import environment, output, write
 
 ROOT = Path(__file__).resolve().parents[1]
 # A program prints the seconds of what is timed alone, if there is that.
@@ -173,7 +173,7 @@ def main() -> int:
     parser.add_argument("--beside", type=Path, help="another checkout, timed in turn")
     parser.add_argument("--keep-toolkit", action="store_true", help="do not hide nvcc and the CUDA toolkit")
     parser.add_argument("--commit", default="", help="what to say where this is no checkout of git")
-    parser.add_argument("--out", type=Path, help="write rows and machine as JSON")
+    parser.add_argument("--out", type=output, help="write rows and machine as JSON")
     parser.add_argument("--show", type=Path, help="print what was measured elsewhere")
     given = parser.parse_args()
     head = f"{'case':38}{'who':8}{'cores':>6}  {'cache':8}{'seconds':>8}{'cpu':>8}{'call':>8}"

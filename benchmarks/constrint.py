@@ -25,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from measure import write  # noqa: E402
+from measure import output, write  # noqa: E402
 
 from rnncc.constrint import Expression, Infeasible, LimitReached, Limits, Model, Variable  # noqa: E402
 from rnncc.ir.family import Family  # noqa: E402
@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="take every n-th schedule only")
     parser.add_argument("--repeats", type=int, default=3, help="runs a problem")
     parser.add_argument("--seconds", type=float, default=20, help="limit a run")
-    parser.add_argument("--json", type=Path, help="write all rows there")
+    parser.add_argument("--json", type=output, help="write all rows there")
     arguments = parser.parse_args()
     every, repeats = (61, 1) if arguments.quick else (arguments.every, arguments.repeats)
     rival = cpsat()

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-from measure import Function, interleaved, median_ms, ratio, write
+from measure import Function, interleaved, median_ms, output, ratio, write
 from torch import Tensor, nn
 
 import rnncc
@@ -106,7 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a quarter of the time a figure")
     parser.add_argument("--cells", default=",".join(("lstm", "gru", *OTHERS)))
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output)
     arguments = parser.parse_args()
     torch.manual_seed(0)
     rows = []

@@ -10,11 +10,10 @@ same rows in dense calls, one for each number of batch entries that a step has, 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import torch
-from measure import Function, interleaved, median_ms, write
+from measure import Function, interleaved, median_ms, output, write
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
@@ -81,7 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="PackedSequence on the CPU.")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     rows = []

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-from measure import interleaved, median_ms, ratio, write
+from measure import interleaved, median_ms, output, ratio, write
 from scan_calls import Loop, Tensors
 from scan_cells import classes, shipped
 from torch import Tensor
@@ -66,7 +65,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a quarter of the time a figure")
     parser.add_argument("--cells", default=",".join(("affine", *shipped())))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     rows = []

@@ -10,11 +10,10 @@ its matrices. Times are medians over interleaved calls, ratios the medians of ra
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import torch
-from measure import Function, interleaved, median_ms, ratio, write
+from measure import Function, interleaved, median_ms, output, ratio, write
 from torch import Tensor
 
 import rnncc
@@ -88,7 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a quarter of the time a figure")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     rows = []

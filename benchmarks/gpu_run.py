@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from measure import environment, write
+from measure import environment, output, write
 
 from rnncc.stages.build.nvrtc import INSTALL, find_library
 
@@ -68,7 +68,7 @@ def parser_of(description: str | None, out: Path, *, draws: bool = False) -> arg
     parser.add_argument("--only", default="", help="words of cases, separated by commas")
     parser.add_argument("--shard", default="1/1", metavar="I/N", help="a part of the cases: 2/5 is the second of five")
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"no case begins later (default: {MINUTES})")
-    parser.add_argument("--out", type=Path, default=out, help=f"where rows go (default: {out})")
+    parser.add_argument("--out", type=output, default=out, help=f"where rows go (default: {out})")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="put the rows of files into --out")
     parser.add_argument("--show", type=Path, metavar="FILE", help="print the table of a file, and measure nothing")
     if draws:

@@ -13,11 +13,10 @@ import argparse
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from measure import Function, median_ms, ratio, write
+from measure import Function, median_ms, output, ratio, write
 from torch import Tensor, nn
 
 import rnncc
@@ -104,7 +103,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a quarter of the time a figure")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output)
     arguments = parser.parse_args()
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("there is no CUDA device")

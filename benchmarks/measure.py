@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 from collections.abc import Mapping
@@ -10,8 +11,10 @@ from typing import Any
 
 from rnncc.bench.machine import machine
 from rnncc.bench.timing import Function, gpu_ms, interleaved, median_ms, ratio
+from rnncc.language.diagnostics import RnnccError
+from rnncc.machine.files import check_writable
 
-__all__ = ["Function", "environment", "gpu_ms", "interleaved", "median_ms", "ratio", "write"]
+__all__ = ["Function", "environment", "gpu_ms", "interleaved", "median_ms", "output", "ratio", "write"]
 
 
 def environment(commit: str = "") -> dict[str, Any]:
@@ -21,6 +24,18 @@ def environment(commit: str = "") -> dict[str, Any]:
         ["git", "-C", str(root), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     ).stdout.strip()
     return machine() | {"commit": commit or described}
+
+
+def output(text: str) -> Path:
+    """The value of an option that names a file to write, for argparse, which says what is wrong before anything is
+    measured. The folder is made."""
+    path = Path(text)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        check_writable(path)
+    except (OSError, RnnccError) as error:
+        raise argparse.ArgumentTypeError(f"{path} cannot be written: {error}") from None
+    return path
 
 
 def write(path: Path, results: list[dict[str, Any]], about: Mapping[str, Any] | None = None) -> None:

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
-from measure import environment, gpu_ms, interleaved, median_ms, write
+from measure import environment, gpu_ms, interleaved, median_ms, output, write
 from scan_calls import Pair, Tensors, compose
 from torch import Tensor
 
@@ -93,7 +92,7 @@ def main() -> None:
     """Measure everything, print the table, and write it where --out says so."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a fifth of the time a figure")
-    parser.add_argument("--out", type=Path, help="where rows go")
+    parser.add_argument("--out", type=output, help="where rows go")
     parser.add_argument("--commit", default="", help="what to call this version where git does not know")
     arguments = parser.parse_args()
     rows = [compare(cell, steps, arguments.quick) for cell in CELLS for steps in STEPS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 from importlib import import_module
@@ -9,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+import rnncc
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 # Programs that measure on a GPU, and take longer than some seconds.
@@ -81,3 +85,45 @@ def test_parts_of_a_committed_file_are_the_file(
     assert capsys.readouterr().out.count("\n") >= 3
     merged = json.loads((tmp_path / "all.json").read_text())
     assert sorted(map(str, merged["results"])) == sorted(map(str, known["results"]))
+
+
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    output = import_module("measure").output
+    assert output(str(tmp_path / "new" / "rows.json")) == tmp_path / "new" / "rows.json"
+    assert list((tmp_path / "new").iterdir()) == []
+    for nowhere in ("/proc/rows.json", "/proc/new/rows.json", str(tmp_path / "new")):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"{nowhere} cannot be written"):
+            output(nowhere)
+
+
+def without_kernels(monkeypatch: pytest.MonkeyPatch, cell: str) -> None:
+    """A cell runs its fallback, as where no compiler was found."""
+    monkeypatch.setattr(rnncc.load(cell)._package._PACKAGE, "kernels", None)
+
+
+@pytest.mark.parametrize("program", ["cpu", "cpu_packed", "host", "latency"])
+def test_no_program_times_the_fallback_in_place_of_kernels(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    made = import_module(program)
+    without_kernels(monkeypatch, "lstm")
+    measure = {
+        "cpu": lambda: made.compare("lstm", 2, 1, 8, False, 0.01),
+        "cpu_packed": lambda: made.measure(2, 1, 8, "even", False, 0.01),
+        "host": lambda: made.compare(made.Case("lstm", "LSTM", torch.nn.LSTM, 2), "cpu", 0.01),
+        "latency": lambda: made.compare(made.Case("lstm", 2, 1, 8, False, "eager"), "cpu", 0.01),
+    }
+    with pytest.raises(RuntimeError, match="backend='cpu' cannot run"):
+        measure[program]()
+
+
+def test_neither_do_the_calls_that_the_scan_benchmarks_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    calls = import_module("scan_calls")
+    tensors = calls.Tensors("mingru", 2, 3, 8, dtype=torch.float32, device="cpu", trained=False)
+    tensors.by_op()
+    without_kernels(monkeypatch, "mingru")
+    with pytest.raises(RuntimeError, match="backend='cpu' cannot run"):
+        tensors.by_op()
