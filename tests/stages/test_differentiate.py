@@ -22,8 +22,10 @@ from rnncc.ir.adjoint import Adjoint, OuterProduct
 from rnncc.ir.cell import Cell, Contraction, Node, Pointwise, RowOp, RowOperator, Segment, Stream, operands
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, scale
 from rnncc.ir.expr import Apply, Expr, Ref, apply
+from rnncc.language.read import read_request
+from rnncc.pipeline import compile_cells
 from rnncc.stages.check.unroll import MOST_EQUATIONS
-from rnncc.stages.differentiate import differentiate
+from rnncc.stages.differentiate import differentiate, symbolic
 from rnncc.stages.differentiate.sweep import LONGEST_SUM
 from rnncc.stages.mask import mask
 from rnncc.verify.reference import fixed_values, run
@@ -355,3 +357,11 @@ def readers(segment: Segment) -> dict[str, set[str]]:
     return {
         name: {node.target for node in found.nodes if alias in operands(node)} for alias, name in found.aliases.items()
     }
+
+
+def test_equations_that_two_programs_share_are_differentiated_once() -> None:
+    """The plain and the masked program of a cell have most of them in common."""
+    symbolic._contributions.cache_clear()
+    compile_cells(read_request("lstm"), "differentiate")
+    info = symbolic._contributions.cache_info()
+    assert info.hits > 0.4 * info.misses > 0

@@ -58,7 +58,10 @@ class Routed:
 
 def route(made: Layered) -> Routed:
     """The wires, and the heights of layers, from below: y is negative here and grows downwards."""
-    channels = [_channel(made, level) for level in range(len(made.layers) - 1)]
+    links: list[list[Link]] = [[] for _ in made.layers]
+    for link in made.links:
+        links[made.items[link.source].layer].append(link)
+    channels = [_channel(made, level, links[level]) for level in range(len(made.layers) - 1)]
     routed = Routed()
     y = 0.0
     for level, layer in enumerate(made.layers):
@@ -74,14 +77,12 @@ def route(made: Layered) -> Routed:
     return routed
 
 
-def _channel(made: Layered, level: int) -> list[Net]:
-    """The nets between a layer and the one above, with their tracks."""
+def _channel(made: Layered, level: int, links: Sequence[Link]) -> list[Net]:
+    """The nets between a layer and the one above, with their tracks. `links` begin in the layer."""
     nets: dict[tuple[int, int], Net] = {}
-    for link in made.links:
-        item = made.items[link.source]
-        if item.layer == level:
-            key = (link.source, link.port)
-            nets.setdefault(key, Net(key, item.x + item.extent.ports[link.port]))
+    for link in links:
+        item, key = made.items[link.source], (link.source, link.port)
+        nets.setdefault(key, Net(key, item.x + item.extent.ports[link.port]))
     for target in made.layers[level + 1]:
         links = sorted(made.below(target), key=lambda link: nets[link.source, link.port].x)
         xs, marks = [nets[link.source, link.port].x for link in links], [link.mark for link in links]

@@ -80,10 +80,12 @@ def _n(value: float) -> str:
 def _description(graph: Graph) -> str:
     """What the picture shows, in words: each box with what it reads."""
     names = [plain(_called(box)) for box in graph.boxes]
+    read: dict[int, dict[str, None]] = {}
+    for wire in graph.wires:
+        read.setdefault(wire.target, {})[names[wire.source]] = None
     sentences = []
     for number, box in enumerate(graph.boxes):
-        reads = list(dict.fromkeys(names[wire.source] for wire in graph.wires if wire.target == number))
-        if reads:
+        if reads := read.get(number):
             sentences.append(f"{names[number]} read{'' if len(box.tiles) > 1 else 's'} {', '.join(reads)}.")
         if box.kind is Kind.INPUT:
             sentences.append(f"{names[number]} is an input.")

@@ -6,9 +6,8 @@ value's cotangent is complete when its own node is reached.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import assert_never
 
 from rnncc.analysis.recurrent import CLIP
@@ -228,15 +227,12 @@ class Sweep:
     def _reverse_pointwise(self, node: Pointwise, d: str) -> None:
         wanted = tuple(name for name in operands(node) if name in self._differentiable)
         width = self.values[node.target].width
-        names = self._names(f"d_{node.target}__shared")
-        temporaries, pairs = contributions(node.target, node.expr, d, wanted, names, self.values)
+        shared = f"d_{node.target}__shared"
+        temporaries, pairs = contributions(node.target, node.expr, d, wanted, shared, self.values)
         for name, expr in temporaries:
             self.nodes.append(Pointwise(self._value(name, width, node.span), expr, node.span))
         for name, expr in pairs:
             self._give(name, expr, width, node.span)
-
-    def _names(self, base: str) -> Iterator[str]:
-        return (f"{base}{number}" for number in count())
 
     def _reverse_row(self, node: RowOp, d: str) -> None:
         target, span = node.target, node.span

@@ -7,8 +7,9 @@ of other operators come from the operator table. Forward code never passes throu
 from __future__ import annotations
 
 import operator as python
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
+from itertools import count
 from typing import Any
 
 import sympy
@@ -181,19 +182,31 @@ def _fold(operator: str, terms: list[Expr]) -> Expr:
     return result
 
 
+_Named = tuple[tuple[str, Expr], ...]
+
+
 def contributions(
-    target: str, expr: Expr, cotangent: str, wanted: tuple[str, ...], names: Iterator[str], values: Mapping[str, Value]
-) -> tuple[tuple[tuple[str, Expr], ...], tuple[tuple[str, Expr], ...]]:
+    target: str, expr: Expr, cotangent: str, wanted: tuple[str, ...], shared: str, values: Mapping[str, Value]
+) -> tuple[_Named, _Named]:
     """What `target = expr` gives to the cotangents of its operands `wanted`.
 
-    `cotangent` is the target's. Returns (shared subexpressions with a name of `names` each; pairs of an operand and
+    `cotangent` is the target's. Returns (shared subexpressions, called `shared` and a number; pairs of an operand and
     its cotangent's share), pairs in the order of `wanted` without those that are zero.
     """
-    translation = Translation(values)
+    read = tuple((name, values[name]) for name in dict.fromkeys(references(expr)) if name in values)
+    return _contributions(target, expr, cotangent, wanted, shared, read)
+
+
+# The plain and the masked program of a cell have most equations in common. sympy takes milliseconds for each.
+@lru_cache(maxsize=1 << 14)
+def _contributions(
+    target: str, expr: Expr, cotangent: str, wanted: tuple[str, ...], prefix: str, read: tuple[tuple[str, Value], ...]
+) -> tuple[_Named, _Named]:
+    translation = Translation(dict(read))
     d = sympy.Symbol(cotangent)
     partials = _partials(target, expr, wanted, translation)
     products = [(name, d * partial) for name, partial in partials if partial != 0]
-    symbols = (sympy.Symbol(name) for name in names)
+    symbols = (sympy.Symbol(f"{prefix}{number}") for number in count())
     shared, reduced = sympy.cse([product for _, product in products], symbols=symbols, order="canonical")
     temporaries = tuple((symbol.name, translation.to_expr(value)) for symbol, value in shared)
     pairs = tuple((name, translation.to_expr(value)) for (name, _), value in zip(products, reduced, strict=True))
