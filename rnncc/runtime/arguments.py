@@ -89,7 +89,7 @@ def read_clip(value: Any) -> float | None:
         raise ValueError(f"{name} is a whole number that is too large for a float; None is off")
     if not number >= 0:
         raise ValueError(f"{name} should not be negative, nor NaN, got: {number}")
-    return float(number)
+    return number if isinstance(number, int) else float(number)
 
 
 def read_backend(value: Any) -> str | None:
