@@ -273,9 +273,9 @@ def test_forward_mode_is_refused(backend: str | None) -> None:
 
 def test_opcheck() -> None:
     op, given = arguments(make("lstm", "LSTM"))
-    assert set(torch.library.opcheck(op, (*given[:8], [0.1], *given[9:])).values()) == {"SUCCESS"}
+    assert set(torch.library.opcheck(op, (*given[:7], [0.1], *given[8:])).values()) == {"SUCCESS"}
     with pytest.raises(RuntimeError, match="expected 1 constants, got 2"):
-        op(*given[:8], [0.1, 0.2], *given[9:])
+        op(*given[:7], [0.1, 0.2], *given[8:])
 
 
 def test_the_option() -> None:
@@ -301,11 +301,10 @@ def test_the_option() -> None:
                 given(clip)
         with pytest.raises(ValueError, match="too large for a float"):
             given(10**400)
-        for wrong in ("1", True, torch.ones(())):
+        for wrong in ("1", True, torch.ones(1)):
             with pytest.raises(TypeError, match="recurrent_gradient_clip should be a number or None, got: "):
                 given(wrong)
-    layer.recurrent_gradient_clip = -0.5
     with pytest.raises(ValueError, match="should not be negative"):
-        layer(torch.zeros(T, B, IN))
+        layer.recurrent_gradient_clip = -0.5
     assert "no effect" in rnncc.load("mingru").minGRU(IN, H, recurrent_gradient_clip=1.0).explain()
     assert "no effect" not in layer.explain()
