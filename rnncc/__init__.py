@@ -74,8 +74,8 @@ def compile(
 
 
 def safe_globals() -> list[Any]:
-    """What `torch.load(path, weights_only=True)` must be allowed for layers of `load` and `compile`, whole or within a
-    model, and for what `rnncc.compat` makes of them (`nn.replace`, `TwoStates`):
+    """What `torch.load(path, weights_only=True)` must be allowed for layers of `load` and `compile`, their classes and
+    functional ops, whole or within a model, and for what `rnncc.compat` makes of them (`nn.replace`, `TwoStates`):
 
         with torch.serialization.safe_globals([*rnncc.safe_globals(), MyModel]):
             model = torch.load(path, weights_only=True)
@@ -83,11 +83,10 @@ def safe_globals() -> list[Any]:
     The file then says which cells are built; a cell's text can do nothing but compute.
     """
     from rnncc import driver
-    from rnncc.compat.instances import KINDS, revive
+    from rnncc.compat.instances import KINDS, pickled_class
     from rnncc.compat.two_states import TwoStates
-    from rnncc.language.source import Source
 
-    return [driver.unpickle, revive, Source, TwoStates, *KINDS]
+    return [driver.unpickle, pickled_class, TwoStates, *KINDS]
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -19,11 +19,12 @@ from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
 from rnncc.ir.target import GPUS, has_clusters
 from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.language.packages import package_name
 from rnncc.language.read import from_text, read_request
-from rnncc.language.source import Source
+from rnncc.language.source import Source, file_name
 from rnncc.language.types import with_types
 from rnncc.machine.built import about, explanation, without_kernels
-from rnncc.machine.paths import package_name, shipped_cell
+from rnncc.machine.paths import shipped_cell
 from rnncc.machine.targets import architectures, gpu_at, known_gpus, own_instructions
 from rnncc.pipeline import compile_cells, run_stages
 from rnncc.progress import Progress, check_settings, debug, say
@@ -92,18 +93,20 @@ def load_module(request: Request) -> ModuleType:
         say(f"parallel_newton changes nothing: {request.name} has no loop that it is for")
     from rnncc.stages.load import load
 
-    return load(package, origin=(unpickle, (request.source, request.name, request.options())))
+    # A folder's name is nobody else's business, and what is generated does not depend on it.
+    source = request.source.text, file_name(request.source)
+    return load(package, origin=(unpickle, (*source, request.name, request.options())))
 
 
 def load_file(name_or_path: str | os.PathLike[str], options: Mapping[str, Any]) -> ModuleType:
-    """The module of a file's cells. `options`: fields of Request by name."""
+    """The module of a file's cells. `options`: those of a program (`Request.options`)."""
     request = read_request(name_or_path)
-    return load_module(replace(request, name=package_name(request.name), **_plain(options)))
+    return load_module(Request.of(request.source, request.name, _plain(options)))
 
 
 def load_text(text: str, name: str, options: Mapping[str, Any]) -> ModuleType:
     """The same of a text."""
-    return load_module(Request(from_text(f"<{name}>", text), package_name(name), **_plain(options)))
+    return load_module(Request.of(from_text(f"<{name}>", text), package_name(name), _plain(options)))
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,13 +125,24 @@ def load_with_types(
     return load_text(with_types(own, types), name, options)
 
 
-def unpickle(source: Source, name: str, options: Mapping[str, Any], class_name: str) -> Any:
-    """An empty instance of a layer's class, loaded again from its text: how layers are pickled."""
-    from rnncc.stages.load import allow
+def unpickle(text: str, file: str, name: str, options: Mapping[str, Any], member: str) -> Any:
+    """A class or functional op of a text's package by its name, or the package's module (""): how these are pickled,
+    and how layers name their class. `file` names the text in messages. A file of unknown origin may have written all of
+    this: `Request` checks it before anything is built, and only the cells of the text come out.
 
-    layer_class = getattr(load_module(Request(source, name, **options)), class_name)
-    allow(layer_class)
-    return layer_class.__new__(layer_class)
+    Raises:
+        RnnccError, TypeError, ValueError: for what no layer was pickled as.
+    """
+    from rnncc.stages.load import allow, member_of
+
+    found = member_of(load_module(request_of(text, file, name, options)), member)
+    allow(found)
+    return found
+
+
+def request_of(text: str, file: str, name: str, options: Mapping[str, Any]) -> Request:
+    """The request for a text's package, as its module was pickled. Raises RnnccError, TypeError, ValueError."""
+    return Request.of(from_text(file, text), name, options)
 
 
 def compile_file(
@@ -147,14 +161,17 @@ def compile_file(
     if is_shared:  # it is compiled once for all packages
         text, name, options = "", file.strip("_"), {}
     # Device code has the tables of the CPU's kernels.
-    wanted = {"architectures": (architecture,), "instructions": own_instructions(), **options}
-    request = Request(Source(f"<{name}>", text), name, **wanted)
+    request = replace(
+        Request.of(Source(f"<{name}>", text), name, options),
+        architectures=(architecture,),
+        instructions=own_instructions(),
+    )
 
     def produce() -> Bundle:
         bundle = _of_every_package(request) if is_shared else compile_cells(request).bundle
         return replace(bundle, device_units=tuple(unit for unit in bundle.device_units if unit.name == file))
 
-    key = first_key(replace(request, name=f"{name}.{file}"), nvrtc, None)
+    key = first_key(request, nvrtc, None, file)
     job = Job(key, name, Cache(default_root()), nvrtc=nvrtc, progress=say)
     return build_kernels(job, f"{file} for {architecture}", produce) / "cuda"
 
@@ -167,8 +184,8 @@ def compile_fused(
     is none. Found in the cache, or compiled now. `wanted`: the cell, and which programs of each of its loops, by what
     follows the loop's name (`masked_forward`).
 
-    A package in use calls it (rnncc/runtime/first_use.py). `options`: fields of Request by name; its `problems`, each
-    (head_dim, heads, dtype), are alike but in heads. `gpu`: the compute capability, and the GPU's number on this
+    A package in use calls it (rnncc/runtime/first_use.py). `options`: those of a program, and `problems`, each
+    (head_dim, heads, dtype), which are alike but in heads. `gpu`: the compute capability, and the GPU's number on this
     machine. `code`: that of the rnncc which built the package, since kernels must take what its library gives.
 
     Raises:
@@ -186,7 +203,8 @@ def compile_fused(
     nvrtc = find_nvrtc((target.architecture,), required=True)
     assert nvrtc is not None
     problems = tuple(Problem(*size) for size in options["problems"])
-    request = Request(Source(f"<{name}>", text), name, **{**options, "problems": problems, "gpus": (target,)})
+    program = {option: value for option, value in options.items() if option != "problems"}
+    request = replace(Request.of(Source(f"<{name}>", text), name, program), problems=problems, gpus=(target,))
 
     def produce() -> Bundle:
         from rnncc.stages.render import render
@@ -200,7 +218,7 @@ def compile_fused(
     problem, most = problems[0], problems[-1].heads
     numbers = " and ".join(str(problem.heads) for problem in problems)
     heads = f"{numbers} head{'s' if most > 1 else ''} with head_dim {problem.head_dim}"
-    key = first_key(replace(request, name=".".join((name, cell, *programs))), nvrtc, None)
+    key = first_key(request, nvrtc, None, ".".join((cell, *programs)))
     job = Job(key, cell.lower(), Cache(default_root()), nvrtc=nvrtc, progress=say)
     named = "".join(programs)
     kinds = " without gradients" * ("inference" in named) + " with lengths or resets" * ("masked" in named)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rnncc.extras import is_installed
-from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.language.diagnostics import Diagnostic, RnnccError, printable
 from rnncc.runtime.settings import LEVELS, compiles_at_first_use, log_level
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ def _about(seconds: float) -> str:
 
 def say(message: str, level: str = "info") -> None:
     """Tell what goes on. `level`: one of LEVELS. Raises RnnccError (RNN607) where RNNCC_LOG has no meaning."""
+    if not isinstance(message, Count):
+        message = printable(message)  # a file's name in it may be anything
     if _shown_by_a_command is None and not os.environ.get("RNNCC_LOG", "").strip() and _has_a_log():
         logging.getLogger(_LOGGER).log(logging.getLevelNamesMapping()[level.upper()], "%s", message)
         return

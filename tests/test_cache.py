@@ -84,23 +84,51 @@ def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert cache.package("e" * 32) == new
 
 
-def test_what_is_dated_in_the_future_grows_old_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def dated(path: Path, seconds: float) -> Path:
+    """The path, with a date that is so much ahead of now."""
+    date = time.time() + seconds
+    os.utime(path, (date, date))
+    return path
+
+
+def test_what_is_dated_far_ahead_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its date is of a clock that was set back since: nobody knows how old it is."""
     cache = Cache(tmp_path)
-    package = build(Job(KEY, "toy", cache), lambda: Product((File("__init__.py", ""),), None, ("Toy",)))
-    left = make_folder(tmp_path, "tmp") / f"{'a' * 32}-1"
+    packages = [build(Job(key * 32, "toy", cache), lambda: Product((File("__init__.py", ""),), None, ("Toy",)))
+                for key in "abcd"]  # fmt: skip
+    old, fresh, ahead, far = (package.parent for package in packages)
+    dated(old, -10 * KEEP_SECONDS)
+    dated(ahead, KEEP_SECONDS / 2)  # by the clock of a process that uses it now, maybe
+    dated(far, 70 * 365 * 86400)
+    left = make_folder(tmp_path, "tmp") / f"{'e' * 32}-1"
     left.mkdir()
-    future = time.time() + 70 * 365 * 86400
-    for path in (package.parent, left):
-        os.utime(path, (future, future))
+    dated(left, 70 * 365 * 86400)
+    monkeypatch.setenv("RNNCC_CACHE_LIMIT", str(sum(path.stat().st_size for path in old.rglob("*")) * 3))
+    cache.trim()
+    assert not far.exists() and not left.exists() and old.exists()
     monkeypatch.setenv("RNNCC_CACHE_LIMIT", "0")
     cache.trim()
-    assert package.is_dir() and left.is_dir()
-    now = time.time()
-    assert all(abs(path.stat().st_mtime - now) < 60 for path in (package.parent, left))
-    with monkeypatch.context() as later:
-        later.setattr(time, "time", lambda: now + 2 * KEEP_SECONDS)
-        cache.trim()
-    assert not package.exists() and not left.exists()
+    assert not old.exists() and fresh.exists() and ahead.exists()
+
+
+def test_logs_dated_far_ahead_go_first(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    for number in range(50):
+        dated(cache.keep_log(f"old-{number:012x}", ""), 70 * 365 * 86400)
+    kept = [cache.keep_log(f"new-{number:012x}", "") for number in range(10)]
+    assert all(log.exists() for log in kept) and len(list((tmp_path / "logs").iterdir())) == 50
+
+
+def test_dates_are_compared_with_the_clock_that_gives_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file server has a clock of its own; what was just used stays, however wrong this machine's clock is."""
+    cache = Cache(tmp_path)
+    package = build(Job(KEY, "toy", cache), lambda: Product((File("__init__.py", ""),), None, ("Toy",)))
+    monkeypatch.setenv("RNNCC_CACHE_LIMIT", "0")
+    for clock in (0.0, time.time() + 10 * KEEP_SECONDS):
+        with monkeypatch.context() as wrong:
+            wrong.setattr(time, "time", lambda clock=clock: clock)
+            cache.trim()
+        assert package.is_dir()
 
 
 def command(folder: Path, number: int) -> subprocess.Popen[str]:

@@ -22,6 +22,7 @@ from rnncc.ir.structure import BlockDiagonal
 from rnncc.ir.syntax import CellDecl
 from rnncc.ir.typed import Typed
 from rnncc.language.read import read_request
+from rnncc.language.source import fenced
 from rnncc.pipeline import compile_cells
 from rnncc.show.catalogue import Entry, catalogue
 from rnncc.show.draw import draw
@@ -102,7 +103,7 @@ def page(cell: Shipped, before: Entry, after: Entry) -> str:
         "## A step as a picture",
         f'<div class="picture">{image(entry.file, f"A step of {entry.cell}")}</div>',
         "## In Python",
-        f"```python\n{in_python(cell.cell, entry.file)}```",
+        fenced("python", in_python(cell.cell, entry.file).rstrip()),
         "[The Python interface](../python.md) says what else a layer takes.",
         "## Parameters",
         _parameters(cell.cell),
@@ -110,10 +111,10 @@ def page(cell: Shipped, before: Entry, after: Entry) -> str:
         _speed(entry.file),
         "## Source",
         f"The file `cells/{entry.file}.rnn`; [the language](../language.md) says what it may say.",
-        f"```rnn\n{cell.made.request.source.text.strip()}\n```",
+        fenced("rnn", cell.made.request.source.text.strip()),
         "## What the compiler decides",
         f"`rnncc explain {entry.file}` prints:",
-        f"```text\n{explain_words(cell.cell, cell.recurrences, cell.made.adjoints[0])}\n```",
+        fenced("text", explain_words(cell.cell, cell.recurrences, cell.made.adjoints[0])),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -10,7 +10,7 @@ import click
 from rnncc.cli.completion import complete_path
 from rnncc.cli.output import EXIT_USER, fail
 from rnncc.extras import needs
-from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.language.diagnostics import Diagnostic, RnnccError, printable
 from rnncc.machine.files import replaced
 
 _STDIN = "-"
@@ -37,10 +37,10 @@ def format_files(files: tuple[str, ...], check: bool) -> None:
             failed = True
             continue
         if differs and check:
-            click.echo(f"{file}: would change")
+            click.echo(f"{printable(file)}: would change")
             failed = True
         elif file != _STDIN and not check:
-            click.echo(f"{file}: {'formatted' if differs else 'unchanged'}")
+            click.echo(f"{printable(file)}: {'formatted' if differs else 'unchanged'}")
     if failed:
         raise click.exceptions.Exit(EXIT_USER)
 

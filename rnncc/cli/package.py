@@ -86,7 +86,8 @@ def build(
     if name is not None and len(files) > 1:
         raise click.UsageError("--name is for one FILE: each of several is a package of its own")
     requests = [read_request(file) for file in files]
-    stems = [request.name for request in requests]
+    # A file whose name no package can have needs --name. `rnncc.load` takes a name near it.
+    stems = [Path(request.source.name).stem for request in requests] if name is None else [name]
     for stem in stems:
         if stems.count(stem) > 1:
             raise click.UsageError(
@@ -94,17 +95,18 @@ def build(
             )
     requests = [
         replace(
-            request, zoneout=zoneout, recurrent_dropout=recurrent_dropout, problems=problems, newton=parallel_newton
+            request, name=stem, zoneout=zoneout, recurrent_dropout=recurrent_dropout, problems=problems,
+            newton=parallel_newton,
         )
-        for request in requests
-    ]
+        for request, stem in zip(requests, stems, strict=True)
+    ]  # fmt: skip
     if zoneout or recurrent_dropout:
         for request in requests:
             _check_regularised(request)
     if wheel:
         from rnncc.cli.wheel import check_name, write_wheel
 
-        for stem in stems if name is None else [name]:
+        for stem in stems:
             check_name(stem)
     if len(requests) > 1:  # a mistake in the last one is found before the first one is compiled
         for request in requests:
@@ -112,8 +114,8 @@ def build(
             check_stem(request.name, out)
     for place, request in enumerate(requests, 1):
         if len(requests) > 1:
-            say(f"package {place} of {len(requests)}: {name or request.name}")
-        path = build_package(replace(request, name=name or request.name), out, target, say)
+            say(f"package {place} of {len(requests)}: {request.name}")
+        path = build_package(request, out, target, say)
         click.echo(str(path))
         if wheel:
             click.echo(str(write_wheel(path)))

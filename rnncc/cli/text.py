@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ from rnncc.cli.output import (
     summary,
     wants_colour,
 )
-from rnncc.language.diagnostics import Diagnostic, RnnccError, Severity
+from rnncc.language.diagnostics import Diagnostic, RnnccError, Severity, printable
+from rnncc.language.packages import is_package_name
 from rnncc.language.read import read_request
-from rnncc.machine.paths import SUFFIX, is_package_name, shipped_cell
+from rnncc.machine.paths import SUFFIX, shipped_cell
 from rnncc.pipeline import STAGES, compile_cells
 
 _STARTER = """\
@@ -82,7 +84,7 @@ def new(name: Path) -> None:
     if shipped_cell(stem) is not None:
         message = f"'{stem}' alone still means the cell that rnncc ships; this one is '{path}'"
         click.echo(f"rnncc: {message}, for commands and for rnncc.load", err=True)
-    click.echo(f"wrote {path}; next: rnncc check {path}")
+    click.echo(f"wrote {path}; next: rnncc check {shlex.quote(str(path))}")
 
 
 @click.command()
@@ -107,7 +109,7 @@ def check(files: tuple[str, ...], pedantic: bool, as_json: bool) -> None:
             reports.append({"file": file, "ok": not wrong, "diagnostics": found})
         else:
             print_diagnostics(diagnostics)
-            click.echo(f"{file}: {summary(diagnostics)}")
+            click.echo(f"{printable(file)}: {summary(diagnostics)}")
     if as_json:
         print_json({"ok": not failed, "files": reports})
     if failed:

@@ -11,9 +11,9 @@ import zipfile
 from pathlib import Path
 
 from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.language.packages import check_length
 from rnncc.machine.files import replaced
 from rnncc.runtime import manifest
-from rnncc.stages.build.install import check_length
 from rnncc.version import VERSION
 
 # The earliest time a zip file can hold: the same package gives the same bytes.

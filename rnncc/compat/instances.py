@@ -3,12 +3,13 @@ nn.LSTM)` or reads private attributes such as `_flat_weights`."""
 
 from __future__ import annotations
 
+import sys
 import types
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
 
+from rnncc.runtime.pickling import Origin, origin_of
 from rnncc.stages.load import allow
 
 # A module of torch.nn's that rnncc has a layer or a single step for, and the classes of these.
@@ -22,7 +23,7 @@ class Instance:
 
     def __setstate__(self: Any, state: Any) -> None:
         nn.Module.__setstate__(self, state)  # type: ignore[no-untyped-call]
-        self._whole, self._frozen = self._layout(), None
+        self._restore()
 
     def _apply(self: Any, *arguments: Any, **keywords: Any) -> Any:
         self._frozen = None
@@ -30,21 +31,13 @@ class Instance:
 
     def sparsify(self, *groups: str) -> Any:
         """As a layer's, which this is: the result is an instance of the same class of torch.nn's."""
-        parts = _parts(type(self))
-        if parts is None:
+        origin = origin_of(type(self))
+        if origin is None:  # the class derives from one that was made here
             return super().sparsify(*groups)  # type: ignore[misc]
-        layer_class, kind = parts
+        layer_class, kind = origin[1]
         layer = layer_class.__new__(layer_class)
         vars(layer).update(vars(self))
         return instance_of(layer.sparsify(*groups), kind)
-
-    def __reduce_ex__(self: Any, protocol: Any) -> Any:
-        parts = _parts(type(self))
-        if parts is None:  # a class derived from one of these, which pickle finds in its own module
-            return super().__reduce_ex__(protocol)
-        layer_class, kind = parts
-        again, arguments = layer_class._origin
-        return revive, (again, (*arguments, layer_class.__name__), kind), self._contents()
 
 
 class LayerInstance(Instance):
@@ -81,11 +74,6 @@ class LayerInstance(Instance):
 _CLASSES: dict[tuple[Any, Any], Any] = {}
 
 
-def _parts(made: type) -> Any:
-    """What a class was made of, or None."""
-    return next((parts for parts, known in _CLASSES.items() if known is made), None)
-
-
 def is_ours(module: object) -> bool:
     """Whether it is an instance made here."""
     return isinstance(module, Instance)
@@ -94,36 +82,44 @@ def is_ours(module: object) -> bool:
 def instance_of(layer: nn.Module, kind: type[Module]) -> nn.Module:
     """A new object with the layer's contents that is also an instance of `kind`. The old layer must not be used any
     more."""
-    made = _class(type(layer), kind)
+    made = instance_class(type(layer), kind)
     instance: nn.Module = made.__new__(made)
     # Another `__class__` of the same object would not do: a derived class may have another object layout.
     vars(instance).update(vars(layer))
     return instance
 
 
-def _class(layer_class: Any, kind: Any) -> Any:
+def instance_class(layer_class: Any, kind: Any) -> Any:
     """A class that derives from rnncc's layer class and from `kind`, which is torch.nn's class or one derived from it.
-    The derived class keeps its methods, and their `super()` calls reach rnncc's layer."""
+    The derived class keeps its methods, and their `super()` calls reach rnncc's layer. Raises TypeError for
+    other classes."""
+    if not (isinstance(layer_class, type) and issubclass(layer_class, nn.Module) and hasattr(layer_class, "spec")):
+        raise TypeError(f"layer_class must be a class of rnncc's layers, not {layer_class!r}")
+    if not (isinstance(kind, type) and issubclass(kind, KINDS)):
+        raise TypeError(f"kind must be a recurrent class of torch.nn, or one derived from it, not {kind!r}")
     if (layer_class, kind) in _CLASSES:
         return _CLASSES[layer_class, kind]
     base = next(own for own in KINDS if issubclass(kind, own))
+    # torch's list of classes that are safe to load goes by module and qualified name, so each class needs its own.
+    name = f"{layer_class.__name__}.{kind.__module__}.{kind.__qualname__}".replace(".", "/")
+    origin: Origin = (pickled_class, (layer_class, kind))
 
     def fill(namespace: dict[str, Any]) -> None:
-        # torch's list of classes that are safe to load goes by module and qualified name, so each class needs its own.
-        qualified = f"{layer_class.__name__}.{kind.__module__}.{kind.__qualname__}"
-        names = {"__module__": layer_class.__module__, "__qualname__": qualified}
-        namespace |= {**names, "__doc__": layer_class.__doc__}
+        names = {"__module__": layer_class.__module__, "__qualname__": name}
+        namespace |= {**names, "__doc__": layer_class.__doc__, "_origin": origin}
 
     own = Instance if base in STEPS else LayerInstance
     made = types.new_class(layer_class.__name__, (own, layer_class, base), exec_body=fill)
     if kind is not base:
         made = types.new_class(kind.__name__, (kind, made), exec_body=fill)
+    # cloudpickle takes along what it does not find in the class's module, in place of its origin.
+    setattr(sys.modules[layer_class.__module__], name, made)
     _CLASSES[layer_class, kind] = made
     return made
 
 
-def revive(again: Callable[..., Any], arguments: tuple[Any, ...], kind: type[Module]) -> Any:
-    """An empty instance; pickle then sets its state."""
-    made = _class(type(again(*arguments)), kind)
+def pickled_class(layer_class: Any, kind: Any) -> Any:
+    """`instance_class` as pickles call it: torch.load may make instances of the class."""
+    made = instance_class(layer_class, kind)
     allow(made)
-    return made.__new__(made)
+    return made

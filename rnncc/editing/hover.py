@@ -12,7 +12,7 @@ from rnncc.ir.structure import DENSE
 from rnncc.ir.typed import Shape, Typed
 from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
 from rnncc.language.operators import OPERATORS
-from rnncc.language.source import line_and_column, line_span
+from rnncc.language.source import fenced, line_and_column, line_span
 from rnncc.show.values import show_node, show_number, show_shape
 
 _PLACES = {
@@ -43,18 +43,14 @@ def describe(analysis: Analysis, mention: Mention) -> str:
         typed, cell = made.typed[symbol.cell], made.cells[symbol.cell]
         lines = [*_facts(mention, typed, cell)] or lines
         gradient = _gradient(analysis, mention, _values(mention, typed), cell)
-        parts += [_block("text", gradient)] if gradient else []
+        parts += [fenced("text", "\n".join(gradient))] if gradient else []
     return "\n\n".join([*parts[:1], "  \n".join(lines), *parts[1:]]) if parts else "  \n".join(lines)
-
-
-def _block(language: str, lines: Sequence[str]) -> str:
-    return "\n".join((f"```{language}", *lines, "```"))
 
 
 def _definition(analysis: Analysis, symbol: Symbol) -> str:
     assert symbol.definition is not None
     span = line_span(analysis.source, line_and_column(analysis.source, symbol.definition.start)[0])
-    return _block("rnn", [analysis.source.text[span.start : span.end].strip()])
+    return fenced("rnn", analysis.source.text[span.start : span.end].strip())
 
 
 def _function(name: str) -> str:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 from rnncc.ir.problem import Problem
-from rnncc.ir.target import EVERY, Target, has_clusters
+from rnncc.ir.target import ARCHITECTURE, EVERY, INSTRUCTION_SETS, Target, has_clusters
+from rnncc.language.packages import check_package_name
 from rnncc.language.source import Source
+
+# What tells one program of a text from another. A pickled layer, and a package in use, ask for programs by these.
+OPTIONS = ("constants", "zoneout", "recurrent_dropout", "newton")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the pipeline is asked for.
+    """What the pipeline is asked for. Its fields name files, macros and ops, and stand in command lines: whatever their
+    origin (a file's name, an option, a pickle), they are checked here.
 
     source             the text of one or more cells
     name               the package's
@@ -25,6 +31,8 @@ class Request:
     problems           sizes and dtypes that there are fused GPU kernels for
     newton             whether loops that are walked through also have GPU kernels that iterate (Newton's method)
     instructions       the one instruction set that CPU kernels are for, or EVERY
+
+    Raises RnnccError (RNN604) for a name that no package can have; TypeError and ValueError for other fields.
     """
 
     source: Source
@@ -38,11 +46,40 @@ class Request:
     newton: bool = False
     instructions: str = EVERY
 
+    def __post_init__(self) -> None:
+        _check("source", self.source, isinstance(self.source, Source), "a Source")
+        _check("source.name", self.source.name, isinstance(self.source.name, str), "a str")
+        _check("source.text", self.source.text, isinstance(self.source.text, str), "a str")
+        _check("name", self.name, isinstance(self.name, str), "a str")
+        check_package_name(self.name)
+        _check("constants", self.constants, isinstance(self.constants, Mapping), "a dict")
+        for name, value in self.constants.items():
+            _check("the name of a constant", name, isinstance(name, str), "a str")
+            _check(f"the constant {name!r}", value, isinstance(value, (Real, str)), "a number or a name")
+        for field_name, kind in (("zoneout", str), ("architectures", str), ("gpus", Target), ("problems", Problem)):
+            entries = getattr(self, field_name)
+            is_right = isinstance(entries, tuple) and all(isinstance(entry, kind) for entry in entries)
+            _check(field_name, entries, is_right, f"a tuple of {kind.__name__}")
+        _check("recurrent_dropout", self.recurrent_dropout, isinstance(self.recurrent_dropout, bool), "a bool")
+        _check("parallel_newton", self.newton, isinstance(self.newton, bool), "a bool")
+        for architecture in self.architectures:
+            if ARCHITECTURE.fullmatch(architecture) is None:
+                raise ValueError(f"{architecture!r} is no architecture of a GPU")
+        if self.instructions not in (*INSTRUCTION_SETS, EVERY):
+            raise ValueError(f"{self.instructions!r} is no instruction set")
+
+    @classmethod
+    def of(cls, source: Source, name: str, options: Mapping[str, Any]) -> Request:
+        """A request with these options of a program (see `options`), and no other. Raises also ValueError for others
+        than OPTIONS."""
+        _check("options", options, isinstance(options, Mapping), "a dict")
+        if others := [option for option in options if option not in OPTIONS]:
+            raise ValueError(f"{others[0]!r} is no option of a program: these are {', '.join(OPTIONS)}")
+        return cls(source, name, **options)
+
     def options(self) -> dict[str, Any]:
-        """What tells one program of a text from another, as plain values by field and without defaults: constants,
-        zoneout, recurrent dropout, and whether there are Newton kernels."""
-        given: dict[str, Any] = {"constants": dict(self.constants), "zoneout": self.zoneout}
-        given |= {"recurrent_dropout": self.recurrent_dropout, "newton": self.newton}
+        """The fields in OPTIONS that are not their defaults, as plain values."""
+        given = {name: getattr(self, name) for name in OPTIONS} | {"constants": dict(self.constants)}
         return {name: value for name, value in given.items() if value}
 
     @property
@@ -54,3 +91,9 @@ class Request:
     def has_clusters(self) -> bool:
         """Whether one of the GPUs runs clusters of CTAs, as Newton's kernels do."""
         return any(map(has_clusters, self.architectures))
+
+
+def _check(name: str, given: object, is_right: bool, wanted: str) -> None:
+    """Raise TypeError, as torch.nn does, where a field is not what it must be."""
+    if not is_right:
+        raise TypeError(f"{name} must be {wanted}, not {type(given).__name__}")

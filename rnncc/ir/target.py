@@ -19,7 +19,7 @@ INSTRUCTION_SETS = {
     "v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
 }
 EVERY = "all"  # in place of one of them: all, in one library that chooses when it runs
-ARCHITECTURE = re.compile(r"(?:sm|compute)_(\d{2,3})(a?)")
+ARCHITECTURE = re.compile(r"(?:sm|compute)_(\d{2,3})(a?)", re.ASCII)
 
 
 def number_of(architecture: str) -> int:

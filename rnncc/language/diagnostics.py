@@ -79,10 +79,11 @@ _BEFORE = 60
 _MOST_LINES = 6
 
 
-def _printable(text: str) -> str:
-    """The text with every character that would move the cursor or cannot be encoded replaced by one that is seen."""
+def printable(text: str) -> str:
+    """The text in one line: a character that would move the cursor or cannot be encoded is replaced by one that is
+    seen."""
     hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
-    return "".join(c if c in "\t\n" or unicodedata.category(c) not in hidden else "\ufffd" for c in text)
+    return "".join(c if c == "\t" or unicodedata.category(c) not in hidden else "\ufffd" for c in text)
 
 
 def _columns(character: str) -> int:
@@ -104,7 +105,7 @@ def _place(source: Source, span: Span, label: str, mark: str, gutter: int, colou
         cut = max(0, min(start - _BEFORE, line.end - line.start - _WINDOW))
         line = Span(line.start + cut, line.start + cut + _WINDOW)
     text, start, end = source.text[line.start : line.end], start - cut, min(end - cut, line.end - line.start + 1)
-    text = _printable(text)
+    text = printable(text)
     # Tabs keep their width, so that columns agree however wide they are.
     indent = "".join("\t" if character == "\t" else " " * _columns(character) for character in text[:start])
     marks = mark * max(1, sum(map(_columns, text[start:end])))
@@ -128,20 +129,20 @@ def render(diagnostic: Diagnostic, *, colour: bool = False) -> str:
     paint = _COLOURS[diagnostic.severity] if colour else ""
     if colour:
         head = f"\x1b[1;{paint}m{head}\x1b[0m"
-    lines = [f"{head}: {_printable(diagnostic.message)}"]
+    lines = [f"{head}: {printable(diagnostic.message)}"]
     gutter = 1
     if diagnostic.source is not None:
         source = diagnostic.source
         spans = [diagnostic.span, *(note.span for note in diagnostic.notes)]
         gutter = max(len(str(line_and_column(source, span.start)[0])) for span in spans)
         line_number, column = line_and_column(source, diagnostic.span.start)
-        lines.append(f"{'':>{gutter}}--> {_printable(source.name)}:{line_number}:{column}")
+        lines.append(f"{'':>{gutter}}--> {printable(source.name)}:{line_number}:{column}")
         lines.append(f"{'':>{gutter}} |")
         lines += _place(source, diagnostic.span, diagnostic.label, "^", gutter, paint)
         for note in diagnostic.notes:
             lines += _place(source, note.span, note.text, "-", gutter, paint and "34")
     if diagnostic.help:
-        lines.append(f"{'':>{gutter}} = help: {_printable(diagnostic.help)}")
+        lines.append(f"{'':>{gutter}} = help: {printable(diagnostic.help)}")
     return "\n".join(lines)
 
 

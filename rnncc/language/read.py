@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rnncc.ir.request import Request
 from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.language.packages import package_name
 from rnncc.language.source import Source
 from rnncc.machine.paths import locate
 
@@ -47,8 +48,11 @@ def decode(name: str, data: bytes) -> Source:
 
 
 def from_text(name: str, text: str) -> Source:
-    """A text that was given as such. Raises RnnccError (RNN101) where it holds half a surrogate pair, which is no
-    character: what is made of the text could not be written."""
+    """A text that was given as such. Raises TypeError where it is no str, RnnccError (RNN101) where it holds half a
+    surrogate pair, which is no character: what is made of the text could not be written."""
+    for what, given in (("text", text), ("name", name)):
+        if not isinstance(given, str):
+            raise TypeError(f"the {what} of cells must be a str, not {type(given).__name__}")
     if (found := re.search("[\ud800-\udfff]", text)) is not None:
         line = text.count("\n", 0, found.start()) + 1
         raise RnnccError(
@@ -62,10 +66,10 @@ def from_text(name: str, text: str) -> Source:
 
 
 def read_request(name_or_path: str | os.PathLike[str]) -> Request:
-    """A request for the cells of a file, or of a shipped one by its name (`lstm`). Raises RnnccError (RNN101,
-    RNN102)."""
+    """A request for the cells of a file, or of a shipped one by its name (`lstm`); its package is called as the file,
+    as nearly as can be. Raises RnnccError (RNN101, RNN102)."""
     path = locate(os.fspath(name_or_path))
-    return Request(read_source(path), path.stem)
+    return Request(read_source(path), package_name(path.stem))
 
 
 def read_source(path: str | os.PathLike[str]) -> Source:

@@ -68,3 +68,10 @@ def escaped(text: str) -> str:
     text = "".join(c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in text)
     # One quote within a docstring is harmless; at its end or beside another it could close it.
     return re.sub(r'""+|"\Z', lambda quotes: '\\"' * len(quotes.group()), text)
+
+
+def fenced(language: str, text: str) -> str:
+    """A text as a block of code in Markdown, whatever the text says."""
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,4 +27,4 @@ def without_kernels(package: Path, problems: Iterable[Problem], architecture: st
 def explanation(cell: object, target: str, problem: Problem) -> str:
     """The command that says why, for a file or a cell's name, and for a GPU or an architecture."""
     size = f"--hidden {problem.hidden} --heads {problem.heads} --dtype {problem.dtype}"
-    return f"`rnncc explain {cell} --target {target} {size}`"
+    return f"`rnncc explain {shlex.quote(str(cell))} --target {target} {size}`"

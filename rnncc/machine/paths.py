@@ -1,13 +1,10 @@
-"""Where the templates, the shipped cells and the licence are, which file a name or path means, and what the package
-of a file is called.
+"""Where the templates, the shipped cells and the licence are, and which file a name or path means.
 
 In a checkout they stand beside the package; a wheel carries them inside it, as `rnncc/_data`.
 """
 
 from __future__ import annotations
 
-import keyword
-import re
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -73,17 +70,3 @@ def locate(name_or_path: str | Path) -> Path:
             help=f"{advice}`rnncc cells` lists the shipped cells",
         )
     )
-
-
-def is_package_name(name: str) -> bool:
-    """Whether a package can be called so: an identifier, since Python imports it by that name; in ASCII, since torch
-    reads it as part of its ops' names; and no keyword. Names that begin with an underscore are private ones."""
-    return re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name) is not None and not keyword.iskeyword(name)
-
-
-def package_name(stem: str) -> str:
-    """The name of the package of a file's stem, or of a text's name, where the user gave it none: the stem itself, or
-    with `_` for what cannot stand in a package's name and `cell_` before what cannot begin or be one. A long one is
-    cut to 100 characters: files of the package have longer names."""
-    name = re.sub("[^A-Za-z0-9_]", "_", stem)[:100]
-    return name if is_package_name(name) else f"cell_{name}"

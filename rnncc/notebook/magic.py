@@ -13,7 +13,7 @@ from IPython.core.error import UsageError
 from IPython.display import display
 
 from rnncc.language.diagnostics import Diagnostic, RnnccError, Severity
-from rnncc.machine.paths import is_package_name
+from rnncc.language.packages import is_package_name
 from rnncc.notebook.show import draw, equations, explain, layers_of
 from rnncc.notebook.values import Findings
 

@@ -6,10 +6,12 @@ import os
 from types import ModuleType
 from typing import Any
 
+from rnncc.driver import request_of
 from rnncc.ir.request import Request
 from rnncc.language.read import read_request
 from rnncc.notebook.values import Equations, Explanation, Picture
 from rnncc.pipeline import compile_cells
+from rnncc.runtime.pickling import origin_of
 
 _FOREIGN = "{} is not of rnncc.load or rnncc.compile; give a file, or the name of a shipped cell"
 
@@ -66,7 +68,7 @@ def explain(what: Any, cell: str | None = None) -> Explanation:
 
 def layers_of(module: ModuleType) -> list[Any]:
     """The layers of a module that `rnncc.load`, `rnncc.compile` or `%%rnn` made; none of another one."""
-    return [each for each in vars(module).values() if getattr(each, "_origin", None) is not None]
+    return [each for each in vars(module).values() if hasattr(each, "spec") and origin_of(each) is not None]
 
 
 def _request(what: Any, cell: str | None) -> tuple[Request, str | None]:
@@ -79,11 +81,12 @@ def _request(what: Any, cell: str | None) -> tuple[Request, str | None]:
             raise TypeError(_FOREIGN.format(what.__name__))
         return _request(layers[0], None)[0], cell
     layer: Any = what if isinstance(what, type) else type(what)
-    origin = getattr(layer, "_origin", None)
+    # A class that derives from a layer's shows that layer.
+    origin = next((found for each in layer.__mro__ if "spec" in vars(each) and (found := origin_of(each))), None)
     if origin is None:
         raise TypeError(_FOREIGN.format(getattr(what, "__name__", layer.__name__)))
-    _, (source, name, options) = origin
-    return Request(source, name, **options), cell or layer.spec.name
+    _, (*text, _) = origin
+    return request_of(*text), cell or layer.spec.name
 
 
 def _indices(names: list[str], cell: str | None, request: Request) -> list[int]:

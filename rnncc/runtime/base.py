@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, ClassVar
 
 import torch
@@ -20,6 +20,7 @@ from .inputs import cast_state
 from .kernels import Kernels
 from .options import Configured, Options
 from .parameters import gate_view, held_by, initialise, members_of, ordered, rescale, rewrite, shape_of
+from .pickling import LayerType
 from .regularisation import Regularised, wanted_regularisation
 from .segment_ops import saved_bytes
 from .sizes import resolve_sizes
@@ -48,12 +49,9 @@ def dtype_of(parameters: Mapping[str, Tensor]) -> torch.dtype | None:
     return None
 
 
-class RecurrentModule(Configured, Freezable, StateDicts, Regularised):
+class RecurrentModule(Configured, Freezable, StateDicts, Regularised, metaclass=LayerType):
     """Holds the parameters `<attribute><suffix>` of a cell. A layer has a set for each layer and direction: `_l0`,
     `_l0_reverse`. A single step has one, whose suffix is ""."""
-
-    # Where `load` made the class: (function that loads again, its arguments). Built packages pickle by module name.
-    _origin: ClassVar[tuple[Any, tuple[Any, ...]] | None] = None
 
     # What `recurrent_dropout` is where it is not given; None: none, by whichever program the class was built with.
     _no_dropout: ClassVar[float | None] = 0.0
@@ -106,7 +104,6 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised):
         self.recurrent_gradient_clip = given.recurrent_gradient_clip
         self._regularise(given.zoneout, given.recurrent_dropout)
         self.constants, self.dims = {}, {}
-        self._suffixes, self._sizes, self._shapes = [], [], []
         for constant in cell.constants:
             value = keywords.pop(constant.name, constant.value)
             if not constant.shaping:
@@ -131,18 +128,27 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised):
     def _sizes_for(self, input_size: int) -> dict[str, int]:
         return resolve_sizes(self.spec, input_size, self.hidden_size, self.num_heads, self.dims)
 
+    def _measured(self) -> Iterator[tuple[str, dict[str, int]]]:
+        """The suffix and the sizes of each layer and direction, by the constructor's arguments. Raises TypeError,
+        ValueError for sizes that do not fit the cell."""
+        raise NotImplementedError
+
+    def _take_sizes(self, measured: Iterable[tuple[str, dict[str, int]]]) -> None:
+        self._suffixes, self._sizes, self._shapes = [], [], []
+        for suffix, sizes in measured:
+            self._suffixes.append(suffix)
+            self._sizes.append(sizes)
+            self._shapes.append({each.attribute: shape_of(each, sizes) for each in self.spec.parameters})
+
     def _make_parameters(self, sizes: dict[str, int], suffix: str, factory: Mapping[str, Any]) -> None:
-        """Make the parameters and buffers of one more layer and direction."""
+        """Make the parameters and buffers of one layer and direction."""
         for parameter in ordered(self.spec, bias=self.bias):
             tensor = torch.empty(shape_of(parameter, sizes), **factory)
             if parameter.trained:
                 self.register_parameter(parameter.attribute + suffix, nn.Parameter(tensor))
             else:
                 self.register_buffer(parameter.attribute + suffix, tensor)
-        self._suffixes.append(suffix)
-        self._sizes.append(sizes)
         self._make_masks(sizes, suffix)
-        self._shapes.append({parameter.attribute: shape_of(parameter, sizes) for parameter in self.spec.parameters})
 
     def _layout(self) -> Layout | None:
         """What the op of a whole layer is told of this module; None where it has several layers or directions, or runs
@@ -162,6 +168,20 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._restore()
+
+    def _restore(self) -> None:
+        """Compute anew what follows from a state. Kernels read memory by the sizes, and a file of unknown origin may
+        have anything in their place. Raises TypeError, ValueError for a state that no layer had."""
+        if "spec" in vars(self):
+            raise ValueError(f"the spec of a {type(self).__name__} is its class's")
+        self._check_options()
+        # No more than there are: a number in a file may be large.
+        measured = list(islice(self._measured(), len(self._suffixes) + 1))
+        if [suffix for suffix, _ in measured] != self._suffixes:
+            raise ValueError(f"{type(self).__name__}: the state is of another number of layers and directions")
+        self._take_sizes(measured)
+        self._tell_denser()
         # A copy has parameters of its own, and may be of another class.
         self._whole, self._frozen = self._layout(), None
 
@@ -329,17 +349,14 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised):
             "its place"
         )
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        # A class that the user derived stands in a module of the user's, and pickles by its name there.
-        origin = type(self).__dict__.get("_origin")
-        if origin is None:
-            return super().__reduce_ex__(protocol)
-        again, arguments = origin
-        return again, (*arguments, type(self).__name__), self._contents()
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle keeps, beside the class."""
+        return self._contents()
 
     def _contents(self) -> dict[str, Any]:
         """What a copy begins with. (torch's parametrizations have a `__getstate__` of their own, which refuses.)"""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_whole", "_frozen")}
+        computed = ("_whole", "_frozen", "_sizes", "_shapes")
+        return {name: value for name, value in self.__dict__.items() if name not in computed}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RecurrentModule:
         """A copy of the same class, without going through its text again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -75,12 +75,16 @@ class RecurrentCell(RecurrentModule):
             constants_and_dims,
         )
         factory = {"device": device, "dtype": dtype}
-        self._make_parameters(self._sizes_for(input_size), "", factory)
+        self._take_sizes(self._measured())
+        self._make_parameters(self._sizes[0], "", factory)
         self._mark_order(factory)
         self._whole = self._layout()
         self.reset_parameters()
 
     _constructor = __init__
+
+    def _measured(self) -> Iterator[tuple[str, dict[str, int]]]:
+        yield "", self._sizes_for(self.input_size)
 
     def forward(self, input: Tensor, hx: StatesLike = None, **extra: Tensor) -> Any:
         """The new state, or a tuple of them; before them the output where it is not the first state."""

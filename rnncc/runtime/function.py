@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from .function_inputs import (
 from .inputs import Lengths, Reset, read_lengths, read_reset
 from .lengths import active_steps, padded
 from .packed import read_packed
+from .pickling import reduced
 from .rows import beside
 from .spec import CellSpec, SegmentSpec, Sizes
 from .tensors import check_readable, without_autocast
@@ -175,6 +176,26 @@ def _run_loops(
         values |= {name: handed(cell, name, sequence, call.lengths) for name, sequence in made}
         finals |= {state.name: final for state, final in zip(segment.states, last, strict=True)}
     return {name: values[name] for name in wanted_names}, finals
+
+
+class FunctionalOp:
+    """A cell's functional op, which is called as a function is. A function could not say how it is pickled."""
+
+    def __init__(self, cell: CellSpec, module: str) -> None:
+        self._cell = cell
+        self.__module__, self.__name__ = module, cell.name.lower()
+        self.__qualname__, self.__doc__ = self.__name__, document(cell)
+
+    def __call__(self, streams: Tensors, weights: Tensors, states: Tensors | None = None, **options: Any) -> Any:
+        return run_function(self._cell, streams, weights, states, **options)
+
+    def __repr__(self) -> str:
+        return f"<functional op {self.__module__}.{self.__name__}>"
+
+    __reduce__ = reduced
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FunctionalOp:
+        return self
 
 
 def document(cell: CellSpec) -> str:

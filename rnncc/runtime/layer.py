@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -152,13 +152,10 @@ class RecurrentLayer(RecurrentModule):
                 stacklevel=2,
             )
         self._set_projection(self.proj_size)
-        directions = 2 if self.bidirectional else 1
-        width, factory = self.input_size, {"device": device, "dtype": dtype}
-        for layer in range(self.num_layers):
-            sizes = self._sizes_for(width)
-            for suffix in (f"_l{layer}", f"_l{layer}_reverse")[:directions]:
-                self._make_parameters(sizes, suffix, factory)
-            width = self.spec.output_width(sizes) * directions
+        factory = {"device": device, "dtype": dtype}
+        self._take_sizes(self._measured())
+        for sizes, suffix in zip(self._sizes, self._suffixes, strict=True):
+            self._make_parameters(sizes, suffix, factory)
         carried: dict[str, StateSpec | InputSpec] = {
             f"the state {self.spec.phrase(state)}": state for state in self.spec.carried(self.return_delays)
         }
@@ -171,6 +168,15 @@ class RecurrentLayer(RecurrentModule):
         self.reset_parameters()
 
     _constructor = __init__
+
+    def _measured(self) -> Iterator[tuple[str, dict[str, int]]]:
+        directions = 2 if self.bidirectional else 1
+        width = self.input_size
+        for layer in range(self.num_layers):
+            sizes = self._sizes_for(width)
+            for suffix in (f"_l{layer}", f"_l{layer}_reverse")[:directions]:
+                yield suffix, sizes
+            width = self.spec.output_width(sizes) * directions
 
     def _set_projection(self, proj_size: int) -> None:
         if not proj_size:

@@ -21,13 +21,13 @@ class DamagedError(ValueError):
     """A file is missing, or is not what was written."""
 
 
-def checksum(path: Path, size: int | None = None) -> str:
+def checksum(path: Path, size: int | None = None, key: str = "") -> str:
     """The checksum of a file, `size-crc`: the size in bytes, and 8 hex digits. With `size`, a file of another size is
-    not read.
+    not read. With `key`, the same content under another key has another checksum.
 
     Raises DamagedError where the path is no regular file or has another size, OSError where it cannot be read.
     """
-    crc = length = 0
+    crc, length = zlib.crc32(key.encode()), 0
     block = memoryview(bytearray(_BLOCK))
     # Without O_NONBLOCK, a pipe in place of the file would block.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
@@ -39,10 +39,10 @@ def checksum(path: Path, size: int | None = None) -> str:
     return f"{length}-{crc:08x}"
 
 
-def compare(path: Path, wanted: str) -> None:
-    """Raise DamagedError where the checksum of a file is not `wanted`, or the file cannot be read."""
+def compare(path: Path, wanted: str, key: str = "") -> None:
+    """Raise DamagedError where the checksum of a file (with that key) is not `wanted`, or the file cannot be read."""
     try:
-        found = checksum(path, int(wanted.partition("-")[0]))
+        found = checksum(path, int(wanted.partition("-")[0]), key)
     except OSError as error:
         raise DamagedError(f"'{path.name}' cannot be read: {(error.strerror or str(error)).lower()}") from None
     if found != wanted:

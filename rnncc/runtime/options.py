@@ -48,6 +48,11 @@ class Configured(nn.Module):
         # weights.
         nn.Module.__setattr__(self, name, value)
 
+    def _check_options(self) -> None:
+        """Check what a state has set. Raises TypeError, ValueError."""
+        own = vars(self)
+        own.update({name: read(self, name, own[name]) for name, read in _READERS.items() if name in own})
+
 
 def _plain(read: Callable[[str, Any], Any]) -> Callable[[Configured, str, Any], Any]:
     return lambda module, name, value: read(name, value)

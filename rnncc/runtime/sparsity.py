@@ -181,6 +181,12 @@ class SparseWeights(nn.Module):
         """Note whether a mask is clearly denser than the cell says. Later calls choose kernels by that."""
         self._looked_at[parameter.name, suffix] = self._marks_of(parameter, suffix)
         self._is_denser[parameter.name, suffix] = is_denser
+        self._tell_denser()
+
+    def _tell_denser(self) -> None:
+        """Say in the sizes, which the ops are given, whether masks are clearly denser."""
+        if not self._is_denser:
+            return
         # The directions of a layer run together, so one mask counts for both.
         for sizes, own in zip(self._sizes, self._suffixes, strict=True):
             pair = {own.removesuffix("_reverse"), own.removesuffix("_reverse") + "_reverse"}

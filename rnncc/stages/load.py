@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from rnncc.language.diagnostics import Diagnostic, RnnccError
-from rnncc.runtime import manifest
+from rnncc.runtime import manifest, pickling
 
 # Held while a package is imported: another thread must not get a module that is half executed. Reentrant, since what a
 # package imports may load another.
@@ -32,15 +32,16 @@ _PREFIX = "rnncc_loaded_"
 
 
 class _Loader(SourceFileLoader):
-    """Keeps the sum of bytecode behind it: Python writes it when a package is first imported, so that the package's own
-    sums do not tell of it. Damaged bytecode could end the process; here it is as if there were none."""
+    """Keeps a sum of bytecode and the module's name behind the bytecode. Python writes it when a package is first
+    imported, so that the package's own sums do not tell of it. Damaged bytecode could end the process, and that of
+    another module would run; here it is as if there were none."""
 
     def get_data(self, path: str) -> bytes:
         """The bytes of a file."""
         data = super().get_data(path)
         if not path.endswith(".pyc"):
             return data
-        if data[-4:] != _sum(data[:-4]):
+        if data[-4:] != self._sum(data[:-4]):
             raise OSError("damaged bytecode")
         return data[:-4]
 
@@ -48,11 +49,10 @@ class _Loader(SourceFileLoader):
         """Write bytecode, where nobody else can write, whatever the umask."""
         with suppress(OSError):  # it is there; or it cannot be made, which is no error for Python either
             Path(path).parent.mkdir(mode=0o700)
-        super().set_data(path, bytes(data) + _sum(data), _mode=_mode & 0o755)
+        super().set_data(path, bytes(data) + self._sum(data), _mode=_mode & 0o755)
 
-
-def _sum(data: bytes) -> bytes:
-    return zlib.crc32(data).to_bytes(4, "little")
+    def _sum(self, data: bytes) -> bytes:
+        return zlib.crc32(data, zlib.crc32(self.name.encode())).to_bytes(4, "little")
 
 
 class _Finder:
@@ -66,11 +66,11 @@ class _Finder:
         return FileFinder(path[0], (_Loader, [".py"])).find_spec(name, target)
 
 
-def load(package: Path, origin: tuple[Any, tuple[Any, ...]] | None = None) -> ModuleType:
+def load(package: Path, origin: pickling.Origin | None = None) -> ModuleType:
     """Import the package in `package`, once a process and content.
 
-    `origin` is (function, arguments): `function(*arguments, class_name)` must give an empty instance of the class
-    again; layers of the module are then pickled as that call.
+    `origin` is (function, arguments): `function(*arguments, name)` must give the class or functional op of that name
+    again, and the module itself by the name "". They are then pickled as that call.
     """
     try:
         about = manifest.read(package)
@@ -78,10 +78,16 @@ def load(package: Path, origin: tuple[Any, tuple[Any, ...]] | None = None) -> Mo
     except (manifest.DamagedError, KeyError) as error:
         raise RnnccError(Diagnostic("RNN712", f"the package '{package}' is incomplete or damaged: {error}")) from None
     with _LOADING:
-        return sys.modules.get(name) or _import(package, name, about["cells"], origin)
+        return sys.modules.get(name) or _import(package, name, origin)
 
 
-def _import(package: Path, name: str, cells: list[str], origin: tuple[Any, tuple[Any, ...]] | None) -> ModuleType:
+class _LoadedModule(ModuleType):
+    """A loaded package, which is pickled by its text."""
+
+    __reduce__ = pickling.reduced
+
+
+def _import(package: Path, name: str, origin: pickling.Origin | None) -> ModuleType:
     if _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
     file = str(package / "__init__.py")
@@ -92,18 +98,32 @@ def _import(package: Path, name: str, cells: list[str], origin: tuple[Any, tuple
         raise RnnccError(Diagnostic("RNN712", f"the package '{package}' cannot be imported"))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    # The package carries the same code: this rnncc built it. So its classes have a type that every process finds.
+    sys.modules[f"{name}._runtime.pickling"] = pickling
     try:
         spec.loader.exec_module(module)
+        if origin is not None:
+            module.__class__ = _LoadedModule
+            function, arguments = origin
+            for member in ("", *module.__all__):
+                member_of(module, member)._origin = (function, (*arguments, member))
     except BaseException:
         del sys.modules[name]
         raise
-    if origin is not None:
-        for cell in cells:
-            for class_name in (cell, f"{cell}Cell"):
-                getattr(module, class_name)._origin = origin
     return module
 
 
-def allow(layer_class: type) -> None:
-    """Let torch.load(weights_only=True) fill in the state of an instance, which it has been allowed to make."""
-    torch.serialization.add_safe_globals([layer_class])
+def member_of(module: ModuleType, name: str) -> Any:
+    """The class or functional op of that name of a loaded package, or the module itself (""). Raises ValueError where
+    it has none."""
+    if name == "":
+        return module
+    if name not in module.__all__:
+        raise ValueError(f"the cells of the text have no {name!r}, only {', '.join(module.__all__)}")
+    return getattr(module, name)
+
+
+def allow(member: Any) -> None:
+    """Let torch.load(weights_only=True) make instances of a layer's class, and fill in their state."""
+    if isinstance(member, type):
+        torch.serialization.add_safe_globals([member])

@@ -117,6 +117,91 @@ def test_a_folder_without_its_package_is_built_again(left: str, tmp_path: Path) 
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+@pytest.mark.parametrize("what", ["folders of keys", "packages in them"])
+def test_packages_that_were_exchanged_are_built_again(what: str, tmp_path: Path) -> None:
+    cache, other = Cache(tmp_path), "e" * 32
+    said: list[str] = []
+
+    def made(key: str, text: str) -> Path:
+        return build(
+            Job(key, "toy", cache, progress=said.append), lambda: Product((File("__init__.py", text),), None, ("Toy",))
+        )
+
+    packages = made(KEY, "x = 1"), made(other, "x = 2")
+    one, two = packages if what == "packages in them" else (package.parent for package in packages)
+    aside = tmp_path / "tmp" / "aside"
+    one.rename(aside)
+    two.rename(one)
+    aside.rename(two)
+    assert cache.package(KEY) is cache.package(other) is None
+    again = made(KEY, "x = 1"), made(other, "x = 2")
+    assert [(package / "__init__.py").read_text() for package in again] == ["x = 1", "x = 2"]
+    assert len(said) == 2 and all("of another key" in line for line in said)
+
+
+def test_kernels_that_were_exchanged_are_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvrtc, cache, other = quick_nvrtc(tmp_path, monkeypatch), Cache(tmp_path / "cache"), "e" * 32
+
+    def made(key: str, text: str) -> str:
+        bundle = Bundle((File("cuda/fused.txt", text),), (), ())
+        folder = build_kernels(Job(key, "toy", cache, nvrtc=nvrtc), "kernels", lambda: bundle)
+        return (folder / "cuda" / "fused.txt").read_text()
+
+    assert (made(KEY, "one"), made(other, "two")) == ("one", "two")
+    one, two = (tmp_path / "cache" / "packages" / key for key in (KEY, other))
+    one.rename(tmp_path / "aside")
+    two.rename(one)
+    (tmp_path / "aside").rename(two)
+    assert (made(KEY, "one"), made(other, "two")) == ("one", "two")
+
+
+def test_an_object_under_another_key_is_compiled_again(tmp_path: Path) -> None:
+    cache, other = Cache(tmp_path / "cache"), "e" * 32
+    for key, text in ((KEY, "one"), (other, "two")):
+        (tmp_path / "made").write_text(text)
+        cache.publish_object(key, tmp_path / "made")
+    one, two = (next((cache.root / "objects").glob(f"{key}-*")) for key in (KEY, other))
+    one.unlink()
+    two.rename(two.with_name(two.name.replace(other, KEY)))
+    said: list[str] = []
+    assert not cache.take_object(KEY, tmp_path / "taken", said.append)
+    assert len(said) == 1 and "is damaged" in said[0]
+
+
+def test_bytecode_of_another_module_does_not_run(cell_cache: Path) -> None:
+    """Bytecode names the time and size of its source, which another package's may share."""
+    environment = {**os.environ, "RNNCC_CACHE_DIR": str(cell_cache), "PYTHONDONTWRITEBYTECODE": ""}
+    environment |= {"CXX": "none", "RNNCC_LOG": "error"}  # the eager fallback, which is Python
+    program = """
+import os, torch, rnncc
+text = "cell Toy\\nstate h\\nh[t] = 0.{0}*h[t-1] + x\\n"
+for digit in "12":
+    module = rnncc.compile(text.format(digit), "toy" + digit)
+    output, _ = module.Toy(1, 1)(torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
+    print(module.__path__[0], round(float(output), 3))
+"""
+
+    def run() -> tuple[list[Path], list[str]]:
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
+        )
+        lines = [line.split() for line in done.stdout.splitlines()]
+        return [Path(path) for path, _ in lines], [value for _, value in lines]
+
+    packages, values = run()
+    assert values == ["0.1", "0.2"]
+    for path in packages[0].rglob("*.py"):
+        os.utime(path, (1e9, 1e9))
+        os.utime(packages[1] / path.relative_to(packages[0]), (1e9, 1e9))
+    assert run() == (packages, values)
+    compiled = [next((package / "__pycache__").glob("_reference*.pyc")) for package in packages]
+    first, second = (path.read_bytes() for path in compiled)
+    assert first != second and first[:16] == second[:16]  # the magic number, flags, date and size
+    compiled[0].write_bytes(second)
+    compiled[1].write_bytes(first)
+    assert run() == (packages, values)
+
+
 def test_an_object_that_does_not_fit_on_the_disk_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

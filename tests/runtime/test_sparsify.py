@@ -51,7 +51,7 @@ def masks_of(layer: Any) -> dict[str, Tensor]:
 
 
 def source_of(layer: Any) -> str:
-    text: str = type(layer)._origin[1][0].text
+    text: str = type(layer)._origin[1][0]
     return text
 
 

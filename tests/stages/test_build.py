@@ -17,9 +17,9 @@ from rnncc.ir.artifact import Bundle, DeviceUnit, File, Unit
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
 from rnncc.language.diagnostics import RnnccError
+from rnncc.language.packages import is_package_name, package_name
 from rnncc.language.source import Source
 from rnncc.machine.cache import Cache, digest
-from rnncc.machine.paths import is_package_name, package_name
 from rnncc.machine.targets import architectures
 from rnncc.progress import Count
 from rnncc.stages.build import (

@@ -22,8 +22,9 @@ import rnncc
 from rnncc.cli import cli
 from rnncc.driver import build_package
 from rnncc.language.diagnostics import RnnccError
+from rnncc.language.packages import is_package_name
 from rnncc.language.read import read_request
-from rnncc.machine.paths import cells_dir, is_package_name
+from rnncc.machine.paths import cells_dir
 from rnncc.stages.load import load
 
 ROOT = Path(__file__).resolve().parents[2]

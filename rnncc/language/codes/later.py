@@ -24,7 +24,8 @@ LATER = (
         "RNN602",
         "the generated code did not compile",
         "The C++ compiler refused what rnncc generated, ran out of memory, was stopped, could not be started, or "
-        "reported success without a proper output file. The message shows its first error and names the log, which "
+        "reported success without a proper output file; or a file name with a control character, such as the end of a "
+        "line, would stand in its command line. The message shows its first error and names the log, which "
         "holds the rest (the beginning and the end of very long output). An error in a generated file is a bug in "
         "rnncc: it should be reported with the `.rnn` file.",
     ),
@@ -40,7 +41,8 @@ LATER = (
         "the file's name cannot be a package's name",
         "The built package is named after the file, and Python imports it by that name, so the stem must be an "
         "identifier in ASCII: letters, digits and `_`, a letter first, no keyword. Rename the file or give a "
-        "name with `--name`. `rnncc.load` takes files of every name.",
+        "name with `--name`. `rnncc.load` takes files of every name.\n\n"
+        "A pickled layer names its package, too. Where that cannot be a package's name, the file was changed.",
     ),
     Code(
         "RNN605",

@@ -49,7 +49,7 @@ class Cache:
             check_owner(self.root, path, found)
             try:
                 shutil.copyfile(path, target)
-                manifest.compare(target, wanted)
+                manifest.compare(target, wanted, key)
                 _touch(path)
                 return True
             except FileNotFoundError:
@@ -62,13 +62,14 @@ class Cache:
         return False
 
     def publish_object(self, key: str, path: Path) -> None:
-        """Keep a copy of a shared object. Its name holds its checksum, so one rename makes both visible."""
+        """Keep a copy of a shared object. Its name holds a checksum of key and content, so one rename makes both
+        visible, and under another key's name it is no object."""
         folder = make_folder(self.root, "objects")
         beside = folder / f"{key}-{os.getpid()}-{threading.get_ident()}.tmp"
         try:
             shutil.copyfile(path, beside)
             _settle(beside)
-            beside.rename(folder / f"{key}-{manifest.checksum(beside)}.o")
+            beside.rename(folder / f"{key}-{manifest.checksum(beside, key=key)}.o")
         except OSError as error:
             raise unusable(self.root, error) from None
         finally:
@@ -161,12 +162,15 @@ class Cache:
         return None, "it is empty"
 
     def _verify(self, folder: Path, package: Path) -> None:
-        """Raise DamagedError where a file of the package is not what was written, RnnccError where another user may
-        have written it."""
+        """Raise DamagedError where a file of the package is not what was written, or the package is that of another
+        key; RnnccError where another user may have written it."""
         self._own(folder, stat.S_ISDIR)
         self._own(package, stat.S_ISDIR)
         self._own(package / manifest.NAME, stat.S_ISREG)
-        for name, wanted in manifest.read_sealed(package)["files"].items():
+        about = manifest.read_sealed(package)
+        if (about.get("fingerprint"), about.get("stem")) != (folder.name, package.name):
+            raise manifest.DamagedError(f"'{package.name}' is the package of another key")
+        for name, wanted in about["files"].items():
             self._own(package / name, stat.S_ISREG)
             manifest.compare(package / name, wanted)
 

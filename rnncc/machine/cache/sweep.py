@@ -5,9 +5,11 @@ It deletes only entries with names that the cache gives, and follows no link.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import stat
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -21,22 +23,21 @@ from rnncc.runtime import manifest
 
 # Nothing that was used within this time is deleted: another process may be importing it.
 KEEP_SECONDS = 3600.0
-# A date that is so much ahead of this machine's clock counts as now: file servers have clocks of their own.
-_SKEW_SECONDS = 60.0
 
 
 def trim(root: Path, limit: int) -> None:
     """Delete what was used longest ago until packages and objects take `limit` bytes, and what killed processes
     left."""
-    _sweep(root)
+    now = _now(root)
+    _sweep(root, now)
     found = [
-        (_used(path, entry), _bytes(path, entry), path)
+        (_used(entry, now), entry.st_mtime, path, _bytes(path, entry))
         for kind in ("packages", "objects")
         for path, entry in entries(root, kind)
     ]
-    total = sum(size for _, size, _ in found)
-    for used, size, path in sorted(found):
-        if total <= limit or time.time() - used < KEEP_SECONDS:
+    total = sum(size for *_, size in found)
+    for used, _, path, size in sorted(found):
+        if total <= limit or now - used < KEEP_SECONDS:
             break
         if path.parent.name == "packages":
             drop(root, path)
@@ -68,27 +69,29 @@ def usage(root: Path) -> tuple[int, int]:
 
 def oldest_first(root: Path, kind: str) -> list[Path]:
     """The cache's entries of a kind, sorted by the time of their last change."""
-    return [path for _, path in sorted((found.st_mtime, path) for path, found in entries(root, kind))]
+    now = _now(root)
+    dated = ((_used(found, now), found.st_mtime, path) for path, found in entries(root, kind))
+    return [path for *_, path in sorted(dated)]
 
 
-def _sweep(root: Path) -> None:
+def _sweep(root: Path, now: float) -> None:
     """Remove what killed processes left: unfinished builds and copies, and locks."""
     for path, found in entries(root, "tmp"):
-        if _is_left(path, found):
+        if _is_left(found, now):
             # The builder of a key holds its lock. Any process may remove what `drop` hid.
             with _unlocked(root / "locks" / f"{key_of(path)}.lock") as free:
                 if free:
                     shutil.rmtree(path, ignore_errors=True)
     for path, found in entries(root, "objects"):
-        if path.suffix == ".tmp" and _is_left(path, found):
+        if path.suffix == ".tmp" and _is_left(found, now):
             with suppress(OSError):
                 path.unlink()
     for path in root.iterdir():
         with suppress(OSError):  # another process removed it
-            if is_unfinished_marker(path.name) and _is_left(path, path.lstat()):
+            if is_unfinished_marker(path.name) and _is_left(path.lstat(), now):
                 path.unlink()
     for path, found in entries(root, "locks"):
-        if _is_left(path, found):
+        if _is_left(found, now):
             with _unlocked(path):
                 pass
 
@@ -107,19 +110,24 @@ def _unlocked(path: Path) -> Iterator[bool]:
             locks.release(descriptor, path)
 
 
-def _is_left(path: Path, found: os.stat_result) -> bool:
-    return time.time() - _used(path, found) > KEEP_SECONDS
+def _is_left(found: os.stat_result, now: float) -> bool:
+    return now - _used(found, now) > KEEP_SECONDS
 
 
-def _used(path: Path, found: os.stat_result) -> float:
-    """When an entry was used last. An entry with a date in the future, by a wrong clock, counts as used now, and gets
-    that date."""
-    now = time.time()
-    if found.st_mtime <= now + _SKEW_SECONDS:
-        return found.st_mtime
-    with suppress(OSError):  # another process dropped it
-        os.utime(path)
-    return now
+def _used(found: os.stat_result, now: float) -> float:
+    """When an entry was used last. Where its date is far ahead, the clock was set back since. Nobody knows when that
+    was, and it counts as long ago. A date that is ahead by less than KEEP_SECONDS counts: it may be of these minutes.
+    """
+    return found.st_mtime if found.st_mtime < now + KEEP_SECONDS else -math.inf
+
+
+def _now(root: Path) -> float:
+    """The time by the clock that dates the cache's entries. A file server has its own."""
+    try:
+        with tempfile.TemporaryFile(dir=root) as file:
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:  # the disk is full, or nobody may write there
+        return time.time()
 
 
 def _is_package(folder: Path) -> bool:

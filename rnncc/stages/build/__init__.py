@@ -21,6 +21,7 @@ from pathlib import Path
 from rnncc.ir.artifact import Bundle, DeviceUnit, File, Unit
 from rnncc.ir.request import Request
 from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.language.packages import check_package_name
 from rnncc.machine.cache import Cache, digest
 from rnncc.machine.paths import license_file
 from rnncc.progress import Progress
@@ -93,6 +94,8 @@ class Job:
     nvrtc      compiles GPU kernels, or None for a package without
     progress   hears what goes on
     meanwhile  is called while the compilers of a package run
+
+    Raises RnnccError (RNN604) for a name that no package can have.
     """
 
     key: str
@@ -103,9 +106,14 @@ class Job:
     progress: Progress | None = None
     meanwhile: Callable[[], None] | None = None
 
+    def __post_init__(self) -> None:
+        # It becomes a path, a macro and a namespace.
+        check_package_name(self.stem)
 
-def first_key(request: Request, nvrtc: Nvrtc | None, compiler: Toolchain | None) -> str:
-    """What a package depends on, hashed, before anything of it is made: equal keys mean equal packages.
+
+def first_key(request: Request, nvrtc: Nvrtc | None, compiler: Toolchain | None, part: str = "") -> str:
+    """What a package depends on, hashed, before anything of it is made: equal keys mean equal packages. `part` names
+    kernels of it that are compiled alone.
 
     rnncc stands in the key by the bytes of its own code and templates, which the version alone would not tell apart
     during development. Costs some milliseconds and imports nothing.
@@ -131,7 +139,7 @@ def first_key(request: Request, nvrtc: Nvrtc | None, compiler: Toolchain | None)
     target = nvrtc.key() if nvrtc is not None else "cpu"
     source = request.source.text.encode()
     flags = toolchain.flags_text()
-    return digest(source, request.name, target, knobs, flags, compiled_by, TORCH_ABI, own_code())[:32]
+    return digest(source, request.name, part, target, knobs, flags, compiled_by, TORCH_ABI, own_code())[:32]
 
 
 def own_code() -> str:
@@ -191,7 +199,7 @@ def build_kernels(job: Job, what: str, produce: Callable[[], Bundle]) -> Path:
             if not outcome.succeeded:
                 raise _failed(job, outcome, folder)
             say(f"compiled {what} in {time.monotonic() - begin:.1f} s")
-        about = {"stem": job.stem, "kernels": [unit.name for unit in bundle.device_units]}
+        about = {"stem": job.stem, "fingerprint": job.key, "kernels": [unit.name for unit in bundle.device_units]}
         manifest.seal(folder, about)
 
     return job.cache.build(job.key, job.stem, make, job.progress)

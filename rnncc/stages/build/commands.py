@@ -20,6 +20,7 @@ from rnncc.stages.build.processes import Outcome, Programs, read_outcome
 
 # How often finished files are counted.
 POLL_SECONDS = 0.25
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _FAILED = re.compile(r"^FAILED: (?:\[code=\d+\] )?(.*?) *$", re.MULTILINE)
 
 
@@ -135,8 +136,17 @@ def _checked(command: Command, outcome: Outcome, folder: Path) -> Outcome:
 
 
 def _escape(path: str) -> str:
-    return path.replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
+    return _in_one_line(path).replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
 
 
 def _shell(argument: str) -> str:
-    return shlex.quote(argument).replace("$", "$$")
+    return shlex.quote(_in_one_line(argument)).replace("$", "$$")
+
+
+def _in_one_line(word: str) -> str:
+    """A word of a ninja file, which no quotes keep from ending at the end of its line. Raises RnnccError (RNN602) for
+    control characters."""
+    if _CONTROL.search(word) is not None:
+        message = f"{word!r} cannot stand in a command line of ninja: it has a control character"
+        raise RnnccError(Diagnostic("RNN602", message, help="rename the file or folder that is called so"))
+    return word

@@ -15,22 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.language.packages import check_package_name
 from rnncc.machine.cache import KEEP_SECONDS, digest
 from rnncc.machine.files import unwritable
-from rnncc.machine.paths import is_package_name
 from rnncc.runtime import manifest
-from rnncc.stages.build.toolchain import library_name
-
-_LONGEST_NAME = 255  # of a file, in bytes
-
-
-def check_length(stem: str, what: str, more: int) -> None:
-    """Raise RnnccError (RNN604) where a file name of `stem` and `more` other characters is too long. `what` ("a
-    package's") says in the message whose name it is."""
-    most = _LONGEST_NAME - more
-    if len(stem) > most:
-        message = f"'{stem[:20]}…' is too long for {what} name: it has {len(stem)} characters, of at most {most}"
-        raise RnnccError(Diagnostic("RNN604", message, help="choose another name with --name"))
 
 
 def check_stem(stem: str, directory: Path | None = None) -> None:
@@ -39,9 +27,7 @@ def check_stem(stem: str, directory: Path | None = None) -> None:
     A package of that name in `directory` itself is no obstacle: it is what will be replaced.
     """
     rename = "choose another name with --name"
-    if not is_package_name(stem):
-        raise RnnccError(Diagnostic("RNN604", f"'{stem}' cannot be a package's name", help=rename))
-    check_length(stem, "a package's", len(library_name("")))
+    check_package_name(stem)
     if stem in sys.stdlib_module_names or stem in sys.builtin_module_names:
         raise RnnccError(Diagnostic("RNN604", f"'{stem}' is the name of a module of Python", help=rename))
     try:
