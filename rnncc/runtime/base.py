@@ -114,7 +114,7 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised, metaclass=
                     f"{constant.name}={value!r} is another program than this class was built with "
                     f"({constant.name}={constant.value!r}); derive from a module loaded with {constant.name}={value!r}"
                 )
-            elif not isinstance(value, str):
+            elif not isinstance(constant.value, str):
                 read_number(constant.name, value)  # True equals 1
         own_sizes = [size.name for size in cell.sizes if size.is_keyword]
         for size in own_sizes:

@@ -139,7 +139,7 @@ def read_constants(cell: CellSpec, given: Mapping[str, float | str]) -> dict[str
                 f"{name}={value!r} is another program than this op was built with ({name}={known[name]!r}): "
                 f"load the cell with {name}={value!r}"
             )
-        elif not isinstance(value, str):
+        elif not isinstance(known[name], str):
             read_number(name, value)  # True equals 1
     return numbers
 
