@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 import torch
@@ -13,6 +14,12 @@ from tests.seeds import batches
 
 PACKAGES = batches(300, 25)
 COMPILED = batches(20, 10)
+
+
+@cache
+def texts() -> tuple[str, ...]:
+    """Of the cells above."""
+    return tuple(generate(seed).text for seed in range(300))
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +51,8 @@ def test_the_cells_hold_the_whole_language() -> None:
     from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
     from rnncc.language.operators import OPERATORS, SURROGATES
 
-    texts = [generate(seed).text for seed in range(300)]
     called = {name for name, row in OPERATORS.items() if row.user} | {*ROW_FUNCTIONS, *MATRIX_FUNCTIONS}
-    unseen = [name for name in called | set(SURROGATES) if not any(f"{name}(" in text for text in texts)]
+    unseen = [name for name in called | set(SURROGATES) if not any(f"{name}(" in text for text in texts())]
     words = (
         " ** ", " / ", " @ ", " == ", " if ", "for l in", "for k in", "= learned", ": 2*H", ": P", ": H//2", ": 3*H",
         ": n*H", ": H + P", ": K*num_heads", ": 2*num_heads", ": I\n", "dim S\n", "[t-3]", "[t-back]", "x[t-1]",
@@ -55,7 +61,7 @@ def test_the_cells_hold_the_whole_language() -> None:
         "axis=rows", "axis=columns", " per sequence", " per sequence = ", "in1: 1 per sequence", "gs: scalar",
         "Z: lowrank", "Z: mask", "Z: sparse", "R: lowrank", "concat(mean(", "repeat(half, 2)",
     )  # fmt: skip
-    assert (unseen, [word for word in words if not any(word in text.replace("t - ", "t-") for text in texts)]) == (
+    assert (unseen, [word for word in words if not any(word in text.replace("t - ", "t-") for text in texts())]) == (
         [],
         [],
     )
@@ -64,7 +70,6 @@ def test_the_cells_hold_the_whole_language() -> None:
 def test_states_of_several_widths_share_gates() -> None:
     """Gates of one number and of one per head, of products, inputs, inputs per sequence and reductions, in loops of
     narrow states before wide ones and behind them; and widths that are declared before the states and behind them."""
-    texts = [generate(seed).text for seed in range(300)]
     shapes = (
         r"^local gate1: 1$", r"^local gate1: num_heads$", r"^state n\d.*\n(.*\n)*state h0",
         r"^state h0.*\n(.*\n)*state n1",
@@ -72,4 +77,4 @@ def test_states_of_several_widths_share_gates() -> None:
         r"^n1\[t\] = .*mean\(", r"^n1\[t\] = .*gate1.*n1\[t - 1\]", r"^state n1: 2\*H", r"^state n2: 2\*H",
         r"^W_h0|[WR]_\w+ @", r"^part1, part2, part3 = split", r"^part1, part2 = split",
     )  # fmt: skip
-    assert [shape for shape in shapes if not any(re.search(shape, text, re.MULTILINE) for text in texts)] == []
+    assert [shape for shape in shapes if not any(re.search(shape, text, re.MULTILINE) for text in texts())] == []
