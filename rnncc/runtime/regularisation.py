@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from .arguments import read_probability
+from .arguments import held, read_probability
 from .packing import Packing
 from .spec import CellSpec, Regularisation, Sizes
 
@@ -25,6 +25,7 @@ def check_zoneout(cell: CellSpec, zoneout: Any) -> dict[str, float]:
     if zoneout is None:
         return {}
     known = [state.name for state in cell.visible_states()]
+    zoneout = held("zoneout", zoneout)
     if isinstance(zoneout, Real):
         probability = read_probability("zoneout", zoneout)
         return dict.fromkeys(cell.regularisation.zoneout or known, probability) if probability else {}

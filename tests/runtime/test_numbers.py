@@ -110,6 +110,8 @@ def test_zoneout_and_recurrent_dropout() -> None:
     assert made.zoneout == {"h": 0.25} and type(made.zoneout["h"]) is float and type(made.recurrent_dropout) is float
     made.zoneout, made.recurrent_dropout = {"h": torch.tensor(0.5)}, np.float16(0.25)
     assert made.zoneout == {"h": 0.5} and made.recurrent_dropout == 0.25
+    for kind in (np.float32, np.array, torch.tensor):
+        assert layer_of(zoneout=kind(0.25)).zoneout == {"h": 0.25, "c": 0.25}
 
 
 def test_the_functional_op() -> None:
