@@ -19,8 +19,8 @@ fallback_option = click.option(
 
 
 def check_machine(command: str, device: str, *, allow_fallback: bool) -> None:
-    """Before the work: raises RnnccError (RNN611) without PyTorch, RNN601 without a C++ compiler and RNN608 for a GPU
-    without NVRTC, if the fallback is not allowed, RNN613 where there is no such device."""
+    """Before the work: raises RnnccError, RNN611 without PyTorch and RNN613 without the device. Kernels need compilers:
+    if the fallback is not allowed, it is RNN601 without a C++ compiler, and RNN608 for a GPU without NVRTC."""
     from rnncc.machine.targets import architectures
     from rnncc.stages.build import find_nvrtc, find_toolchain
 

@@ -30,7 +30,7 @@ def latex(file: str, standalone: bool, out: Path | None, cell: str | None) -> No
     """
     from rnncc.show.latex import latex as tex
 
-    _check_out(file, out, ".tex")
+    _check_target(file, out, ".tex")
     made = compile_cells(read_request(file), "check")
     chosen = pick({checked.name: index for index, checked in enumerate(made.typed)}, cell, file)
     written, typed = tuple(made.declarations[i] for i in chosen), tuple(made.typed[i] for i in chosen)
@@ -55,7 +55,7 @@ def draw(file: str, out: Path | None, theme: str, cell: str | None) -> None:
     """
     from rnncc.show.draw import draw as picture
 
-    _check_out(file, out, ".svg")
+    _check_target(file, out, ".svg")
     made = compile_cells(read_request(file), "check")
     chosen = pick({checked.name: checked for checked in made.typed}, cell, file)
     if len(chosen) > 1:
@@ -64,7 +64,7 @@ def draw(file: str, out: Path | None, theme: str, cell: str | None) -> None:
     _deliver(picture(chosen[0], theme), out)
 
 
-def _check_out(file: str, out: Path | None, ending: str) -> None:
+def _check_target(file: str, out: Path | None, ending: str) -> None:
     """Before the work: raises as `check_out`, and a usage error where the file to write is the cell's own."""
     check_out("--out", out, ending)
     if out is not None and out.exists() and out.resolve() == locate(file).resolve():

@@ -67,11 +67,6 @@ class Report:
         return next((Reported(found) for found in self._errors.values() if found.span == span), None)
 
     @property
-    def has_errors(self) -> bool:
-        """Whether an error was found."""
-        return bool(self._errors)
-
-    @property
     def warnings(self) -> tuple[Diagnostic, ...]:
         """The warnings, then the notes, each in the order of the text."""
         return in_order(self._warnings.values())

@@ -84,9 +84,9 @@ def _channel(made: Layered, level: int, links: Sequence[Link]) -> list[Net]:
         item, key = made.items[link.source], (link.source, link.port)
         nets.setdefault(key, Net(key, item.x + item.extent.ports[link.port]))
     for target in made.layers[level + 1]:
-        links = sorted(made.below(target), key=lambda link: nets[link.source, link.port].x)
-        xs, marks = [nets[link.source, link.port].x for link in links], [link.mark for link in links]
-        for link, x in zip(links, _slots(made, target, xs, marks), strict=True):
+        ends = sorted(made.below(target), key=lambda link: nets[link.source, link.port].x)
+        xs, marks = [nets[link.source, link.port].x for link in ends], [link.mark for link in ends]
+        for link, x in zip(ends, _slots(made, target, xs, marks), strict=True):
             nets[link.source, link.port].ends.append((link, x))
     found = list(nets.values())
     _move_apart(made, found)

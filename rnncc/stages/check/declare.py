@@ -239,10 +239,8 @@ class _Declarer:
                 type_ = parameter_type(written, symbols.statics, self.report)
                 start = Initialiser() if initial is None else initialiser(initial, symbols.statics, self.report)
                 if isinstance(type_, ParameterType) and type_.rank is not None:
-                    message, help = (
-                        f"'lowrank' is a type of weights, not of a {kind}",
-                        f"write 'weights {name}: lowrank(…)'",
-                    )
+                    message = f"'lowrank' is a type of weights, not of a {kind}"
+                    help = f"write 'weights {name}: lowrank(…)'"
                     type_ = self.report.error("RNN227", message, written.span, help=help)
                 if not self._take(name, kind, statement.span):
                     return

@@ -6,7 +6,6 @@ sizes can satisfy it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd
 
 from rnncc.analysis.widths import divided
@@ -22,11 +21,6 @@ _UNKNOWN = "?"
 def is_unknown(width: Dim) -> bool:
     """Whether a width still holds an unknown."""
     return any(name.startswith(_UNKNOWN) for name in dims.names(width))
-
-
-@dataclass(slots=True)
-class _Binding:
-    value: Dim
 
 
 class Solver:

@@ -38,7 +38,8 @@ def parameter_type(written: TypeDecl, statics: Statics, report: Report) -> Param
         return report.error("RNN227", f"unknown type '{name}'", span, help=help)
     if name in ("sparse", "mask"):
         return ParameterType("matrix", sparsity=_sparsity(written, statics, report), span=span)
-    for keyword, value in written.keywords:
+    if written.keywords:
+        keyword, value = written.keywords[0]
         return report.error("RNN227", f"'{name}' takes no argument '{keyword}'", value.span)
     if name == "blockdiag":
         return _blockdiag(arguments, statics, report, span)
