@@ -67,6 +67,15 @@ def read_number(name: str, value: Any) -> float:
         raise ValueError(f"{name} is an integer beyond the range of float64") from None
 
 
+def read_shaping(name: str, value: Any, built: float | int | str) -> Any:
+    """A constant that shapes the program, which was built with `built`. Raises TypeError where that is a number and the
+    value is neither a number nor a name; True is no number, although it equals 1."""
+    value = held(name, value)
+    if not isinstance(built, str) and not isinstance(value, str):
+        read_number(name, value)
+    return value
+
+
 def read_probability(name: str, value: Any) -> float:
     """Raises ValueError for what is no number from 0 to 1."""
     number = value if type(value) is float else held(name, value)

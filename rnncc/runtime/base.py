@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from . import function, fused, package
-from .arguments import held, read_number, read_probability, read_size, unexpected
+from .arguments import held, read_number, read_probability, read_shaping, read_size, unexpected
 from .choice import choose_kernels, kernels_of_call
 from .frozen import Freezable
 from .inputs import cast_state
@@ -108,14 +108,12 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised, metaclass=
             value = keywords.pop(constant.name, constant.value)
             if not constant.shaping:
                 self.constants[constant.name] = read_number(constant.name, value)
-            elif (value := held(constant.name, value)) != constant.value:
+            elif (value := read_shaping(constant.name, value, constant.value)) != constant.value:
                 # `__new__` never saw it: a subclass of the user's passed it on to __init__.
                 raise ValueError(
                     f"{constant.name}={value!r} is another program than this class was built with "
                     f"({constant.name}={constant.value!r}); derive from a module loaded with {constant.name}={value!r}"
                 )
-            elif not isinstance(constant.value, str):
-                read_number(constant.name, value)  # True equals 1
         own_sizes = [size.name for size in cell.sizes if size.is_keyword]
         for size in own_sizes:
             value = keywords.pop(size, None)

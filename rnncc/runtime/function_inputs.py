@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import Proxy
 
-from .arguments import held, read_number, read_size, unexpected
+from .arguments import read_number, read_shaping, read_size, unexpected
 from .inputs import Reset
 from .packed import Packed
 from .parameters import shape_of
@@ -134,13 +134,11 @@ def read_constants(cell: CellSpec, given: Mapping[str, float | str]) -> dict[str
             raise TypeError(f"{cell.name} has no constant {name!r}; its own: {own}")
         if name in numbers:
             numbers[name] = read_number(name, value)
-        elif held(name, value) != known[name]:
+        elif read_shaping(name, value, known[name]) != known[name]:
             raise ValueError(
                 f"{name}={value!r} is another program than this op was built with ({name}={known[name]!r}): "
                 f"load the cell with {name}={value!r}"
             )
-        elif not isinstance(known[name], str):
-            read_number(name, value)  # True equals 1
     return numbers
 
 

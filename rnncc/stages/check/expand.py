@@ -38,7 +38,7 @@ from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.mentions import names_in
 from rnncc.stages.check.resolve import MOST_NODES, MOST_NODES_IN_CELL
 
-# Stands for what was reported. No text has this name.
+# Begins the names that stand for what was reported, one for each report. No text has such a name.
 _WRONG = "?"
 
 
@@ -129,8 +129,9 @@ class _Expander:
 
     def wrong(self, reported: Reported, span: Span) -> Name:
         """What stands for something that was reported."""
-        self.symbols.ignored[_WRONG] = reported
-        return Name(_WRONG, span)
+        name = f"{_WRONG}{len(self.symbols.ignored)}"
+        self.symbols.ignored[name] = reported
+        return Name(name, span)
 
     def too_large(self, extent: _Extent, span: Span) -> Reported | None:
         """An error where what is written out is beyond a limit of the language."""
