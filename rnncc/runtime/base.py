@@ -174,6 +174,8 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised, metaclass=
         if "spec" in vars(self):
             raise ValueError(f"the spec of a {type(self).__name__} is its class's")
         self._check_options()
+        self._check_numbers()
+        self.zoneout, self.recurrent_dropout = self._zoneout, self._recurrent_dropout
         # No more than there are: a number in a file may be large.
         measured = list(islice(self._measured(), len(self._suffixes) + 1))
         if [suffix for suffix, _ in measured] != self._suffixes:
@@ -182,6 +184,16 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised, metaclass=
         self._tell_denser()
         # A copy has parameters of its own, and may be of another class.
         self._whole, self._frozen = self._layout(), None
+
+    def _check_numbers(self) -> None:
+        """Check the constants and dims that a state has set. Raises TypeError, ValueError."""
+        cell = self.spec
+        constants = {constant.name for constant in cell.constants if not constant.shaping}
+        dims = {size.name for size in cell.sizes if size.is_keyword}
+        if set(self.constants) != constants or set(self.dims) != dims:
+            raise ValueError(f"{type(self).__name__}: the state is of other constants or dims")
+        self.constants = {name: read_number(name, value) for name, value in self.constants.items()}
+        self.dims = {name: None if size is None else read_size(name, size) for name, size in self.dims.items()}
 
     def reset_parameters(self) -> None:
         """Give every parameter and buffer a new initial value."""

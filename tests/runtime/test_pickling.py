@@ -264,3 +264,34 @@ def test_kernels_read_memory_by_nothing_that_a_state_says(name: str, value: Any,
     again._parameters = {**again._parameters, "weight_hh_l0": nn.Parameter(torch.zeros(1, 1))}
     with pytest.raises(RuntimeError, match="weight_hh_l0 must be"):
         again(x)
+
+
+SPLIT = """
+cell Split
+dim K = 2, L = 2
+const gain = 0.5
+state s: L
+local k: K, l: L
+k, l = W@x
+s[t] = gain*s[t-1] + l + mean(k)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        # The rows of W are as many as before.
+        ("dims", {"K": -1, "L": 5}, ValueError), ("dims", {"K": 0, "L": 4}, ValueError),
+        ("dims", {"K": 2.0, "L": 2}, TypeError), ("dims", {"K": True, "L": 3}, TypeError),
+        ("dims", {"K": 2}, ValueError), ("dims", {"K": 2, "L": 2, "M": 2}, ValueError),
+        ("constants", {"gain": "x"}, TypeError), ("constants", {}, ValueError),
+        ("_zoneout", {"s": 0.5}, ValueError), ("_zoneout", {"q": 0.5}, ValueError),
+        ("_recurrent_dropout", 3.0, ValueError),
+    ],
+)  # fmt: skip
+def test_numbers_of_a_state_are_read_as_the_constructor_reads_them(
+    name: str, value: Any, error: type[Exception]
+) -> None:
+    layer = rnncc.compile(SPLIT, "split_of_pickling").Split(3, 4)
+    with pytest.raises(error):
+        restored(layer, {name: value})
