@@ -261,7 +261,7 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised, metaclass=
                 start = parameters[f"{state.name}0"]
                 states[state.name] = in_dtype(start, dtype).expand(batch, state.width(sizes))
             else:
-                key = (state.width(sizes), repr(state.initial))
+                key = (state.width(sizes), state.initial_text)
                 if key not in made:
                     made[key] = x.new_full((batch, key[0]), state.initial, dtype=dtype)
                 states[state.name] = made[key]

@@ -127,12 +127,17 @@ class MaskSpec:
 @dataclass(frozen=True, slots=True)
 class StateSpec:
     """`initial` is None where it is learned (parameter `<name>0`). A hidden delay state has `delay_of`: what it
-    keeps one step longer, a state or (in `CellSpec.value_delays`) an input or another value."""
+    keeps one step longer, a state or (in `CellSpec.value_delays`) an input or another value. `initial_text` is
+    `initial` as text, which tells -0.0 from 0.0; torch.compile cannot make it of a number."""
 
     name: str
     width: Width
     initial: float | None = 0.0
     delay_of: str | None = None
+    initial_text: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "initial_text", repr(self.initial))
 
 
 @dataclass(frozen=True, slots=True)
