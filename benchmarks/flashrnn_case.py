@@ -102,7 +102,8 @@ def rnncc_party(case: Case, data: Data, layout: str) -> Party:
 
     def by_op(wx: Tensor, recurrent: Tensor, bias: Tensor) -> Tensor:
         stream, weight = wx.reshape(STEPS, case.batch, -1), recurrent.reshape(-1, case.head_dim)
-        h: Tensor = run([stream], [weight], None, hidden_size=hidden, num_heads=case.heads, backend="cuda")[0]
+        options = {"hidden_size": hidden, "num_heads": case.heads, "backend": wx.device.type}
+        h: Tensor = run([stream], [weight], None, **options)[0]
         return h.reshape(STEPS, case.batch, case.heads, case.head_dim)
 
     return Party(data, by_op, ("TBGHD", RECURRENT, "TBHD"), bias_within=False)
