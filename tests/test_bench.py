@@ -162,7 +162,6 @@ def test_json_goes_to_what_is_no_file_and_through_links(tmp_path: Path) -> None:
         (("--pass", "forward,backward"), "backward: not one of forward, training"),
         (("--without", "cudnn"), "cudnn: not one of eager, compiled, nn"),
         (("--pass", ","), "give some of forward, training"),
-        (("--json", "no/such/folder/made.json"), "there is no folder 'no/such/folder'"),
         (("--plot", "made.svg"), "'made.svg' would not be what its name says: it is written as .png"),
         (("--json", "made.png"), "'made.png' would not be what its name says: it is written as .json"),
         (("--cell", "Gru"), "no cell 'Gru', only LSTM"),
@@ -172,6 +171,12 @@ def test_json_goes_to_what_is_no_file_and_through_links(tmp_path: Path) -> None:
 def test_a_wrong_command_line_is_said_before_the_work(options: tuple[str, ...], said: str) -> None:
     result = run("lstm", *SMALL, *options)
     assert result.exit_code == 2 and said in result.stderr and not result.stdout
+
+
+def test_a_folder_that_is_not_there_is_said_before_the_work() -> None:
+    result = run("lstm", *SMALL, "--json", "no/such/folder/made.json")
+    expected = "error[RNN605]: 'no/such/folder/made.json' cannot be written: no such file or directory"
+    assert result.exit_code == 1 and expected in result.stderr and not result.stdout
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

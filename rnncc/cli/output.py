@@ -180,8 +180,8 @@ _KINDS = frozenset((".gif", ".html", ".jpeg", ".jpg", ".json", ".pdf", ".png", "
 
 
 def check_out(option: str, path: Path | None, ending: str) -> None:
-    """Before the work: raises a usage error where the ending of the file says that it is no `ending`, or where there is
-    no such folder, and RnnccError (RNN605) where it could not be written."""
+    """Before the work: raises a usage error where the ending of the file says that it is no `ending`, and RnnccError
+    (RNN605) where it could not be written."""
     if path is None:
         return
     if not path.name:
@@ -190,11 +190,8 @@ def check_out(option: str, path: Path | None, ending: str) -> None:
         raise click.BadParameter(
             f"'{path}' would not be what its name says: it is written as {ending}", param_hint=option
         )
-    if is_special(path):
-        return
-    if not path.is_symlink() and not path.parent.is_dir():
-        raise click.BadParameter(f"there is no folder '{path.parent}'", param_hint=option)
-    check_writable(path)
+    if not is_special(path):
+        check_writable(path)
 
 
 def write_file(path: Path, write: Callable[[Path], object]) -> None:
