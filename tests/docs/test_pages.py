@@ -63,7 +63,7 @@ def test_each_section_about_a_library_has_a_test_that_runs_its_examples() -> Non
     """Where the libraries are, which they need not be here."""
     texts = "".join(read(path) for path in (ROOT / "tests" / "clients").glob("test_*.py"))
     sections = headings(DOCS / "clients.md")[1:]
-    assert len(sections) == 8 and [name for name in sections if f'example("{name}")' not in texts] == []
+    assert len(sections) == 9 and [name for name in sections if f'example("{name}")' not in texts] == []
 
 
 def check_command(line: str) -> None:
