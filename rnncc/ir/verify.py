@@ -1,7 +1,6 @@
 """Executable invariants of a Cell: what every stage after `partition` may rely on.
 
-`verify(cell)` returns the cell, or raises InternalError naming what does not hold. The pipeline runs it after
-`partition`, and tests run it between stages.
+`verify(cell)` returns the cell, or raises InternalError naming what does not hold. Tests run it between stages.
 """
 
 from __future__ import annotations
