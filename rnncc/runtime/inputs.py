@@ -128,13 +128,15 @@ def read_inputs(
         if given is None and item.default is not None:
             inputs[item.name] = x.new_full((1, 1, width), item.default)
             continue
+        batch = leading[1] if form.entries is None else form.entries
+        shape = (batch, width) if form.batched else (width,)
         if given is None:
-            wanted = "for all steps, [B, {}]" if item.per_sequence else "like the first input [.., {}]"
-            raise TypeError(f"{cell.name} needs the input {item.name}=, a tensor {wanted.format(width)}")
+            like = f"like the first input [.., {width}]"
+            wanted = f"one tensor for all steps, {list(shape)}" if item.per_sequence else f"a tensor {like}"
+            raise TypeError(f"{cell.name} needs the input {item.name}=, {wanted}")
         value = _like_input(cell, given, item.name, x)
         if item.per_sequence:
-            batch = leading[1] if form.entries is None else form.entries
-            inputs[item.name] = _per_sequence(cell, item, value, (batch, width) if form.batched else (width,))
+            inputs[item.name] = _per_sequence(cell, item, value, shape)
             continue
         value = shaped(value, item.name, width)
         if value.shape[:2] != leading:

@@ -375,7 +375,7 @@ def test_wrong_calls(wrong: dict[str, tuple[int, ...]], error: type[Exception], 
 
 def test_wrong_kinds() -> None:
     layer = cells().Conditional(IN, H)
-    with pytest.raises(TypeError, match=r"c=, one tensor for all steps.*got: PackedSequence"):
+    with pytest.raises(TypeError, match="c should be a tensor, got: PackedSequence"):
         layer(pack_sequence([torch.ones(T, IN)]), c=pack_sequence([torch.ones(T, C)]))
     with pytest.raises(ValueError, match=r"expected \[5\], got \[1, 5\]"):
         layer(torch.ones(T, IN), c=torch.ones(1, C))
