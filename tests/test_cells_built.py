@@ -47,7 +47,7 @@ def plain(views: dict[str, Tensor], oracle: Oracle) -> dict[str, Tensor]:
     """The views with or without the axis of a single block, as the oracle has them."""
     shapes = oracle.shapes()
     return {
-        name: view.reshape(shapes[name]) if view is not None and 1 in (*view.shape[:1], *shapes[name][:1]) else view
+        name: view.reshape(shapes[name]) if view is not None and 1 in (*view.shape[:-2], *shapes[name][:1]) else view
         for name, view in views.items()
     }
 
