@@ -171,6 +171,10 @@ cell Chaotic
 state h
 h[t] = sin(9*h[t-1] + W@x)
 
+cell Amplifying
+state h
+h[t] = sin(3*h[t-1] + W@x)
+
 cell Parts
 dim P = 5
 dim Q = 7
@@ -240,7 +244,7 @@ def test_numbers_whose_squares_leave_the_range_are_compared(awkward: dict[str, t
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf], ids=str)
-@pytest.mark.parametrize("name", ["Growing", "Undecided", "Chaotic", "Tiny"])
+@pytest.mark.parametrize("name", ["Growing", "Undecided", "Chaotic", "Amplifying", "Tiny"])
 def test_what_is_no_number_where_the_reference_is_one_fails(
     awkward: dict[str, tuple[Any, Cell]], name: str, wrong: float
 ) -> None:
@@ -256,7 +260,9 @@ def test_what_is_no_number_where_the_reference_is_one_fails(
             first[0, 0, 0] = wrong
             return output + first, final
 
-    dtypes = (torch.float64, torch.bfloat16)[: 1 if name == "Tiny" else 2]
+    # In float16 the eager loops of the others overflow, which is left out.
+    half = {"Tiny": (), "Undecided": (torch.float16,), "Amplifying": (torch.float16,)}.get(name, (torch.bfloat16,))
+    dtypes = (torch.float64, *half)
     report = verify.verify(Wrong, cell, dtypes=dtypes, cases=(verify.Case(7, 3),))
     assert {row.dtype for row in report.rows if row.failed and row.quantity == "output"} == {
         row.dtype for row in report.rows

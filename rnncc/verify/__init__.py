@@ -241,6 +241,12 @@ class _Comparison:
         """How large the relative error of the layer's value is."""
         return relative_error(self.ours[quantity], self.exact[quantity])
 
+    def least_error(self, quantity: str) -> float:
+        """The relative error of the layer's value if each infinity of it stood for the dtype's largest number. What
+        overflowed is at least that far off."""
+        ours, largest = self.ours[quantity], torch.finfo(self.problem.dtype).max
+        return relative_error(ours.clamp(-largest, largest), self.exact[quantity])
+
     def eager_error(self, quantity: str) -> float:
         """The relative error of the eager loop in the dtype, the worst of the samples. In float64 the eager loop is the
         reference itself. There the error in float32 is scaled down, and inputs moved by rounding count where they flip
@@ -292,6 +298,9 @@ def _rows(comparisons: list[_Comparison], dtype: torch.dtype, name: str) -> list
             error, bound, pair = c.error(quantity), BOUNDS[dtype], (quantity, c)
             if not error <= bound:
                 bound = zeros[pair] if pair in zeros else max(bound, _excuse(quantity, c, eager))
+            # Where the bound reaches beyond the dtype's range, so may a value that is within the bound.
+            if error == inf and (least := c.least_error(quantity)) <= bound:
+                error = least
             # Where the bound is larger than the values, a number beyond it proves nothing. What is no number does.
             if pair in zeros or not LOST < bound < error < inf:
                 options.append(Row(quantity, name, error, bound, 1, pair in zeros))
