@@ -11,7 +11,7 @@ from torch import Tensor
 
 from . import rows
 from .autograd import autograd_of_tensors, gradients_again, unrecorded
-from .registration import check_fake_call, implement, spread
+from .registration import check_fake_call, implement, mark_compliant, spread
 from .tensors import is_batched
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -83,6 +83,7 @@ def make_head_norm(library: torch.library.Library | None, namespace: str) -> Cal
         implement(library, "head_norm", recorded.kernel, "Autograd")
         torch.library.register_autograd(f"{namespace}::head_norm_backward", refuse, lib=library)
         implement(library, "head_norm", autocast, "AutocastCUDA")
+        mark_compliant(forward_op, backward_op)
     return recorded.call
 
 

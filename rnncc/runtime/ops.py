@@ -18,7 +18,7 @@ from .flops import register_formulas
 from .fork import release_threads
 from .head_norm import make_head_norm
 from .kernels import Kernels
-from .registration import check_fake_call, implement, spread
+from .registration import check_fake_call, implement, mark_compliant, spread
 from .segment_ops import make_segment
 from .spec import CellSpec
 from .tensors import autocast_dtype, is_batched
@@ -111,6 +111,7 @@ def _make_linear(library: torch.library.Library | None, namespace: str) -> Calla
         implement(library, "linear", recorded.kernel, "Autograd")
         torch.library.register_autograd(f"{namespace}::linear_backward", refuse, lib=library)
         implement(library, "linear", autocast, "AutocastCPU", "AutocastCUDA")
+        mark_compliant(forward_op, backward_op)
     return recorded.call
 
 
@@ -138,4 +139,5 @@ def make_permute_rows(library: torch.library.Library | None, namespace: str) -> 
     if library is not None:
         torch.library.register_fake(f"{namespace}::permute_rows", fake, lib=library)
         implement(library, "permute_rows", recorded.kernel, "Autograd")
+        mark_compliant(op)
     return recorded.call

@@ -32,6 +32,13 @@ def implement(library: torch.library.Library, name: str, kernel: Any, *keys: str
         library.impl(name, kernel, key, with_keyset=True)  # type: ignore[no-untyped-call]
 
 
+def mark_compliant(*ops: Any) -> None:
+    """Tell torch that compilers may take these ops, which pass `opcheck`. A library that registers ops from C++ cannot
+    say so: torch's stable interface has no tags."""
+    for op in ops:
+        op.tags.append(torch.Tag.pt2_compliant_tag)
+
+
 def spread(made: Sequence[Tensor], needs: Sequence[bool]) -> list[Tensor | None]:
     """The tensors that were made at the places that need one, and None at the others."""
     fresh = iter(made)

@@ -11,7 +11,7 @@ from torch import Tensor
 from .autograd import autograd_of_loop, unrecorded
 from .call import BackwardCall, LoopCall, shares
 from .loop import differentiable_gradients, run_eagerly
-from .registration import check_fake_call, implement, spread
+from .registration import check_fake_call, implement, mark_compliant, spread
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes, TensorSpec
 from .tensors import autocast_dtype, is_batched
 
@@ -31,6 +31,7 @@ def make_segment(
         backward_name = f"{namespace}::{segment.name}_backward"
         torch.library.register_fake(backward_name, ops.fake_backward, lib=library)
         torch.library.register_autograd(backward_name, ops.refuse_second_derivative, lib=library)
+        mark_compliant(ops.forward_op, ops.backward_op)
     return recorded.call
 
 

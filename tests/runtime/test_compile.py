@@ -94,6 +94,13 @@ def test_the_second_size_makes_all_sizes_compiled() -> None:
         close(compiled(x), layer(x))
 
 
+@pytest.mark.parametrize(("file", "name"), [("lstm", "LSTM"), ("mingru", "minGRU")])
+def test_the_ops_say_that_compilers_may_take_them(file: str, name: str) -> None:
+    layer, x = make(file, name), random(5, 4, IN)
+    with torch._dynamo.config.patch(only_allow_pt2_compliant_ops=True):
+        close(whole(layer)(x), layer(x))
+
+
 def test_a_single_step_compiles_for_every_batch() -> None:
     step = rnncc.load("lstm").LSTMCell(IN, H, dtype=torch.float64)
     compiled = whole(step, dynamic=True)
