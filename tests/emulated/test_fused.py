@@ -169,6 +169,8 @@ def test_steps_take_the_slots_of_the_exchange_in_turns(masked: bool, tmp_path: P
         ("running", GATHER, "f32", 48, 2, 9, {}),
         ("half", GATHER, "bf16", 64, 2, 3, {}),
         ("half", GRID, "f32", 64, 1, 9, {}),
+        ("elsewhere", GATHER, "f32", 64, 2, 3, {}),
+        ("elsewhere", GRID, "bf16", 64, 1, 5, {}),
         ("gapped", GATHER, "f32", 64, 1, 9, {}),
         ("largest", GATHER, "f32", 64, 2, 9, {"P": 48}),
         ("largest", GATHER, "f32", 72, 1, 3, {"P": 40}),

@@ -62,6 +62,18 @@ v = R@h[t-1] + W@x + b
 p, q = split(v)
 h[t] = tanh(q)
 """,
+    # A gradient from outside of the loop is what a product takes; and parts of a value are.
+    "elsewhere": """cell Elsewhere
+state h, g
+local v: 2*H, z: 2*H
+weights Q: matrix
+buffer M: matrix(H, H)
+v = Q@h[t-1]
+z = tanh(W@x + detach(v))
+p, q = split(z)
+h[t] = 0.5*h[t-1] + tanh(W@x + M@q + detach(p))
+g[t] = 0.5*g[t-1] + tanh(mean(v))
+""",
     # A cell of one head: the gradient of `gap` is a sum that goes to memory, and nothing else needs it.
     "gapped": """cell Gapped
 input gap: 1

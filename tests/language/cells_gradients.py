@@ -1,4 +1,4 @@
-"""Cells whose gradients their text changes: `detach`, and step functions with `grad=`."""
+"""Cells whose gradients their text changes, by `detach` and by step functions with `grad=`; and those that need none."""
 
 from __future__ import annotations
 
@@ -169,3 +169,41 @@ def defined(p: Any, s: Any, x: Any, k: Any) -> Values:
     new = 0.5 * v.detach() + 0.4 * v + c - z.detach() * 0.3
     straight = given(new, new.sign(), torch.ones_like(new))
     return {"v": new, "h": 0.5 * straight + z + 0.1 * (0.5 * h.detach() + 0.4 * h)}
+
+
+@case(
+    """
+cell GradientFromElsewhere
+state h, g
+weights Q: matrix
+v = Q@h[t-1]
+# The loop of h makes v, and the loop of g alone has a gradient for it.
+h[t] = 0.5*h[t-1] + tanh(W@x + detach(v))
+g[t] = 0.5*g[t-1] + tanh(v)
+""",
+    lambda H: {"h": (H, 0.0), "g": (H, 0.0)},
+    heads=2,
+)
+def gradient_from_elsewhere(p: Any, s: Any, x: Any, k: Any) -> Values:
+    v = mm(p.Q_v, s("h"))
+    return {"h": 0.5 * s("h") + tanh(p.W_h @ x() + v.detach()), "g": 0.5 * s("g") + tanh(v)}
+
+
+@case(
+    """
+cell PartsForFixedMatrices
+state h: 2*H, c: 2*H
+buffer M: matrix(H, H), N: matrix(H, H)
+p, q = split(tanh(h[t-1]))
+old, young = split(c[t-1])
+# No gradient of a buffer needs q, nor what it is a part of; no more than that of young.
+h[t] = tanh(concat(p, M@q) + W@x)
+c[t] = 0.5*concat(N@young, old) + h[t]
+""",
+    lambda H: {"h": (2 * H, 0.0), "c": (2 * H, 0.0)},
+    heads=2,
+)
+def parts_for_fixed_matrices(p: Any, s: Any, x: Any, k: Any) -> Values:
+    H, u, c = k.H, tanh(s("h")), s("c")
+    h = tanh(torch.cat([u[:H], mm(p.M, u[H:])]) + p.W_h @ x())
+    return {"h": h, "c": 0.5 * torch.cat([mm(p.N, c[H:]), c[:H]]) + h}

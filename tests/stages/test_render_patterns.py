@@ -88,8 +88,8 @@ def test_products_are_added_as_they_are_written(text: str, call: str) -> None:
     assert call in lines(f"input x, z: H\nweights U: matrix\n{text}")
 
 
-def test_a_norm_of_one_number_takes_no_wider_scale() -> None:
-    norm, scaled, _ = lines("input x, gap: 1\nv = s*layernorm(gap) + b\n")
+def test_a_norm_of_one_number_per_head_takes_no_wider_scale() -> None:
+    norm, scaled, _ = lines("input x, gap: num_heads\nv = s*layernorm(gap) + b\n")
     assert "tools.layer_norm(gap, " in norm and norm.endswith("None, None)")
     assert scaled.startswith("v = ") and "b_v" in scaled
 

@@ -54,6 +54,11 @@ class Needs:
             return name
         return self._copy(f"{name}__copy", Ref(name), width)
 
+    def copied(self, name: str, copy: str) -> Pointwise:
+        """The statement that copies a value."""
+        self._widths[copy] = self._widths[name]
+        return Pointwise(copy, Ref(name))
+
     def zero(self, name: str, width: Dim) -> str:
         """A stored zero."""
         return self._copy(name, Const(0.0), width)

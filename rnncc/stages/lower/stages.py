@@ -8,7 +8,7 @@ thread may own, so these begin a new level. One stage a level and width.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, RowOperator, operands
@@ -51,7 +51,7 @@ class Stager:
 
     def __init__(self, needs: Needs) -> None:
         self.needs = needs
-        needs.nodes = _alive(needs.nodes, needs.must_store)
+        needs.nodes = self._with_operands(_alive(needs.nodes, needs.must_store))
         nodes = [node for node in needs.nodes if not self._is_view(node)]
         self.views = {node.target: node for node in needs.nodes if self._is_view(node) and isinstance(node, RowOp)}
         widths = _Widths(needs)
@@ -63,6 +63,26 @@ class Stager:
             widths.extra[accumulator.name] = needs.width(accumulator.name.removesuffix("__sum"))
         self.levels: dict[str, int] = {}
         self.keys: dict[str, Key | None] = {}  # None: a row operator's target
+
+    def _with_operands(self, nodes: list[Node]) -> list[Node]:
+        """The nodes, and what stores the operand of each product. A product reads what a stage made: no tensor of the
+        call (a gradient that comes from outside, say), and no part of another value."""
+        made: list[Node] = []
+        copies: set[str] = set()
+        parts = {node.target for node in nodes if self._is_view(node)}
+        for node in nodes:
+            if isinstance(node, Contraction):
+                name, copy = node.operand, f"{node.operand}__operand"
+                slot = self.needs.externals.get(name)
+                if name in parts:
+                    self.needs.must_store[name] = None
+                elif slot is not None and not (isinstance(slot, EdgeSlot) and not slot.ahead):
+                    if copy not in copies:
+                        copies.add(copy)
+                        made.append(self.needs.copied(name, copy))
+                    node = replace(node, operand=copy)
+            made.append(node)
+        return made
 
     def _is_view(self, node: Node) -> bool:
         if (
