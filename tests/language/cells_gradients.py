@@ -1,4 +1,4 @@
-"""Cells whose gradients their text changes, by `detach` and by step functions with `grad=`; and those that need none."""
+"""Cells whose gradients their text changes, by `detach` and step functions with `grad=`, and that need none."""
 
 from __future__ import annotations
 
