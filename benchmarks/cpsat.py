@@ -60,12 +60,16 @@ class Translation:
                 return number, number, number
             case Variable(_, index, _):
                 return self.variables[index]
-            case Lookup(key, table):
-                entry, low, high = self.value(key)
-                rows = [row for row in table if low <= row[0] <= high]
-                results = [result for _, result in rows]
+            case Lookup(keys, table):
+                entries = [self.value(key) for key in keys]
+                rows = [
+                    (*row, result)
+                    for row, result in table
+                    if all(low <= each <= high for each, (_, low, high) in zip(row, entries, strict=True))
+                ]
+                results = [row[-1] for row in rows]
                 result = self.new(min(results), max(results))
-                self.model.add_allowed_assignments([entry, result], rows)
+                self.model.add_allowed_assignments([*(entry for entry, _, _ in entries), result], rows)
                 return result, min(results), max(results)
             case Truth(constraint):
                 return self.literal(constraint), 0, 1

@@ -67,8 +67,8 @@ def _value(expression: Node, values: Sequence[int], known: dict[Node, int]) -> i
             return OPERATORS[operator](value(left, values, known), value(right, values, known))
         case Apply(operator, arguments):
             raise ModelError(f"{operator} takes two arguments, not {len(arguments)}")
-        case Lookup(key, table):
-            return dict(table)[value(key, values, known)]
+        case Lookup(keys, table):
+            return dict(table)[tuple(value(key, values, known) for key in keys)]
         case Truth(constraint):
             return int(holds(constraint, values, known))
         case _:
@@ -99,14 +99,12 @@ def variables(tree: Node | Relation) -> Iterator[Variable]:
             return
         case Variable():
             yield tree
-        case Lookup(key, _):
-            yield from variables(key)
         case Truth(constraint):
             yield from variables(constraint)
         case Comparison(_, left, right):
             yield from variables(left)
             yield from variables(right)
-        case Apply(_, parts) | Table(parts, _, _) | Conjunction(parts) | Disjunction(parts):
+        case Apply(_, parts) | Lookup(parts, _) | Table(parts, _, _) | Conjunction(parts) | Disjunction(parts):
             for part in parts:
                 yield from variables(part)
         case _:

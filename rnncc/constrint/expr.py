@@ -6,9 +6,10 @@ value of its own, so `if x == 3` and `1 <= x <= 3` are refused. Constraints comb
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, TypeAlias, Union
+from itertools import product
+from typing import Any, NoReturn, TypeAlias, Union
 
 from rnncc.constrint.domain import Domain
 from rnncc.constrint.errors import ModelError
@@ -109,10 +110,10 @@ class Apply(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookup(Expression):
-    """The value that a table gives for a key."""
+    """The value that a table gives for the values of some expressions."""
 
-    key: Node
-    table: tuple[tuple[int, int], ...]
+    keys: tuple[Node, ...]
+    table: tuple[tuple[tuple[int, ...], int], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -233,9 +234,23 @@ def round_up(value: Operand, multiple: Operand) -> Expression:
     return ceil_div(value, multiple) * multiple
 
 
-def lookup(key: Operand, table: Mapping[int, int]) -> Expression:
-    """What `table` gives for `key`: it must cover every value that the key can take."""
-    return Lookup(as_expression(key), tuple(sorted(table.items())))
+def lookup(key: Operand | Sequence[Operand], table: Mapping[Any, int]) -> Expression:
+    """What `table` gives for the value of `key`, or for the values of several keys, a tuple. It must cover every value
+    that they can take."""
+    keys = tuple(map(as_expression, key if isinstance(key, Sequence) else (key,)))
+    entries = ((value if isinstance(value, tuple) else (value,), result) for value, result in table.items())
+    return Lookup(keys, tuple(sorted(entries)))
+
+
+def by(keys: Operand | tuple[Operand, ...], function: Callable[..., int]) -> Expression:
+    """A function of a variable, or of several variables and numbers, as a table over the values that they may take."""
+    several = keys if isinstance(keys, tuple) else (keys,)
+    domains: list[Iterable[int]] = []
+    for key in several:
+        if not isinstance(key, int | Variable):
+            raise ModelError("a function is tabled by variables and numbers: make an expression a variable first")
+        domains.append(key.domain if isinstance(key, Variable) else (key,))
+    return lookup(several, {values: int(function(*values)) for values in product(*domains)})
 
 
 def truth(constraint: Constraint) -> Expression:

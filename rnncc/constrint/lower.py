@@ -11,7 +11,8 @@ conflict a set of requirements alone. Hence the conditions on divisors, exponent
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from math import gcd
+from itertools import product
+from math import gcd, prod
 from typing import assert_never
 
 from rnncc.constrint import text
@@ -195,8 +196,8 @@ class Lowering:
                 if index >= self.user_variable_count or self.domains[index] is not domain:
                     raise ModelError(f"{name} is a variable of another model")
                 return ((index, 1),), 0
-            case Lookup(key, table):
-                return self._lookup(self.form(key), table, expression)
+            case Lookup(keys, table):
+                return self._lookup(tuple(map(self.form, keys)), dict(table), expression)
             case Truth(constraint):
                 return self._truth(constraint)
             case Apply("+", (left, right)):
@@ -293,32 +294,34 @@ class Lowering:
                     return ((self._square(self._as_variable(base), degree), 1),), 0
         if base[0]:
             raise ModelError("the base or the exponent must be a constant")
-        return self._tabulated(exponent, lambda power: base[1] ** power, ("**", base[1]))
+        return self._tabulated((exponent,), lambda power: int(base[1] ** power), ("**", base[1]))
 
     def _square(self, base: int, degree: int) -> int:
         low, high = self._ends(base)
         ends = [low**degree, high**degree] + [0] * (degree % 2 == 0 and low < 0 < high)
         return self._define(("power", base, degree), min(ends), max(ends), lambda result: Power(base, degree, result))
 
-    def _lookup(self, key: Form, entries: tuple[tuple[int, int], ...], expression: Lookup) -> Form:
-        table = dict(entries)
-        missing = next((value for value in self._values(key) if value not in table), None)
-        if missing is not None:
-            raise ModelError(f"{text.expression(expression)}: the table has no entry for {missing}")
-        return self._tabulated(key, table.__getitem__, ("lookup", entries))
+    def _lookup(self, keys: tuple[Form, ...], table: dict[tuple[int, ...], int], expression: Lookup) -> Form:
+        def entry(*values: int) -> int:
+            if values not in table:
+                missing = values[0] if len(values) == 1 else values
+                raise ModelError(f"{text.expression(expression)}: the table has no entry for {missing}")
+            return table[values]
 
-    def _tabulated(self, key: Form, function: Callable[[int], int], name: Hashable) -> Form:
-        """A function of one argument, which is tabled value by value."""
-        values = self._values(key)
-        if len(values) > LARGEST_TABLE:
+        return self._tabulated(keys, entry, ("lookup", expression.table))
+
+    def _tabulated(self, keys: tuple[Form, ...], function: Callable[..., int], name: Hashable) -> Form:
+        """A function of some arguments, which is tabled value by value."""
+        values = [self._values(key) for key in keys]
+        if prod(map(len, values)) > LARGEST_TABLE:
             raise ModelError(f"more than {LARGEST_TABLE} values to tabulate")
-        rows = tuple((value, function(value)) for value in values)
-        if not key[0]:
-            return (), rows[0][1]
-        argument = self._as_variable(key)
-        results = [result for _, result in rows]
+        rows = tuple((*row, function(*row)) for row in product(*values))
+        if not any(terms for terms, _ in keys):
+            return (), rows[0][-1]
+        arguments = tuple(map(self._as_variable, keys))
+        results = [row[-1] for row in rows]
         result = self._define(
-            (name, argument), min(results), max(results), lambda result: TableRows((argument, result), rows)
+            (name, arguments), min(results), max(results), lambda result: TableRows((*arguments, result), rows)
         )
         return ((result, 1),), 0
 

@@ -51,13 +51,19 @@ def _text(tree: Node) -> tuple[str, int]:
             return f"{_bound(left, sides[0])} {operator} {_bound(right, sides[1])}".replace(" ** ", "**"), own
         case Apply(operator, arguments):
             return f"{operator}({', '.join(map(expression, arguments))})", ATOM
-        case Lookup(key, table):
-            pairs = [f"{a}: {b}" for a, b in table[:LONGEST_TABLE]] + ["…"] * (len(table) > LONGEST_TABLE)
-            return f"{{{', '.join(pairs)}}}[{expression(key)}]", ATOM
+        case Lookup(keys, table):
+            pairs = [f"{_row(row)}: {result}" for row, result in table[:LONGEST_TABLE]]
+            pairs += ["…"] * (len(table) > LONGEST_TABLE)
+            return f"{{{', '.join(pairs)}}}[{', '.join(map(expression, keys))}]", ATOM
         case Truth(condition):
             return f"truth({constraint(condition)})", ATOM
         case _:
             assert_never(tree)
+
+
+def _row(values: tuple[int, ...]) -> str:
+    text = ", ".join(map(str, values))
+    return text if len(values) == 1 else f"({text})"
 
 
 def constraint(tree: Relation, show: Callable[[Node], str] = expression) -> str:
@@ -68,10 +74,7 @@ def constraint(tree: Relation, show: Callable[[Node], str] = expression) -> str:
         case Table(expressions, rows, allowed):
             names = ", ".join(map(show, expressions))
             names = names if len(expressions) == 1 else f"({names})"
-            shown = [", ".join(map(str, row)) for row in rows[:LONGEST_TABLE]]
-            shown = [row if len(expressions) == 1 else f"({row})" for row in shown] + ["…"] * (
-                len(rows) > LONGEST_TABLE
-            )
+            shown = [*map(_row, rows[:LONGEST_TABLE]), *["…"] * (len(rows) > LONGEST_TABLE)]
             return f"{names} {'in' if allowed else 'not in'} {{{', '.join(shown)}}}"
         case Conjunction(parts):
             return " and ".join(_part(part, show) for part in parts) or "true"

@@ -109,6 +109,14 @@ def _larger(part: st.SearchStrategy[Recipe]) -> st.SearchStrategy[Recipe]:
         combined(lambda a, n: minimum(maximum(a, -20), 20) ** n, part, number(0, 3)),
         combined(lambda a: 2 ** maximum(0, minimum(a, 6)), part),
         combined(lambda a: lookup(minimum(maximum(a, 0), 3), {0: 5, 1: -1, 2: 5, 3: 2}), part),
+        combined(
+            lambda a, b: lookup(
+                (minimum(maximum(a, 0), 2), minimum(maximum(b, -1), 1)),
+                {(x, y): (3 * x - y) % 5 - 1 for x in range(3) for y in range(-1, 2)},
+            ),
+            part,
+            part,
+        ),
         combined(minimum, part, part),
         combined(maximum, part, part, number(3, 3)),
         combined(lambda a, b: truth(a <= b), part, part),

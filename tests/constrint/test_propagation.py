@@ -9,6 +9,7 @@ from rnncc.constrint import (
     Model,
     ModelError,
     Variable,
+    by,
     ceil_div,
     divides,
     implies,
@@ -119,6 +120,15 @@ def test_a_table_keeps_what_a_row_supports() -> None:
     assert propagated(model) == {"x": [1, 2], "y": [5], "z": [2, 5, 9]}
 
 
+def test_a_function_of_several_variables_is_a_table_of_their_values() -> None:
+    model, x, y, z = three(0, 9)
+    model.require(by((x, y, 2), lambda a, b, c: c * a - b) == 15, because="asked")
+    model.require(by(z, lambda a: a * a) == by((4,), lambda a: a * a), because="asked")
+    assert propagated(model) == {"x": [8, 9], "y": [1, 3], "z": [4]}
+    with pytest.raises(ModelError, match="tabled by variables and numbers"):
+        by((x, y + 1), lambda a, b: a)
+
+
 def test_conditions_work_in_both_directions() -> None:
     model, x, y, z = three(0, 9)
     model.require(implies(x >= 5, y == 3), because="asked")
@@ -142,6 +152,7 @@ def test_what_may_fail_is_refused() -> None:
         (2 ** (x - 1), "the exponent must not be negative, and it may be -1"),
         ((x + 1) ** y, "the base or the exponent must be a constant"),
         (lookup(x, {1: 2}), "the table has no entry for 0"),
+        (lookup((x, y), {(0, 0): 2}), r"the table has no entry for \(0, 1\)"),
         ((x * 10**10) ** 2, r"beyond 2\*\*62"),
     ):
         with pytest.raises(ModelError, match=text):

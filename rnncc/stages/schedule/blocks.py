@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rnncc.constrint import Expression, Model, ceil_div, maximum, minimum
+from rnncc.constrint import Expression, Model, by, ceil_div, maximum, minimum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import BLOCKS
 from rnncc.ir.problem import Problem
@@ -15,7 +15,6 @@ from rnncc.ir.schedule import ceil
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.draft import (
     Draft,
-    by,
     registers_of,
     require_at_most,
     require_shared,
@@ -109,19 +108,17 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
     def each(phase: PhaseFacts, number: Callable[[_Expected, int], int]) -> Expression:
         """A number that follows from what a CTA has of a phase and from its warps, for each choice of both."""
 
-        def of(key: int) -> int:
-            count = max(n for n in _WARPS if n < key)
-            return number(_expected(phase, problem.head_dim, key - count, count), count)
+        def of(unit_block_count: int, warp_count: int) -> int:
+            return number(_expected(phase, problem.head_dim, unit_block_count, warp_count), warp_count)
 
-        # One table for the two choices: their sum is its key, which no two pairs share.
-        return by(unit_blocks + warps, range(min(_WARPS) + 1, max(_WARPS) + max(_UNIT_BLOCKS) + 1), of)
+        return by((unit_blocks, warps), of)
 
-    ctas = by(unit_blocks, _UNIT_BLOCKS, ctas_of)
+    ctas = by(unit_blocks, ctas_of)
     model.require(
         problem.heads * ctas <= target.sms, because="residency: the CTAs of all heads run at once, one per SM"
     )
     group_batch = 8 * tiles * turns
-    launch_batch = group_batch * by(unit_blocks, _UNIT_BLOCKS, seats)
+    launch_batch = group_batch * by(unit_blocks, seats)
     model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
     model.require(facts.sums * unit_blocks <= 2 * warps, because="rows: each band of 16 rows of a CTA has a warp")
     products = facts.products
@@ -149,14 +146,10 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
         + _TURN_REGISTERS * (turns - 1)
         + _SQUARE_REGISTERS * held
     )
-    model.require(needed <= by(warps, _WARPS, registers_of), because="registers: a warp holds some of its squares")
+    model.require(needed <= by(warps, registers_of), because="registers: a warp holds some of its squares")
     info_bytes = [each(phase, lambda own, _: own.bands * (ceil(own.strips, 32) * 4 + 4)) for phase in products]
     strip_bytes = 256 * tiles
-    traffic_bytes = by(
-        8 * unit_blocks + tiles * turns,
-        range(8 * max(_UNIT_BLOCKS) + 5),
-        lambda key: facts.traffic_bytes(key // 8, 8 * (key % 8)),
-    )
+    traffic_bytes = by((unit_blocks, tiles, turns), lambda u, n, turn_count: facts.traffic_bytes(u, 8 * n * turn_count))
     square_bytes = 512 * warps
 
     def shared_with(more_squares: Sequence[Operand], more_strips: Sequence[Operand]) -> Expression:
@@ -167,7 +160,7 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
             for before, own_strips, squares, more in zip(info_bytes, strips, warp_squares, more_squares, strict=True)
         )
         return (
-            512 * tiles * (warps + by(unit_blocks, _UNIT_BLOCKS, lambda n: facts.sums * n // 2))
+            512 * tiles * (warps + by(unit_blocks, lambda n: facts.sums * n // 2))
             + received_bytes
             + strip_bytes * (maximum(*strips, 1) + 1)
             + square_bytes * summed([*in_shared, *more_squares])
@@ -207,7 +200,7 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
             shape += [0, 0, 0]
 
     readers = problem.heads * ctas
-    group = minimum(group_batch, by(unit_blocks, _UNIT_BLOCKS, lambda n: share(problem.batch, seats(n))))
+    group = minimum(group_batch, by(unit_blocks, lambda n: share(problem.batch, seats(n))))
     item = (rate.grid_piece * facts.pieces + rate.operation * facts.operations) * ceil_div(unit_blocks * tiles, warps)
     asked_for = [each(phase, lambda own, _: own.taken) for phase in products]
     polls = summed(ceil_div(tiles * ceil_div(strips, 2), _MESSAGES) for strips in asked_for)
@@ -251,7 +244,7 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
         ctas=ctas,
         threads=32 * warps,
         shared_bytes=shared_bytes,
-        registers=by(warps, _WARPS, registers_of),
+        registers=by(warps, registers_of),
         group_batch=group_batch,
         launch_batch=launch_batch,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from rnncc.constrint import Expression, Model, Solution, Variable, ceil_div, lookup, minimum
+from rnncc.constrint import Expression, Model, Solution, Variable, ceil_div, minimum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import Family, Scope
 from rnncc.ir.problem import Problem
@@ -162,11 +162,6 @@ def tensor_products(rate: Rates, warps: Operand, kinds: Iterable[tuple[Operand, 
 def round_up(a: int, b: int) -> int:
     """The next multiple of `b`."""
     return ceil(a, b) * b
-
-
-def by(key: Expression, domain: range | tuple[int, ...], function: Callable[[int], int]) -> Expression:
-    """A function of one expression, as a table over the values that the expression may take."""
-    return lookup(key, {value: function(value) for value in domain})
 
 
 def held_variables(model: Model, name: str, most: Sequence[int]) -> list[Variable]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rnncc.constrint import Model, ceil_div, lookup, maximum
+from rnncc.constrint import Model, by, ceil_div, lookup, maximum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import GATHER
 from rnncc.ir.problem import Problem
@@ -14,7 +14,6 @@ from rnncc.stages.schedule.draft import (
     PAIR_REGISTERS,
     TILE_BATCH,
     Draft,
-    by,
     cluster_batch,
     cluster_passes,
     elements,
@@ -31,7 +30,7 @@ from rnncc.stages.schedule.draft import (
     tensor_products,
 )
 from rnncc.stages.schedule.facts import Facts
-from rnncc.stages.schedule.lanes import LaneProduct, Lanes, by_rows, lane_rows_variable
+from rnncc.stages.schedule.lanes import LaneProduct, Lanes, lane_rows_variable
 from rnncc.stages.schedule.parts import times
 from rnncc.stages.schedule.rates import rates
 
@@ -77,14 +76,12 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     warps = model.integer("warps", 1, MOST_WARPS)
     model.require(warps == unit_warps * k_warps, because="warps: a thread of a larger CTA has too few registers")
 
-    fragments = [by(unit_blocks, _UNIT_BLOCKS, fragments_of(element, sums)) for sums in facts.kinds]
+    fragments = [by(unit_blocks, fragments_of(element, sums)) for sums in facts.kinds]
     halves = [sums * unit_blocks for sums in facts.kinds]
     for held, whole in zip(register_pairs, pairs, strict=True):
         model.require(held <= whole, because="matrix: a warp's part of it, in registers or in shared memory")
-    sums_and_operands = by_rows(
-        unit_blocks,
-        max(_UNIT_BLOCKS),
-        lane_rows,
+    sums_and_operands = by(
+        (unit_blocks, lane_rows),
         lambda u, row_limit: (
             max(element.accumulator_registers(sums * u, row_limit) for sums in facts.kinds or (facts.sums,))
             + PAIR_REGISTERS * element.fragments(facts.sums * u)
@@ -92,7 +89,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     )
     owned = ceil_div(unit_blocks, k_warps)
     phases, buffers = len(facts.phases), 2 if len(facts.phases) == 1 else 1
-    registers = by(warps, range(1, MOST_WARPS + 1), registers_of)
+    registers = by(warps, registers_of)
     needed = (
         BASE_REGISTERS
         + _SEND_REGISTERS * max(0, max(phase.operands for phase in facts.phases) - 1)
@@ -111,7 +108,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         buffers * element.operand_bytes * facts.operands * k_warps * range_length
         + matrix_bytes
         + 256 * facts.sums * items * (k_warps - 1)
-        + by(items, range(1, _MOST_ITEMS + 1), lambda i: facts.traffic_bytes(i, TILE_BATCH))
+        + by(items, lambda i: facts.traffic_bytes(i, TILE_BATCH))
         + 32 * buffers * facts.reductions * dim
         + 8 * buffers * phases * (k_warps + min(1, facts.reductions))
     )
@@ -119,7 +116,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
 
     item = rate.gather_piece * facts.pieces + rate.operation * facts.operations
     if element.is_float:
-        lanes = Lanes(rate, warps, unit_blocks, max(_UNIT_BLOCKS), lane_rows)
+        lanes = Lanes(rate, warps, unit_blocks, lane_rows)
         shared = zip(facts.kinds, shared_pairs, strict=True)
         multiplied = (
             lanes.products(_products(sums, own) for sums, own in zip(facts.kinds, pairs, strict=True))
@@ -129,7 +126,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     else:
         product_time = tensor_products(rate, warps, zip(fragments, pairs, strict=True))
         multiplied = product_time + ceil_div(rate.matrix * matrix_bytes, 1024)
-    posts = facts.operands * owned * by(ctas, sizes, lambda c: rate.post * ceil(c, element.peers) if c > 1 else 0)
+    posts = facts.operands * owned * by(ctas, lambda c: rate.post * ceil(c, element.peers) if c > 1 else 0)
     # Each item gives a part of each reduction.
     joined = rate.part * facts.reductions * dim
     messages = ceil(facts.operands * problem.head_dim * element.size, 16)  # per batch entry
@@ -137,7 +134,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         phases * rate.gather
         + posts
         + phases * lookup(k_warps, {1: 0, 2: rate.merge_2, 4: rate.merge_4, 8: rate.merge_8})
-        + by(ctas, sizes, lambda c: rate.message * messages * cluster_batch(problem, clusters[c]) if c > 1 else 0)
+        + by(ctas, lambda c: rate.message * messages * cluster_batch(problem, clusters[c]) if c > 1 else 0)
         + item * owned
         + joined
         + multiplied
@@ -149,7 +146,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         facts=facts,
         model=model,
         step=step,
-        total=step * by(ctas, sizes, lambda c: cluster_passes(problem, clusters[c])),
+        total=step * by(ctas, lambda c: cluster_passes(problem, clusters[c])),
         busy=ceil_div(warps * (rate.issue + posts + item * owned), 4) + joined + multiplied,
         needed=needed,
         overcount=_OVERCOUNT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rnncc.constrint import Expression, Model, ceil_div, maximum, minimum
+from rnncc.constrint import Expression, Model, by, ceil_div, maximum, minimum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import GRID
 from rnncc.ir.problem import Problem
@@ -15,7 +15,6 @@ from rnncc.stages.schedule.draft import (
     PAIR_REGISTERS,
     TILE_BATCH,
     Draft,
-    by,
     elements,
     held_variables,
     of_kinds,
@@ -29,7 +28,7 @@ from rnncc.stages.schedule.draft import (
     tensor_products,
 )
 from rnncc.stages.schedule.facts import Facts
-from rnncc.stages.schedule.lanes import LaneProduct, Lanes, by_rows, float_sum_registers, lane_rows_variable
+from rnncc.stages.schedule.lanes import LaneProduct, Lanes, float_sum_registers, lane_rows_variable
 from rnncc.stages.schedule.parts import K_WARPS, Part, phase_parts
 from rnncc.stages.schedule.rates import rates
 
@@ -103,20 +102,16 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
 
     def by_polls(function: Callable[[int, int], int]) -> Expression:
         """A function of the tiles, and of how many pieces a lane asks for at a time."""
-        if not narrow:
-            return by(tiles, _TILES, lambda n: function(n, _POLLED))
-        # One table for the two choices: its key is 8 * polled + tiles. It has entries that no choice needs.
-        keys = range(8 * max(_MORE_POLLED) + 8)
-        return by(8 * polled + tiles, keys, lambda key: function(max(1, key % 8), max(_POLLED, key // 8)))
+        return by((tiles, polled), function)
 
     def fragments_of(part: Part) -> Expression:
-        return by(unit_blocks, choices, lambda u: element.fragments(part.halves(u)))
+        return by(unit_blocks, lambda u: element.fragments(part.halves(u)))
 
-    ctas = by(unit_blocks, choices, ctas_of)
+    ctas = by(unit_blocks, ctas_of)
     model.require(
         problem.heads * ctas <= target.sms, because="residency: the CTAs of all heads run at once, one per SM"
     )
-    launch_batch = TILE_BATCH * tiles * by(unit_blocks, choices, seats)
+    launch_batch = TILE_BATCH * tiles * by(unit_blocks, seats)
     model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
     if (runs := max(phase.runs for phase in parted)) > 1:
         model.require(ctas >= runs, because="runs: each CTA has relayed sums that take the same operands")
@@ -135,14 +130,14 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         enough = _MANY_SUMS if phases == 1 else _MANY_SUMS_OF_PHASES
         return tile_count <= _TILES_MEASURED and sums_of(unit_block_count) * tile_count >= enough
 
-    most_fragments = by(unit_blocks, choices, sums_of)
+    most_fragments = by(unit_blocks, sums_of)
     most_chunks = max(phase_chunks, default=0)
     most_operands = max(phase.made for phase in parted)
     items = unit_blocks * tiles
     owned = ceil_div(items, K_WARPS)
     received_registers = _RECEIVED_REGISTERS * any(phase.reductions > 1 for phase in reducing)
     received_bytes = max((128 * ceil(phase.reductions * pieces, 4) for phase in reducing), default=0)  # per tile
-    halves = [by(unit_blocks, choices, part.halves) for part in kinds.values()]
+    halves = [by(unit_blocks, part.halves) for part in kinds.values()]
     matrix_registers = PAIR_REGISTERS * summed(f * held for f, held in zip(fragments, register_chunks, strict=True))
     spilled: Operand = 0
     if element.is_float:
@@ -151,7 +146,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
             BASE_REGISTERS
             + facts.item_registers * owned
             + piece_registers(facts, items, K_WARPS)
-            + by_rows(unit_blocks, max(choices), lane_rows, sum_registers) * tiles
+            + by((unit_blocks, lane_rows), sum_registers) * tiles
             + _FLOAT_REGISTERS
             + by_polls(lambda n, most: 2 * element.size * n * chunks_at_a_time(n, most_chunks, most))
             + (_FLOAT_OPERAND_REGISTERS + _ADDRESS_REGISTERS * most_chunks * tiles if several else 0)
@@ -165,7 +160,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         needed = (
             _BASE_REGISTERS
             + (ceil(facts.item_registers, 2) + _OPERAND_REGISTERS * most_operands) * owned
-            + by(unit_blocks, choices, lambda u: _ODD_REGISTERS * most_operands if u & (u - 1) else 0)
+            + by(unit_blocks, lambda u: _ODD_REGISTERS * most_operands if u & (u - 1) else 0)
             + _TILE_REGISTERS * tiles
             + _SUM_REGISTERS * most_fragments * tiles
             + _PHASE_REGISTERS * (phases - 1)
@@ -180,14 +175,12 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     shared_chunks = [most - held for most, held in zip(chunks, register_chunks, strict=True)]
     matrix_bytes = element.half_bytes * K_WARPS * summed(h * own for h, own in zip(halves, shared_chunks, strict=True))
     staged = K_WARPS * element.operand_bytes * tiles if element.is_float else 0
-    # One table for the two choices: its key is 8 * unit_blocks + tiles.
-    both = range(8 * max(choices) + 8)
-    traffic_bytes = by(8 * unit_blocks + tiles, both, lambda key: facts.traffic_bytes(key // 8, TILE_BATCH * (key % 8)))
-    most_parts = by(unit_blocks, choices, lambda u: max(phase.halves(u) * phase.sharers for phase in parted))
+    traffic_bytes = by((unit_blocks, tiles), lambda u, n: facts.traffic_bytes(u, TILE_BATCH * n))
+    most_parts = by(unit_blocks, lambda u: max(phase.halves(u) * phase.sharers for phase in parted))
     shared_bytes = 256 * most_parts * tiles + received_bytes * tiles + matrix_bytes + staged + traffic_bytes
     require_shared(model, shared_bytes, target)
 
-    group = minimum(TILE_BATCH * tiles, by(unit_blocks, choices, lambda u: share(problem.batch, seats(u))))
+    group = minimum(TILE_BATCH * tiles, by(unit_blocks, lambda u: share(problem.batch, seats(u))))
     # It is as if the two SMs of a TPC shared their way to L2: where both have CTAs of a head, they ask for the same
     # lines, which come once, but later. It was measured in 16 bits alone, and with one phase.
     alone = target.sms if element.is_float else target.sms // 2
@@ -201,7 +194,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         + phases * rate.grid_entry * group
     )
     if element.is_float:
-        lanes = Lanes(rate, K_WARPS, unit_blocks, max(choices), lane_rows)
+        lanes = Lanes(rate, K_WARPS, unit_blocks, lane_rows)
         of_phase = {part.kind: phase.halves_of_warp for phase in parted for part in phase.parts}
         own = [LaneProduct(part.halves, phase.halves_of_warp, part.chunks) for phase in parted for part in phase.parts]
         folded = lanes.folded(LaneProduct(phase.halves_of_warp, phase.halves_of_warp) for phase in parted)
@@ -218,19 +211,19 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     multiplied: Operand = waits + product_time
     if not element.is_float and any(polls_of_products(n, _POLLED) > len(phase_chunks) for n in _TILES):
         sharers = ceil(K_WARPS, 4)
-        hidden = by(8 * unit_blocks + tiles, both[8:], lambda key: sharers if has_many_sums(key // 8, key % 8) else 1)
+        hidden = by((unit_blocks, tiles), lambda u, n: sharers if has_many_sums(u, n) else 1)
         first = ceil_div(len(phase_chunks) * waits, polls)
         multiplied = maximum(waits + ceil_div(product_time, hidden), first + product_time)
     step = (
         multiplied
-        + rate.poll * by(tiles, _TILES, received_polls)
+        + rate.poll * by(tiles, received_polls)
         + rate.grid
         + rate.shared_way * maximum(ctas - alone, 0)
         + rate.join * len(reducing)
         + rate.part * facts.reductions * pieces
-        + rate.half * by(unit_blocks, choices, lambda u: sum(phase.halves(u) for phase in parted)) * tiles
+        + rate.half * by(unit_blocks, lambda u: sum(phase.halves(u) for phase in parted)) * tiles
         + matrix_time
-        + (0 if element.is_float else rate.sector * by(unit_blocks, choices, lambda u: u == 1))
+        + (0 if element.is_float else rate.sector * by(unit_blocks, lambda u: u == 1))
         + rate.spill * spilled
         + item * owned
     )

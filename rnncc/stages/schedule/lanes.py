@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from rnncc.constrint import Expression, Model, ceil_div, lookup, maximum
+from rnncc.constrint import Expression, Model, by, ceil_div, maximum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.schedule import ceil
 from rnncc.stages.schedule.parts import Halves
@@ -36,15 +36,6 @@ def lane_rows_variable(model: Model, is_float: bool) -> Operand:
     return model.choice("lane_rows", LANE_ROWS) if is_float else 1
 
 
-def by_rows(key: Expression, last_key: int, lane_rows: Operand, function: Callable[[int, int], int]) -> Expression:
-    """A function of `key`, from 1 to `last_key`, and of `lane_rows`, as one table. Some of its entries belong to no
-    choice."""
-    if isinstance(lane_rows, int):
-        return lookup(key, {each: function(each, lane_rows) for each in range(1, last_key + 1)})
-    keys = range(8, 8 * last_key + 8)
-    return lookup(8 * key + lane_rows, {each: function(each // 8, 1 if each % 8 < 4 else 4) for each in keys})
-
-
 @dataclass(frozen=True, slots=True)
 class LaneProduct:
     """Products in float32 that are alike, or the sums of a phase.
@@ -63,13 +54,12 @@ class LaneProduct:
 class Lanes:
     """The time that products of a CTA take, in tenths of a nanosecond.
 
-    key, last_key   what half-tiles are counted by, and its largest value: blocks of 8 units, or tiles of 16 sums
+    key   what half-tiles are counted by: blocks of 8 units, or tiles of 16 sums
     """
 
     rate: Rates
     warps: Operand
-    key: Expression
-    last_key: int
+    key: Operand
     lane_rows: Operand
 
     def products(self, parts: Iterable[LaneProduct]) -> Operand:
@@ -113,9 +103,7 @@ class Lanes:
 
     def _by(self, part: LaneProduct, function: Callable[[int, int], int]) -> Expression:
         """A function of the half-tiles, and of the rows that a lane has of each."""
-        return by_rows(
-            self.key,
-            self.last_key,
-            self.lane_rows,
+        return by(
+            (self.key, self.lane_rows),
             lambda key, row_limit: function(part.halves(key), rows_of_lane(part.of_phase(key), row_limit)),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rnncc.constrint import Model, ceil_div
+from rnncc.constrint import Model, by, ceil_div
 from rnncc.ir.family import SCATTER
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import ceil
@@ -13,7 +13,6 @@ from rnncc.stages.schedule.draft import (
     PAIR_REGISTERS,
     TILE_BATCH,
     Draft,
-    by,
     cluster_passes,
     elements,
     piece_registers,
@@ -24,7 +23,7 @@ from rnncc.stages.schedule.draft import (
     tensor_products,
 )
 from rnncc.stages.schedule.facts import Facts
-from rnncc.stages.schedule.lanes import LaneProduct, Lanes, by_rows, lane_rows_variable
+from rnncc.stages.schedule.lanes import LaneProduct, Lanes, lane_rows_variable
 from rnncc.stages.schedule.parts import times
 from rnncc.stages.schedule.rates import rates
 
@@ -61,15 +60,13 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     pairs = ceil_div(facts.operands * items, 4 * k_warps)
     model.require(register_pairs <= pairs, because="matrix: a warp's part of it, in registers or in shared memory")
     owned = ceil_div(items, warps)
-    registers = by(warps, range(1, MOST_WARPS + 1), registers_of)
+    registers = by(warps, registers_of)
     needed = (
         BASE_REGISTERS
         + facts.item_registers * owned
         + piece_registers(facts, items, warps)
-        + by_rows(
-            rows,
-            _MOST_ROWS,
-            lane_rows,
+        + by(
+            (rows, lane_rows),
             lambda r, row_limit: (
                 element.accumulator_registers(2 * r, row_limit) + PAIR_REGISTERS * element.fragments(2 * r)
             ),
@@ -82,14 +79,14 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
         2 * element.operand_bytes * k_warps * pairs
         + 512 * facts.sums * dim * k_warps
         + matrix_bytes
-        + by(items, range(1, most + 1), lambda i: facts.traffic_bytes(i, TILE_BATCH))
+        + by(items, lambda i: facts.traffic_bytes(i, TILE_BATCH))
         + 16
     )
     require_shared(model, shared_bytes, target)
 
     item = rate.scatter_piece * facts.pieces + rate.operation * facts.operations
     if element.is_float:
-        lanes = Lanes(rate, warps, rows, _MOST_ROWS, lane_rows)
+        lanes = Lanes(rate, warps, rows, lane_rows)
         halves = times(2)
         multiplied = (
             lanes.products([LaneProduct(halves, halves, pairs)])
@@ -99,14 +96,14 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     else:
         product_time = tensor_products(rate, warps, [(element.fragments(2) * rows, pairs)])
         multiplied = product_time + ceil_div(rate.matrix * matrix_bytes, 1024)
-    sent = facts.sums * dim * k_warps * by(ctas, sizes, lambda c: rate.send if c > 1 else rate.local)
+    sent = facts.sums * dim * k_warps * by(ctas, lambda c: rate.send if c > 1 else rate.local)
     step = rate.scatter + item * owned + multiplied + rate.spill * spilled + sent + rate.warp * warps
     return Draft(
         family=SCATTER,
         facts=facts,
         model=model,
         step=step,
-        total=step * by(ctas, sizes, lambda c: cluster_passes(problem, clusters[c])),
+        total=step * by(ctas, lambda c: cluster_passes(problem, clusters[c])),
         busy=ceil_div(warps * (rate.issue + item * owned), 4) + multiplied + sent,
         needed=needed,
         overcount=_OVERCOUNT,

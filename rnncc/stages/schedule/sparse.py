@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from statistics import NormalDist
 
-from rnncc.constrint import Expression, Model, ceil_div, maximum, minimum
+from rnncc.constrint import Expression, Model, by, ceil_div, maximum, minimum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import SPARSE
 from rnncc.ir.problem import Problem
@@ -16,7 +16,6 @@ from rnncc.ir.schedule import ceil
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.draft import (
     Draft,
-    by,
     elements,
     registers_of,
     require_shared,
@@ -89,7 +88,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
 
     def divided(function: Callable[[int, int], int]) -> Expression:
         """What follows from the CTAs of a cluster and the number of waves."""
-        return by(division, range(len(divisions)), lambda key: function(*divisions[key]))
+        return by(division, lambda key: function(*divisions[key]))
 
     def own_slice(operands: int) -> Expression:
         return divided(lambda ctas, _: slice_of(operands, ctas))
@@ -99,7 +98,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     def ctas_of(unit_block_count: int) -> int:
         return ceil(problem.head_dim, 8 * unit_block_count)
 
-    ctas = by(unit_blocks, _UNIT_BLOCKS, ctas_of)
+    ctas = by(unit_blocks, ctas_of)
     model.require(ctas % split == 0, because="clusters: all have as many CTAs")
     at_once = divided(lambda ctas, _: clusters[ctas])
     model.require(problem.heads * ctas <= at_once, because="residency: the CTAs of all heads run at once, one per SM")
@@ -122,10 +121,8 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
             because="lists: CTAs that split terms have few lists per row, so short ones lack room for many elements",
         )
 
-    def quads_of(phase: PhaseFacts, key: int) -> int:
+    def quads_of(phase: PhaseFacts, own_division: int, unit_block_count: int, is_short: int) -> int:
         """The longest list of a wave, in quads of words."""
-        is_short, place = divmod(key, keys)
-        own_division, unit_block_count = divmod(place, _UNIT_BLOCKS[-1] + 1)
         ctas, most = divisions[own_division]
         rows = 8 * unit_block_count * phase.sums * ctas
         if not 0 < rows <= _LISTS:
@@ -143,15 +140,10 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         words = max(ceil(of_row, _LISTS // rows), ceil(_ROOM * rows * of_row, 100 * lists))
         return max(1 if waves > 1 else 2, ceil(words, _QUAD))
 
-    # One table for all choices: no two of them have the same key.
-    keys = (_UNIT_BLOCKS[-1] + 1) * len(divisions)
-    key = (_UNIT_BLOCKS[-1] + 1) * division + unit_blocks
-    if short is not None:
-        key = keys * short + key
     waves = [divided(partial(waves_of, phase.operands)) for phase in products]
-    wave_quads = [by(key, range(keys if short is None else 2 * keys), partial(quads_of, phase)) for phase in products]
+    wave_quads = [by((division, unit_blocks, short or 0), partial(quads_of, phase)) for phase in products]
     quads = [own_waves * own_quads for own_waves, own_quads in zip(waves, wave_quads, strict=True)]
-    poll_terms = by(entries, _ENTRIES, lambda n: 32 * 8 // n)  # that a warp asks for with a piece per lane
+    poll_terms = by(entries, lambda n: 32 * 8 // n)  # that a warp asks for with a piece per lane
     held = model.integer("held_quads", 0, _MOST_HELD)
     left: Expression = held
     staged = model.choice("staged_quads", _STAGED)  # that go into registers in a round
@@ -206,11 +198,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         _banked(8 * unit_blocks * phase.sums) for phase in products
     )
     quad_bytes = _LISTS * 8 * element.size
-    traffic_bytes = by(
-        4 * unit_blocks + turns * entries // 4 - 1,
-        range(4, 4 * max(_UNIT_BLOCKS) + 4),
-        lambda key: facts.traffic_bytes(key // 4, 4 * (key % 4 + 1)),
-    )
+    traffic_bytes = by((unit_blocks, turns, entries), lambda u, turn_count, n: facts.traffic_bytes(u, turn_count * n))
     shared_bytes = (
         partial_bytes
         + received_bytes
@@ -246,10 +234,10 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         + ceil_div(rate.put * element.size * entries * slice_terms, 1024)
         + rate.part * facts.reductions * pieces
         # A word is multiplied by its operands of all entries.
-        + by(entries, _ENTRIES, lambda n: rate.word * (2 + 3 * n) * element.size // 2) * _QUAD * summed(quads)
+        + by(entries, lambda n: rate.word * (2 + 3 * n) * element.size // 2) * _QUAD * summed(quads)
         + ceil_div(rate.matrix * quad_bytes * summed(shared_quads), 1024)
         + rate.give * len(products) * minimum(split - 1, 1)
-        + (0 if element.is_float else rate.sector * by(unit_blocks, _UNIT_BLOCKS, lambda n: n == 1))
+        + (0 if element.is_float else rate.sector * by(unit_blocks, lambda n: n == 1))
         + (0 if short is None else rate.unlisted * short)
         + rate.spill * spilled
         + item

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from rnncc.constrint import Model, ceil_div, maximum
+from rnncc.constrint import Model, by, ceil_div, maximum
 from rnncc.ir.family import WIDE
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import ceil
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.draft import (
     Draft,
-    by,
     elements,
     registers_of,
     require_at_most,
@@ -52,11 +51,11 @@ def wide(facts: Facts, problem: Problem, target: Target) -> Draft:
     def seats(unit_block_count: int) -> int:
         return target.sms // (problem.heads * ctas_of(unit_block_count))
 
-    ctas = by(unit_blocks, _UNIT_BLOCKS, ctas_of)
+    ctas = by(unit_blocks, ctas_of)
     model.require(
         problem.heads * ctas <= target.sms, because="residency: the CTAs of all heads run at once, one per SM"
     )
-    launch_batch = _ENTRIES * by(unit_blocks, _UNIT_BLOCKS, seats)
+    launch_batch = _ENTRIES * by(unit_blocks, seats)
     model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
 
     blocks = [phase.operands * problem.head_dim // _TERMS for phase in facts.products]
@@ -83,7 +82,7 @@ def wide(facts: Facts, problem: Problem, target: Target) -> Draft:
     shared_bytes = matrix_bytes + 256 * facts.sums * columns + 4 * facts.vectors * columns
     require_shared(model, shared_bytes, target)
 
-    group = by(unit_blocks, _UNIT_BLOCKS, lambda u: min(_ENTRIES, round_up(share(problem.batch, seats(u)), _TILE)))
+    group = by(unit_blocks, lambda u: min(_ENTRIES, round_up(share(problem.batch, seats(u)), _TILE)))
     readers = problem.heads * ctas * ceil_div(problem.batch, group)
     item = rate.wide_piece * facts.pieces + rate.wide_operation * facts.operations
     step = (
