@@ -17,7 +17,8 @@ from rnncc.machine.cache import default_root
 from rnncc.machine.cache.root import MARKER
 from rnncc.machine.targets import planned
 from rnncc.stages.build import commands, processes
-from tests import parts, seeds
+from tests import long, parts, seeds
+from tests.cuda.inspected import Record
 
 # Workers of pytest-xdist share the cores: a thread that waits must not keep one busy. This is read when torch is
 # imported, which the conftest.py of a folder does before pytest_configure where a run is of that folder alone.
@@ -30,6 +31,7 @@ _LEFT_OUT = pytest.StashKey[int]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write what the tests get as what they expect")
+    long.add_options(parser)
     parts.add_options(parser)
     seeds.add_options(parser)
 
@@ -38,6 +40,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(parts.Parts(config))
     config.pluginmanager.register(seeds.Seeds(config))
+    config.pluginmanager.register(long.Long(config))
+    writes = config.getoption("--update-golden")
+    config.pluginmanager.register(Record(compiles_all=config.getoption("--all"), writes=writes))
     # Tests on a GPU use many sizes: those that are about kernels compiled at first use ask for them.
     os.environ["RNNCC_COMPILE"] = "0"
     # Messages are lines on standard error. Else they would go to pytest's own handlers of `logging`.

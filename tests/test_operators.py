@@ -23,6 +23,7 @@ from rnncc.machine.paths import templates_dir
 from rnncc.verify.reference import FUNCTIONS
 from tests.compiling import lowered
 from tests.cuda import kernels
+from tests.cuda.inspected import Look
 from tests.definitions import definition
 
 TABLE = "rnncc/language/operators.py"
@@ -328,7 +329,7 @@ def test_every_operator_in_a_loop(device: str) -> None:
 
 @pytest.mark.parametrize("family", [ALTERNATING, GATHER], ids=lambda family: family.name)
 def test_every_operator_in_a_loop_compiles_for_a_gpu(
-    family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: Look
 ) -> None:
     # A fused kernel has no room for all of them; it takes the others as the alternating kernel does.
     rows = CALLED if family is ALTERNATING else [row for row in CALLED if row.fast]
@@ -336,4 +337,4 @@ def test_every_operator_in_a_loop_compiles_for_a_gpu(
     monkeypatch.setattr(kernels, "plan", lambda _: plan)
     case = kernels.Case("everyoperator", family, "bf16", kernels.HOPPER, masked=False)
     assert kernels.sources(case)[0].device_units
-    assert kernels.check(case, tmp_path, optimised=False) == ()
+    assert kernels.check(case, tmp_path, False, look) == ()

@@ -6,21 +6,18 @@ python -m tests.cuda.kernels [--jobs N] [CELL...]
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import re
 import sys
 import tempfile
 import time
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
 from rnncc.constrint import Infeasible
-from rnncc.ir.artifact import Bundle, DeviceUnit
+from rnncc.ir.artifact import Bundle
 from rnncc.ir.family import (
     ALTERNATING,
     BLOCKS,
@@ -44,7 +41,6 @@ from rnncc.ir.target import GPUS, REGISTERS
 from rnncc.language.read import read_request
 from rnncc.machine.paths import shipped_cells
 from rnncc.pipeline import compile_cells
-from rnncc.stages.build.nvrtc import Nvrtc
 from rnncc.stages.render.cuda.device import device_programs
 from rnncc.stages.schedule.facts import facts_of
 from rnncc.stages.schedule.families import MODELS, families_for
@@ -52,8 +48,7 @@ from rnncc.stages.schedule.kernels import scan_kernels
 from rnncc.stages.schedule.stepwise import stepwise, stepwise_takes
 from tests.compiling import plan_of
 from tests.cuda import nvrtc
-from tests.cuda.sources import write_files
-from tests.kept import included, kept
+from tests.cuda.inspected import MMA, SENDS, Look, Text, Usage
 from tests.rendering import at_first_use, for_gpus
 
 # The GPU for which kernels of an architecture are planned.
@@ -79,7 +74,6 @@ _FAMILIES = (ALTERNATING, SINGLE, SCAN, *FUSED)  # SCAN stands for all kernels o
 # there are no clusters; and for few SMs, where more units per CTA would spill a few registers.
 HEAD_DIM = {Scope.CLUSTER: 256, Scope.GRID: 768, Scope.STEP: 2304}
 ONE_CTA, FEW_SMS = 64, 512
-_MNEMONIC = {"bf16": "m16n8k16.row.col.f32.bf16.bf16.f32", "f16": "m16n8k16.row.col.f32.f16.f16.f32"}
 _NORM_DTYPES = ("f32_f32", "bf16_bf16", "bf16_f32", "f16_f16", "f16_f32")
 _SHARED: dict[Family, tuple[str, ...]] = {
     CORE: (
@@ -93,10 +87,6 @@ _SHARED: dict[Family, tuple[str, ...]] = {
         *(f"head_norm_sums_{dtype}" for dtype in _DTYPES),
     ),
 }
-_WGMMA = {
-    "bf16": re.compile(r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.bf16\.bf16"),
-    "f16": re.compile(r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.f16\.f16"),
-}
 # Bytes that NVRTC 13.0 makes kernels of no loop spill on GPUs that nobody has measured them on.
 _SPILLED = {
     ("sm_100a", "head_products_bf16_64"): 8,
@@ -106,12 +96,6 @@ _SPILLED = {
     ("sm_121a", "permute_rows"): 8,
 }
 _THREADS = 256  # per CTA of the alternating kernel: sequence.cuh
-_ENTRY = re.compile(r"\.entry (\w+)")
-_KERNEL = re.compile(
-    r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
-    r".*?Used (\d+) registers(?:[^\n]*?(\d+) bytes smem)?",
-    re.DOTALL,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +109,7 @@ class Case:
     masked: bool = True
 
     def __str__(self) -> str:
-        return "-".join((self.cell, self.family.name, self.dtype, self.architecture))
+        return "-".join((Path(self.cell).stem, self.family.name, self.dtype, self.architecture))
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,72 +263,57 @@ def sources(case: Case, head_dim: int | None = None) -> tuple[Bundle, dict[str, 
     return replace(bundle, device_units=tuple(unit for unit in bundle.device_units if unit.name in files)), allowed
 
 
-def check(case: Case, folder: Path, optimised: bool = True) -> tuple[str, ...]:
+def check(case: Case, folder: Path, optimised: bool = True, look: Look = Text.compile) -> tuple[str, ...]:
     """Compiles a case in an empty folder: what is wrong with its kernels. Those that are not `optimised` become PTX and
-    no code: nothing is known of their registers."""
+    no code: nothing is known of their registers. `look`: says what a text becomes, in place of a compiler."""
     bundle, allowed = sources(case)
-    write_files(bundle.files, folder)
     problems: list[str] = []
     seen: set[str] = set()
     for unit in bundle.device_units:
+        name = f"{case}{'-masked' * case.masked}{'' if optimised else '-ptx'}/{unit.name}"
         try:
-            log, ptx = _compile(case, unit, bundle, folder, optimised)
+            found = look(Text(name, unit, bundle, case.architecture, optimised), folder)
         except nvrtc.NvrtcError as failed:
             lines = str(failed).strip().splitlines()
             problems.append(f"{unit.name}: {next((line for line in lines if 'error' in line), lines[0])}")
             continue
-        seen |= set(_ENTRY.findall(ptx))
-        problems += excesses(log, allowed)
-        problems += [f"{unit.name}: {text}" for text in instructions(case, ptx)]
+        seen |= set(found.kernels)
+        problems += excesses(found.kernels, allowed)
+        problems += [f"{unit.name}: {text}" for text in wrong_instructions(case, found.instructions)]
     if not problems and seen != set(allowed):
         problems.append(f"kernels {sorted(seen ^ set(allowed))} are missing or too many")
     return tuple(problems)
 
 
-def _compile(case: Case, unit: DeviceUnit, bundle: Bundle, folder: Path, optimised: bool) -> tuple[str, str]:
-    """What NVRTC said, and the PTX. Raises NvrtcError."""
-    architecture = case.architecture if optimised else case.architecture.replace("sm", "compute")
-    options = ("--ptxas-options=-v",) if optimised else ("-Ofc=max",)
-
-    def make() -> bytes:
-        include = tuple(folder / path for path in bundle.include)
-        made = nvrtc.compiled(folder / unit.path, architecture, include, *options)
-        return zlib.compress(json.dumps([made.log, made.ptx]).encode())
-
-    texts = {file.path: file.text for file in bundle.files}
-    parts = (part for pair in included(unit.path, texts, bundle.include) for part in pair)
-    key = Nvrtc(nvrtc.library_file(), (architecture,)).key()
-    log, ptx = json.loads(zlib.decompress(kept((key, *options, unit.path, *parts), make)))
-    return log, ptx
-
-
-def excesses(log: str, allowed: dict[str, Allowed]) -> Iterator[str]:
+def excesses(kernels: Mapping[str, Usage | None], allowed: Mapping[str, Allowed]) -> Iterator[str]:
     """Where kernels take more than they may."""
-    for found in _KERNEL.finditer(log):
-        name, most = found[1], allowed[found[1]]
-        stack, stored, loaded, registers, shared = (int(number or 0) for number in found.groups()[1:])
-        if registers > most.registers:
-            yield f"{name}: {registers} registers, {most.registers} allowed"
-        if max(stack, stored, loaded) > most.spilled:
-            yield f"{name}: {stack} bytes of stack, {stored} + {loaded} spilled, {most.spilled} allowed"
-        if shared > most.shared:
-            yield f"{name}: {shared} bytes of shared memory of its own, {most.shared} allowed"
+    for name, usage in kernels.items():
+        if usage is None:
+            continue
+        most = allowed[name]
+        if usage.registers > most.registers:
+            yield f"{name}: {usage.registers} registers, {most.registers} allowed"
+        if max(usage.stack, usage.stored, usage.loaded) > most.spilled:
+            spilled = f"{usage.stored} + {usage.loaded} spilled"
+            yield f"{name}: {usage.stack} bytes of stack, {spilled}, {most.spilled} allowed"
+        if usage.shared > most.shared:
+            yield f"{name}: {usage.shared} bytes of shared memory of its own, {most.shared} allowed"
 
 
-def instructions(case: Case, ptx: str) -> Iterator[str]:
+def wrong_instructions(case: Case, found: Set[str]) -> Iterator[str]:
     """What is wrong with the instructions of products, and of what the CTAs of a cluster send each other."""
     # Sparse kernels multiply element by element, and those of single steps have few rows.
     in_fused = case.family in FUSED and case.family is not SPARSE and case.family.scope is not Scope.STEP
     own_products = case.family is ALTERNATING or in_fused
     multiplies = case.family is CORE or (own_products and has_products(case.cell))
-    wanted = _MNEMONIC.get(case.dtype) if multiplies else None
-    if wanted is None and "mma.sync" in ptx:
+    wanted = f"{'wgmma' if case.family is WIDE else 'mma'}.{case.dtype}" if multiplies and case.dtype != "f32" else None
+    if wanted is None and MMA in found:
         yield "products by tensor cores, where none are meant"
-    if wanted is not None and not (_WGMMA[case.dtype].search(ptx) if case.family is WIDE else wanted in ptx):
-        yield f"no mma {wanted}"
-    clusters, sends = TARGETS[case.architecture].has_clusters, "st.async" in ptx
+    if wanted is not None and wanted not in found:
+        yield f"no {wanted}"
+    clusters, sends = TARGETS[case.architecture].has_clusters, SENDS in found
     if case.family in FUSED and case.family.scope is Scope.CLUSTER and clusters != sends:
-        yield "no st.async" if clusters else "st.async, where there are no clusters"
+        yield f"no {SENDS}" if clusters else f"{SENDS}, where there are no clusters"
 
 
 def _check_in(root: str, case: Case) -> tuple[Case, tuple[str, ...]]:

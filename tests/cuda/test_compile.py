@@ -29,6 +29,7 @@ from rnncc.language.source import Source
 from rnncc.machine.paths import shipped_cells
 from tests.compiling import lowered
 from tests.cuda import kernels
+from tests.cuda.inspected import Look, inspected
 from tests.emulated.test_reductions import CELLS
 
 MAIN = ("lstm", "gru")
@@ -82,12 +83,12 @@ y = floor(v[t], grad=w -> 1/(1 + abs(w))**2)
 @pytest.mark.parametrize(
     "case", [*SHARED_CASES, *CASES, *SPARSE_CASES, *LOW_RANK_CASES, MASKED_SCAN, FLOAT_NEWTON], ids=str
 )
-def test_every_family_dtype_and_architecture(case: kernels.Case, tmp_path: Path) -> None:
-    assert kernels.check(case, tmp_path) == ()
+def test_every_family_dtype_and_architecture(case: kernels.Case, tmp_path: Path, look: Look) -> None:
+    assert kernels.check(case, tmp_path, look=look) == ()
 
 
 @pytest.mark.parametrize("case", EVERYWHERE, ids=str)
-def test_every_architecture_has_what_its_plans_ask_for(case: kernels.Case, tmp_path: Path) -> None:
+def test_every_architecture_has_what_its_plans_ask_for(case: kernels.Case, tmp_path: Path, look: Look) -> None:
     """What a CTA and an SM have there, by the plans; and the registers, spills and shared memory that the compiler
     makes of them."""
     target = kernels.TARGETS[case.architecture]
@@ -98,7 +99,7 @@ def test_every_architecture_has_what_its_plans_ask_for(case: kernels.Case, tmp_p
         assert schedule.shared_bytes <= target.shared_bytes and schedule.ctas <= max(target.sms, 16)
         assert schedule.threads * schedule.registers <= REGISTERS and schedule.threads <= target.threads
         assert target.has_clusters or case.family.scope is not Scope.CLUSTER or schedule.ctas == 1
-    assert kernels.check(case, tmp_path) == ()
+    assert kernels.check(case, tmp_path, look=look) == ()
 
 
 def test_every_family_is_there_for_every_architecture() -> None:
@@ -108,19 +109,20 @@ def test_every_family_is_there_for_every_architecture() -> None:
 
 
 @pytest.mark.parametrize(("family", "dtype"), [(ALTERNATING, "bf16"), (GATHER, "bf16"), (SCAN, "bf16"), (SCAN, "f32")])
-def test_derivatives_that_the_text_gives(family: Family, dtype: str, tmp_path: Path) -> None:
+def test_derivatives_that_the_text_gives(family: Family, dtype: str, tmp_path: Path, look: Look) -> None:
     path = tmp_path / "steps.rnn"
     moved = "a*v[t-1]" if family is SCAN else "R@v[t-1]"
     path.write_text(STEPS.format(moved=moved), encoding="utf-8")
     case = kernels.Case(str(path), family, dtype, HOPPER)
     assert kernels.has(str(path), family)
-    assert kernels.check(case, tmp_path, optimised=family is not ALTERNATING) == ()
+    assert kernels.check(case, tmp_path, family is not ALTERNATING, look) == ()
 
 
 @pytest.mark.parametrize("cell", [path.stem for path in shipped_cells() if path.stem not in (*MAIN, *TWINS)])
-def test_every_cell_once_each_way(cell: str, tmp_path: Path) -> None:
+def test_every_cell_once_each_way(cell: str, tmp_path: Path, look: Look) -> None:
     for case in kernels.once(cell):
-        assert kernels.check(case, tmp_path / case.family.name, optimised=cell in KINDS or case.family is GATHER) == ()
+        is_code = cell in KINDS or case.family is GATHER
+        assert kernels.check(case, tmp_path / case.family.name, is_code, look) == ()
 
 
 SPLIT = """
@@ -136,21 +138,21 @@ h[t] = tanh(W@x + R@h[t-1] + V@young + layernorm(old) + e)
 """
 
 
-def test_parts_of_earlier_states_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_earlier_states_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: Look) -> None:
     whole = lowered(Source("split.rnn", SPLIT))
     monkeypatch.setattr(kernels, "plan", lambda _: whole)
     case = kernels.Case("splitstate", ALTERNATING, "bf16", HOPPER, masked=False)
-    assert kernels.check(case, tmp_path, optimised=False) == ()
+    assert kernels.check(case, tmp_path, False, look) == ()
 
 
 @pytest.mark.parametrize(("family", "dtype"), [(GATHER, "bf16"), (GATHER, "f32"), (GRID, "f16")], ids=str)
 def test_reductions_without_a_product(
-    family: Family, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: Family, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: Look
 ) -> None:
     whole = lowered(Source("attending.rnn", CELLS["attending"]))
     monkeypatch.setattr(kernels, "plan", lambda _: whole)
     assert not kernels.has_products("attending")
-    assert kernels.check(kernels.Case("attending", family, dtype, HOPPER), tmp_path) == ()
+    assert kernels.check(kernels.Case("attending", family, dtype, HOPPER), tmp_path, look=look) == ()
 
 
 def texts(cell: str) -> list[str]:
@@ -175,6 +177,7 @@ ptxas info    : Function properties for two
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 32 registers, used 1 barriers, 16 bytes smem
 """
+ENTRIES = ".visible .entry one(\n.visible .entry two("
 
 
 @pytest.mark.parametrize(
@@ -190,16 +193,17 @@ ptxas info    : Used 32 registers, used 1 barriers, 16 bytes smem
 def test_what_is_too_much_is_found(changed: dict[str, int | str], said: list[str]) -> None:
     log = LOG.format(**({"stack": 0, "stored": 4, "registers": 128, "shared": ""} | changed))
     allowed = {"one": kernels.Allowed(128, 8, 0), "two": kernels.Allowed(32, 0, 16)}
-    assert list(kernels.excesses(log, allowed)) == said
+    assert list(kernels.excesses(inspected(log, ENTRIES).kernels, allowed)) == said
 
 
 def test_instructions_are_those_that_are_meant() -> None:
     ptx = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {} st.async.weak"
 
     def said(family: Family, dtype: str, text: str, cell: str = "lstm") -> list[str]:
-        return list(kernels.instructions(kernels.Case(cell, family, dtype, "sm_90a"), text))
+        case = kernels.Case(cell, family, dtype, "sm_90a")
+        return list(kernels.wrong_instructions(case, inspected("", text).instructions))
 
     assert said(GATHER, "bf16", ptx) == [] == said(ALTERNATING, "f32", "fma.rn.f32")
-    assert said(GATHER, "f16", "") == ["no mma m16n8k16.row.col.f32.f16.f16.f32", "no st.async"]
+    assert said(GATHER, "f16", "") == ["no mma.f16", "no st.async"]
     assert said(ALTERNATING, "f32", ptx) == ["products by tensor cores, where none are meant"]
     assert said(ALTERNATING, "bf16", "fma.rn.f32", "brc") == []

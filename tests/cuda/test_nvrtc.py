@@ -6,7 +6,6 @@ test_compile.py has more kernels, and looks at what was made of them.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,8 @@ from rnncc.ir.family import ALTERNATING, BLOCKS, FUSED, GATHER, GRID, SCAN, SCAT
 from rnncc.language.source import Source
 from tests.compiling import lowered
 from tests.cuda import kernels, nvrtc
+from tests.cuda.inspected import Look, Text
 from tests.cuda.kernels import BLOCK_LSTM, CORE, HEAD_NORM, LOW_RANK_LSTM, ONE_CTA, SPARSE_LSTM, Case
-from tests.cuda.sources import write_files
 
 OLDEST, HOPPER = kernels.OLDEST, kernels.HOPPER
 # Kernels, and the head_dim of fused ones where it is not that of HEAD_DIM.
@@ -44,19 +43,19 @@ CASES = [
 ]
 
 
-def check(case: Case, architecture: str, folder: Path, head_dim: int | None = None) -> None:
+def check(case: Case, architecture: str, folder: Path, look: Look, head_dim: int | None = None) -> None:
     """Compiles the files of a case; together they must have all its kernels."""
     bundle, expected = kernels.sources(case, head_dim)
-    write_files(bundle.files, folder)
-    include = tuple(folder / path for path in bundle.include)
-    cubins = [nvrtc.compiled(folder / unit.path, architecture, include).cubin for unit in bundle.device_units]
-    assert cubins and all(cubin.startswith(b"\x7fELF") for cubin in cubins)
-    assert {name.decode() for cubin in cubins for name in re.findall(rb"\0\.text\.(\w+)", cubin)} == set(expected)
+    texts = [Text(f"{case}-alone/{unit.name}", unit, bundle, architecture, True) for unit in bundle.device_units]
+    found = {name: usage for text in texts for name, usage in look(text, folder).kernels.items()}
+    assert set(found) == set(expected) and None not in found.values()
 
 
 @pytest.mark.parametrize(("case", "head_dim"), CASES, ids=str)
-def test_kernels_compile_without_a_standard_header(case: Case, head_dim: int | None, tmp_path: Path) -> None:
-    check(case, case.architecture, tmp_path, head_dim)
+def test_kernels_compile_without_a_standard_header(
+    case: Case, head_dim: int | None, tmp_path: Path, look: Look
+) -> None:
+    check(case, case.architecture, tmp_path, look, head_dim)
 
 
 def test_every_family_is_compiled() -> None:
@@ -66,7 +65,7 @@ def test_every_family_is_compiled() -> None:
 def test_what_the_oldest_gpus_lack_is_seen(tmp_path: Path) -> None:
     of_a_cluster = Case("lstm", GATHER, "bf16", HOPPER, masked=False)
     with pytest.raises(nvrtc.NvrtcError, match=r"requires \.target sm_90"):
-        check(of_a_cluster, OLDEST, tmp_path)
+        check(of_a_cluster, OLDEST, tmp_path, Text.compile)
 
 
 NUMBERS = """
@@ -80,7 +79,7 @@ def test_powers_and_infinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     plan = lowered(Source("numbers.rnn", NUMBERS))
     monkeypatch.setattr(kernels, "plan", lambda _: plan)
     case = Case("numbers", GATHER, "bf16", OLDEST, masked=False)
-    check(case, OLDEST, tmp_path, ONE_CTA)
+    check(case, OLDEST, tmp_path, Text.compile, ONE_CTA)
     own = "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "src").glob("*.cuh"))
     assert "rnncc::powi<3>(" in own and "rnncc::powi<-2>(" in own and "rnncc::infinity<T>()" in own
 

@@ -30,6 +30,7 @@ def wrong(case: EmulatedCase, dtype: str) -> dict[str, float]:
     return {name: error for name, error in case.measured().items() if not error <= BOUNDS[dtype]}
 
 
+@pytest.mark.one_in(4, "masked")
 @pytest.mark.parametrize(
     ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "entries", "turns", "warps"),
     [
@@ -66,6 +67,7 @@ def test_a_kernel_of_blocks(
     assert wrong(blocks_case(path, problem, masked, made, 0.15), dtype) == {}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("density", [0.0, 0.6, 1.0])
 def test_more_blocks_than_planned(density: float, tmp_path: Path) -> None:
     """Those for which there is no room are multiplied as they lie in memory."""

@@ -42,6 +42,7 @@ def kernels_of(
     return build(plan(wanted.cell), replace(made, kernels=own), folder, flags)
 
 
+@pytest.mark.one_in(3, "family", "masked")
 @pytest.mark.parametrize(
     ("cell", "family", "dtype", "head_dim", "heads", "batch"),
     [
@@ -96,6 +97,7 @@ def test_a_family(
 WITHOUT_CLUSTERS = ("-DEMULATED_CAPABILITY=80",)
 
 
+@pytest.mark.one_in(3, "family", "masked")
 @pytest.mark.parametrize(
     ("cell", "family", "dtype", "head_dim", "heads", "batch", "architecture"),
     [
@@ -149,6 +151,7 @@ def test_steps_take_the_slots_of_the_exchange_in_turns(masked: bool, tmp_path: P
     assert {name: error for name, error in errors.items() if not error <= BOUNDS["bf16"]} == {}
 
 
+@pytest.mark.one_in(3, "family")
 @pytest.mark.parametrize(
     ("cell", "family", "dtype", "head_dim", "heads", "batch", "sizes"),
     [
@@ -274,6 +277,7 @@ def test_reductions_that_do_not_wait(family: Family, equations: tuple[str, ...],
     assert all(error <= BOUNDS["f32"] for error in errors.values()), errors
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("family", [GATHER, GRID], ids=str)
 @pytest.mark.parametrize("head_dim", [64, 72, 200])
 def test_a_norm_is_as_accurate_as_torch(family: Family, head_dim: int, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class Nvrtc:
 
     def key(self) -> str:
         """What a build depends on."""
-        return " ".join((_identity(self.library), *self._options(), *self.architectures))
+        return " ".join((identity(self.library), *self._options(), *self.architectures))
 
     def command(self, unit: DeviceUnit, architecture: str, include: tuple[str, ...]) -> Command:
         """Compiles a unit for one of the architectures that are `made`; paths are relative to the package."""
@@ -150,7 +150,7 @@ def _torch_major() -> int | None:
     return None
 
 
-def _identity(library: Path) -> str:
+def identity(library: Path) -> str:
     """What tells one build of NVRTC from another, without loading it."""
     builtins = sorted(path.name for path in library.parent.glob("libnvrtc-builtins.so*"))
     return " ".join((*builtins, str(library.stat().st_size)))

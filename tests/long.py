@@ -1,0 +1,71 @@
+"""Tests that take long: what the README's command leaves out, and `make test-all` runs. A plugin of pytest, which
+conftest.py registers.
+
+    @pytest.mark.long                     a test that takes long
+    @pytest.mark.one_in(3)                every third of its cases runs always, and the others take long
+    @pytest.mark.one_in(3, "family")      the same for each value of the parameter `family`: its first case runs always
+
+    pytest           leaves out what takes long, and says how many tests that are
+    pytest --all     runs everything
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Adds --all."""
+    said = "also run the tests that take long, and compile every GPU kernel that is looked at"
+    parser.addoption("--all", action="store_true", help=said)
+
+
+def long_ones(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """Those that take long."""
+    seen = Counter[tuple[object, ...]]()
+    for item in items:
+        if item.get_closest_marker("long") is not None:
+            yield item
+        elif (mark := item.get_closest_marker("one_in")) is not None:
+            cases, *names = mark.args
+            values = item.callspec.params  # type: ignore[attr-defined]
+            group = (item.path, item.originalname, *(str(values[name]) for name in names))  # type: ignore[attr-defined]
+            if seen[group] % cases:
+                yield item
+            seen[group] += 1
+
+
+class Long:
+    """Leaves them out."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.runs_all = config.getoption("--all")
+        self.left_out = 0
+        config.addinivalue_line("markers", "long: takes long; runs with --all")
+        config.addinivalue_line("markers", "one_in(n, *names): all but every n-th case of each value takes long")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        left_out = [] if self.runs_all else list(long_ones(items))
+        if left_out:
+            self.left_out = len(left_out)
+            found = set(left_out)
+            items[:] = [item for item in items if item not in found]
+            config.hook.pytest_deselected(items=left_out)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        # A worker of pytest-xdist hands it to the process that reports; all workers collect the same tests.
+        if (output := getattr(session.config, "workeroutput", None)) is not None:
+            output["long"] = self.left_out
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.left_out = getattr(node, "workeroutput", {}).get("long", 0)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.left_out:
+            terminalreporter.write_line(f"{self.left_out} tests that take long did not run (--all)")
