@@ -1,5 +1,7 @@
-# `make demo` trains a language model with a cell of your own on the CPU; `make test` checks everything.
-# `make test-all` draws other random examples than `make test`, and ten times as many, then runs `make kernels`: long.
+# `make demo` trains a language model with a cell of your own on the CPU.
+# `make test` checks everything; of cases that are much alike it runs some.
+# `make test-all` runs all of them, compiles every kernel that is looked at, draws ten times as many random examples, and others
+# than `make test`, then runs `make kernels`: long.
 # `make clients` installs other people's libraries, and tests layers in them (docs/clients.md).
 # `make kernels` compiles every shipped cell's GPU kernels and checks what NVRTC made of them: long.
 # `make dist` builds rnncc's own wheel and source distribution into dist/, and checks them.
@@ -12,19 +14,23 @@ BIN := $(VENV)/bin
 # Used where the environment has no PyTorch yet. To use another build, install it into $(VENV) first.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test test-all lint clients kernels dist site site-version setup clean
+.PHONY: demo test tests test-all lint clients kernels dist site site-version setup clean
 
 demo: setup
 	$(BIN)/python examples/char_lm.py
 
-test: lint
+# Side by side: the tests need more than one core only after they have begun.
+test: setup
+	@$(MAKE) --no-print-directory -j2 lint tests
+
+tests: setup
 	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/clients
 
 # Each run says its seed: `make test-all FRESH=12345` draws the same again.
 FRESH ?= new
 
 test-all: lint
-	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/clients --fresh $(FRESH)
+	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/clients --all --fresh $(FRESH)
 	$(BIN)/python -m tests.cuda.kernels
 
 lint: setup
