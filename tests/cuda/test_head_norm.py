@@ -138,6 +138,7 @@ SHAPES = [
 ]  # fmt: skip
 
 
+@pytest.mark.one_in(3, "dtype")
 @dtypes_given
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_emulated(library: ctypes.CDLL, shape: tuple[int, ...], dtype: int) -> None:

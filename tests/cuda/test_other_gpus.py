@@ -87,7 +87,11 @@ def driver_facts(target: Target, **changed: int) -> dict[int, int]:
     return {16: sms, 38: target.l2_mb << 20, 39: target.threads, 75: major, 76: minor, 97: shared, 106: target.ctas}
 
 
-PACKAGE = (*(GPUS[name] for name in ("a100", "rtx4090", "h200")), GPUS["a100"].with_ptx())
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Kernels for several GPUs."""
+    targets = (*(GPUS[name] for name in ("a100", "rtx4090", "h200")), GPUS["a100"].with_ptx())
+    return kernels(tmp_path_factory.mktemp("package"), targets)
 
 
 @pytest.mark.parametrize(
@@ -102,10 +106,10 @@ PACKAGE = (*(GPUS[name] for name in ("a100", "rtx4090", "h200")), GPUS["a100"].w
     ],
 )
 def test_a_gpu_runs_the_best_kernels_that_a_package_has(
-    gpu: str, architecture: str, folder: Path, tmp_path: Path
+    gpu: str, architecture: str, folder: Path, package: Path
 ) -> None:
     target = GPUS[gpu]
-    *files, here = asked(folder, kernels(tmp_path / "package", PACKAGE), f"NVIDIA {gpu}", driver_facts(target))
+    *files, here = asked(folder, package, f"NVIDIA {gpu}", driver_facts(target))
     assert here.startswith(f"Target(name='{gpu}', architecture='{target.architecture}', sms={target.sms}")
     backward = files.pop() if target.shared_bytes < GPUS["a100"].shared_bytes and architecture != "sm_89" else "none"
     assert backward == "none"  # made for an A100, it takes more shared memory
