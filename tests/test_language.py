@@ -95,6 +95,7 @@ def as_hx(states: tuple[Tensor, ...]) -> Any:
     return states[0] if len(states) == 1 else states
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("module", "case"), CASES, ids=[case.name for _, case in CASES])
 def test_what_is_computed_again_is_the_same(module: Any, case: Case, dtype: torch.dtype) -> None:
