@@ -1,5 +1,4 @@
-"""Cells that have no gradient somewhere, leave the range of 16 bits, are chaotic, or compare parameters with numbers.
-"""
+"""Cells that have no gradient somewhere, leave the range of 16 bits, are chaotic, or compare parameters with numbers."""
 
 from __future__ import annotations
 
