@@ -1,4 +1,4 @@
-"""Cells that have no gradient somewhere, leave the range of 16 bits, are chaotic, or compare parameters with numbers."""
+"""Cells without a gradient somewhere, beyond the range of 16 bits, chaotic, or that compare parameters with numbers."""
 
 from __future__ import annotations
 
