@@ -8,7 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md")))
+FEATURES = ROOT / "tests" / "docs" / "features.md"
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", FEATURES, *sorted(DOCS.glob("*.md")))
 # A program prints these whole: what is in them is its output.
 PRINTED = ("pipeline.md", "errors.md")
 

@@ -14,7 +14,7 @@ from rnncc.cli import cli
 from rnncc.language.source import Source
 from tests.compiling import front
 from tests.conftest import Golden
-from tests.docs.pages import DOCS, PAGES, PRINTED, ROOT, anchors, blocks, headings, links, prose, read
+from tests.docs.pages import DOCS, FEATURES, PAGES, PRINTED, ROOT, anchors, blocks, headings, links, prose, read
 
 RUN = {"python.md": 10, "torch.md": 4, "from_torch.md": 2, "from_flashrnn.md": 2, "from_haste.md": 2, "gpu.md": 1}
 # Programs in shells, but for rnncc's own commands and make, pytest and the benchmarks, whose arguments are checked.
@@ -177,7 +177,7 @@ def test_a_page_is_listed_in_the_readme(path: Path) -> None:
 
 
 def test_every_row_of_features_names_tests_that_exist() -> None:
-    rows = [line for line in read(DOCS / "features.md").splitlines() if line[0:2] == "| "]
+    rows = [line for line in read(FEATURES).splitlines() if line[0:2] == "| "]
     body = [row for row in rows if not row.endswith("| tests |")]
     assert len(body) > 40
     for row in body:
