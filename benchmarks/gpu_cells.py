@@ -166,7 +166,7 @@ def measure(case: Case, ways: Sequence[str], quick: bool) -> Iterator[dict[str, 
             torch.manual_seed(0)
             layer = layer_of(case, about)
             call, queued = gpu_ms(call_of(case, layer, run), 5 if quick else 15, 10)
-            row |= {"call_ms": call, "queued_ms": queued, "path": list(runner_of(layer, BATCH).loops)}
+            row |= {"call_ms": call, "queued_ms": queued, "path": list(runner_of(layer).loops)}
         except (RuntimeError, ValueError) as error:
             row["error"] = str(error).splitlines()[0]
         torch.cuda.empty_cache()

@@ -104,7 +104,7 @@ def test_a_roofline_is_the_larger_of_two_times() -> None:
 def on_an_h200(monkeypatch: pytest.MonkeyPatch, gpu: str = "NVIDIA H200", kernels: str = "fused") -> None:
     """What bench asks of a GPU, answered as an H200 would."""
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: gpu)
-    monkeypatch.setattr(predict, "runner_of", lambda layer, batch: Runner("cuda", (kernels,)))
+    monkeypatch.setattr(predict, "runner_of", lambda layer: Runner("cuda", (kernels,)))
 
 
 def test_the_schedule_s_time_is_that_of_the_cost_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,8 +148,8 @@ def test_gpus_have_the_names_of_their_drivers() -> None:
 
 def test_the_kernels_that_run_are_named() -> None:
     layer = rnncc.load("elman").Elman(4, 4)
-    assert (str(runner_of(layer, 2)), runner_of(layer, 2).words) == ("cpu", "CPU kernels")
-    fallback = runner_of(rnncc.load("elman").Elman(4, 4, backend="reference"), 2)
+    assert (str(runner_of(layer)), runner_of(layer).words) == ("cpu", "CPU kernels")
+    fallback = runner_of(rnncc.load("elman").Elman(4, 4, backend="reference"))
     assert fallback.is_fallback and str(fallback) == "fallback" and "was asked for" in fallback.why
 
 

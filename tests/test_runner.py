@@ -142,25 +142,17 @@ def test_nothing_compared_is_nothing_passed() -> None:
     assert not verify.Report((), {}).passed
 
 
-@pytest.mark.parametrize(
-    ("line", "loops"),
-    [
-        ("alternating, one launch per sequence at every size: no", ("alternating",)),
-        ("fused (forward gather, backward grid), made for 1 head", ("fused (forward gather, backward grid)",)),
-        ("scan, one launch per sequence at every size: a step has no product", ("scan",)),
-    ],
-)
-def test_on_a_gpu_the_kernels_of_each_loop_are_named(line: str, loops: tuple[str, ...]) -> None:
+def test_on_a_gpu_the_kernels_of_each_loop_are_named() -> None:
     class Layer:
         """A layer on a GPU."""
 
         @staticmethod
-        def explain(batch_size: int) -> str:
-            return f"Elman: GPU kernels: one launch a loop\n  functional op: streams u\n  elman_0: {line}\n    more"
+        def _in_use() -> tuple[str, tuple[str, ...], str]:
+            return "cuda", ("fused (forward gather, backward grid)", "alternating"), "one launch a loop"
 
-    runner = runner_of(Layer, 2)
-    assert (runner.device, runner.loops) == ("cuda", loops)
-    assert str(runner) == f"cuda: {loops[0]}" and runner.words == f"GPU kernels ({loops[0]})"
+    runner = runner_of(Layer)
+    assert str(runner) == "cuda: fused (forward gather, backward grid); alternating"
+    assert runner.words == "GPU kernels (fused (forward gather, backward grid); alternating)"
     assert together([runner, runner]) == runner
 
 

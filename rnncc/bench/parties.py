@@ -102,7 +102,7 @@ def makers(case: Case) -> dict[str, Callable[[], Party]]:
 
     def ours() -> Party:
         layer = case.layer()
-        runner = runner_of(layer, sizes.batch)
+        runner = runner_of(layer)
         party = _party(OURS, layer, sizes)
         if runner.is_fallback:
             party = replace(party, label=FALLBACK)

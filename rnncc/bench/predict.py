@@ -166,7 +166,7 @@ def expected(case: Case, layer: Any, plan: KernelPlan, work: Work, roofs: Roofs,
 
     if sizes.device == "cpu":
         return unknown("schedules are for GPUs")
-    ran = runner_of(layer, sizes.batch)
+    ran = runner_of(layer)
     if ran.is_fallback or any(ALTERNATING.name in loop for loop in ran.loops):
         return unknown(f"there is no model for what ran: {ran.words}")
     name = torch.cuda.get_device_name()

@@ -210,9 +210,7 @@ def _bench(
         module = rnncc.load(file)
         case = Case(module, plan.cell, sizes)
         try:
-            runners = {
-                name: runner_of(Case(module, name, given).layer(), sizes.batch) for name, given in each_sizes.items()
-            }
+            runners = {name: runner_of(Case(module, name, given).layer()) for name, given in each_sizes.items()}
         except (TypeError, ValueError) as error:
             raise click.UsageError(str(error)) from None
         except RuntimeError as error:
@@ -225,7 +223,7 @@ def _bench(
         measure(case, runs, effort, found, say)
         ours = found.parties.get(OURS)
         if ours is not None:  # the first call may have compiled others
-            runner = runner_of(ours.layer, sizes.batch)
+            runner = runner_of(ours.layer)
         say("measuring what the machine does at most")
         measured = {(row.run, row.party) for row in found.rows()}
         work = {

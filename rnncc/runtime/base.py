@@ -309,6 +309,25 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised, metaclass=
         kernels, missing = package.kernels()
         return kernels_of_call(self.spec, kernels, x, self.backend, missing)
 
+    def _in_use(self) -> tuple[str, tuple[str, ...], str]:
+        """What runs calls on tensors of the parameters' dtype and device: `cpu`, `cuda` or `fallback`, which is eager
+        torch; on a GPU the kernels of each loop; and why."""
+        tensor = self._example()
+        kernels, why = self._choose(tensor)
+        if kernels is None or not tensor.is_cuda:
+            return "fallback" if kernels is None else "cpu", (), why
+        like, directions = self._streams_like(tensor), 2 if self.bidirectional else 1
+        loops = (fused.kernels_of(self.spec, each, self._sizes[0], directions, like) for each in self.spec.segments)
+        return "cuda", tuple(loops), why
+
+    def _example(self) -> Tensor:
+        return next(chain(self.parameters(), self.buffers()), torch.empty(0))
+
+    @staticmethod
+    def _streams_like(tensor: Tensor) -> Tensor:
+        """An empty tensor of the dtype and on the device of streams, where `tensor` is a parameter."""
+        return tensor.new_empty(0, dtype=autocast_dtype(tensor, "cuda" if tensor.is_cuda else "cpu"))
+
     def explain(self, batch_size: int | None = None) -> str:
         """Which path runs for inputs of the parameters' dtype (or autocast's, where it is on) and device, and why; what
         the functional op takes; what each loop reads, and its class. With a `batch_size`, on a GPU: which of the
@@ -316,9 +335,9 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised, metaclass=
         if batch_size is not None:
             batch_size = read_size("batch_size", batch_size)
         cell, sizes = self.spec, self._sizes[0]
-        tensor = next(chain(self.parameters(), self.buffers()), torch.empty(0))
+        tensor = self._example()
         kernels, why = self._choose(tensor)
-        like = tensor.new_empty(0, dtype=autocast_dtype(tensor, "cuda" if tensor.is_cuda else "cpu"))
+        like = self._streams_like(tensor)
         device = "GPU" if tensor.is_cuda else "CPU"
         path = f"{device} kernels" if kernels is not None else "the eager fallback (backend='reference')"
         lines = [f"{cell.name}: {path}: {why}"]

@@ -207,11 +207,8 @@ def describe(
 ) -> list[str]:
     """Lines of `explain()`: which kernels run a loop on a GPU, and why, for streams of the dtype and on the device of
     `like`. With `batch`, also which of them run a batch of that size."""
-    dtype, device = like.dtype, like.get_device()
-    heads, head_dims = sizes["num_heads"], segment.fused_head_dims(sizes)
-    answer = STATE.answers.get((segment.name, Variant(), max(head_dims), heads, directions, dtype, device))
-    wanted = Wanted(cell, segment.name, max(head_dims), heads, dtype, gpu_of(device), directions, tuple(head_dims))
-    lines = [explain(wanted, None if answer is None else answer.reason)]
+    wanted, settled = _wanted(cell, segment, sizes, directions, like)
+    lines = [explain(wanted, settled)]
     if wanted.segment in STATE.about["scans"]:
         lines.append(
             "vectorised kernels (tall ones for few channels) where all tensors' rows begin at multiples of 16 bytes, "
@@ -225,9 +222,27 @@ def describe(
     variants = (wanted, replace(wanted, variant=Variant(training=False)))
     if any(family_names(each, None) for each in variants) and not why_uneven(wanted):
         if batch is not None:
-            lines.append(f"a batch of {batch}: {chosen(wanted, batch, device, denser=bool(sizes.get(DENSER)))}")
+            own = chosen(wanted, batch, like.get_device(), denser=bool(sizes.get(DENSER)))
+            lines.append(f"a batch of {batch}: {own}")
         lines.append("tensors whose rows do not all begin at multiples of 16 bytes: alternating")
     return lines
+
+
+def kernels_of(cell: CellSpec, segment: SegmentSpec, sizes: Sizes, directions: int, like: Tensor) -> str:
+    """The kernels that run a loop on a GPU, as `fused (forward grid, backward grid)`. Arguments as in `describe`."""
+    kernels, _ = kernels_for(*_wanted(cell, segment, sizes, directions, like))
+    return kernels
+
+
+def _wanted(
+    cell: CellSpec, segment: SegmentSpec, sizes: Sizes, directions: int, like: Tensor
+) -> tuple[Wanted, str | None]:
+    """What fused kernels of a loop are for, and the reason of the answer where a call asked for them already."""
+    dtype, device = like.dtype, like.get_device()
+    heads, head_dims = sizes["num_heads"], segment.fused_head_dims(sizes)
+    answer = STATE.answers.get((segment.name, Variant(), max(head_dims), heads, directions, dtype, device))
+    wanted = Wanted(cell, segment.name, max(head_dims), heads, dtype, gpu_of(device), directions, tuple(head_dims))
+    return wanted, None if answer is None else answer.reason
 
 
 def chosen(wanted: Wanted, batch: int, device: int, *, denser: bool) -> str:
@@ -253,18 +268,23 @@ def chosen(wanted: Wanted, batch: int, device: int, *, denser: bool) -> str:
 
 
 def explain(wanted: Wanted, settled: str | None) -> str:
-    """Which kernel runs, and why. `settled` is the answer's reason, None where no call asked yet."""
+    """Which kernels run, and why, in words. `settled` is the answer's reason, None where no call asked yet."""
+    return ", ".join(kernels_for(wanted, settled))
+
+
+def kernels_for(wanted: Wanted, settled: str | None) -> tuple[str, str]:
+    """The same as two texts: the kernels; for what they were made, and why they run."""
     if own := STATE.about["scans"].get(wanted.segment):
-        return f"{own}, one launch per sequence at every size: a step has no product and no reduction"
+        return own, "one launch per sequence at every size: a step has no product and no reduction"
     # A width that is no multiple of 8 rules fused kernels out, also where there are some for the widest value.
     if why_uneven(wanted):
-        return f"alternating, one launch per sequence at every size: {why_never_fused(wanted)}"
+        return "alternating", f"one launch per sequence at every size: {why_never_fused(wanted)}"
     one, others = family_names(wanted, wanted.made_for[:1]), family_names(wanted, None)
     # After the compilation, kernels for one direction alone mean that both directions do not fit in a launch.
     # Before it, they do not count: the first call compiles those for both.
     own = family_names(wanted, wanted.made_for if settled == "" else wanted.made_for[-1:])
     if own:
-        return f"fused ({own}), made for {wanted}"
+        return f"fused ({own})", f"made for {wanted}"
     reason = (
         settled
         or why_never_fused(wanted)
@@ -273,13 +293,13 @@ def explain(wanted: Wanted, settled: str | None) -> str:
     )
     if not STATE.readable:
         reason = f"the package's own index of fused kernels cannot be read; {reason}"
-    said = f"alternating, one launch per sequence at every size: {reason}"
+    kernels, why = "alternating", f"one launch per sequence at every size: {reason}"
     if one or others:
         made_for = "one direction" if one else "another number of heads"
-        said = f"fused ({one or others}), made for {made_for}: {reason}"
+        kernels, why = f"fused ({one or others})", f"made for {made_for}: {reason}"
     without = family_names(replace(wanted, variant=Variant(training=False)), wanted.made_for[-1:])
     # Calls without gradients compile no more than they take.
-    return f"fused ({without}), made for {wanted}; with gradients {said}" if without else said
+    return (f"fused ({without})", f"made for {wanted}; with gradients {kernels}, {why}") if without else (kernels, why)
 
 
 def has_kernel(wanted: Wanted) -> bool:

@@ -88,7 +88,7 @@ class Problem:
 
     def runner(self) -> Runner:
         """What runs the layer."""
-        return runner_of(self.layer, self.case.batch)
+        return runner_of(self.layer)
 
     def finite(self, found: Named) -> Tensor:
         """[B]: in which batch entries everything that was found of them is finite."""

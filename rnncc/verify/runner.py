@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-# How a layer's `explain` says which kernels run a loop of it on a GPU.
-_LOOP = re.compile(r"  \w+: ((?:fused|alternating|scan|walk|forward)\b(?: \([^)]*\)|[^,:]*))")
 FALLBACK = "fallback"
 
 
@@ -43,16 +40,11 @@ class Runner:
         return f"{self.device}: {'; '.join(self.loops)}" if self.loops else self.device
 
 
-def runner_of(layer: Any, batch: int) -> Runner:
-    """What runs calls with a batch of that size, of a layer and the dtype and device of its parameters. On a GPU, fused
-    kernels are compiled by the first call: ask after it."""
-    first, *lines = layer.explain(batch_size=batch).splitlines()
-    _, path, why = first.split(": ", 2)
-    if path.startswith("the eager fallback"):
-        return Runner(FALLBACK, why=why)
-    if path.startswith("CPU"):
-        return Runner("cpu")
-    return Runner("cuda", tuple(match[1].strip() for line in lines if (match := _LOOP.match(line))))
+def runner_of(layer: Any) -> Runner:
+    """What runs calls of a layer in the dtype and on the device of its parameters. On a GPU, fused kernels are compiled
+    by the first call: ask after it."""
+    device, loops, why = layer._in_use()
+    return Runner(device, loops, why if device == FALLBACK else "")
 
 
 def together(runners: Iterable[Runner]) -> Runner:

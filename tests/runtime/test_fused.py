@@ -37,6 +37,7 @@ def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.Cap
     assert sorted(path.name for path in index.parent.glob("*.cubin")) == sorted(f"{n}_sm_90a.cubin" for n in names)
     said = fused.explain(wanted(), "")
     assert said.startswith("fused (forward gather, backward scatter), made for 1 head with head_dim 64, bfloat16")
+    assert fused.kernels_for(wanted(), "")[0] == "fused (forward gather, backward scatter)"
     # They run no call in which another value has a width that no fused kernel takes.
     uneven = fused.explain(wanted(head_dims=(64, 2)), "")
     assert uneven.startswith("alternating") and uneven.endswith("a head_dim that is a multiple of 8, not 2")
@@ -188,7 +189,7 @@ def test_the_setting_is_read_on_every_machine() -> None:
     command = [sys.executable, "-c", "import rnncc; rnncc.load('elman')"]
     done = subprocess.run(command, env=os.environ | {"RNNCC_COMPILE": "2"}, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "ValueError: RNNCC_COMPILE is '2': set it to 0 or 1" in done.stderr
+    assert "error[RNN607]: RNNCC_COMPILE is '2'\n  = help: set it to 0 or 1" in done.stderr
 
 
 @pytest.mark.parametrize("what", ["nothing", "a bare folder", "another module", "one that fails", "an older rnncc"])
