@@ -222,8 +222,8 @@ def describe(
     variants = (wanted, replace(wanted, variant=Variant(training=False)))
     if any(family_names(each, None) for each in variants) and not why_uneven(wanted):
         if batch is not None:
-            own = chosen(wanted, batch, like.get_device(), denser=bool(sizes.get(DENSER)))
-            lines.append(f"a batch of {batch}: {own}")
+            kernels = chosen(wanted, batch, like.get_device(), denser=bool(sizes.get(DENSER)))
+            lines.append(f"a batch of {batch}: {kernels}")
         lines.append("tensors whose rows do not all begin at multiples of 16 bytes: alternating")
     return lines
 
