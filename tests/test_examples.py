@@ -1,24 +1,22 @@
-"""The examples do what they say: they run within two minutes, and what they train learns."""
+"""The examples do what they say: they run, and what they train learns."""
 
 from __future__ import annotations
 
 import os
 import re
-import resource
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Golden
 
 ROOT = Path(__file__).resolve().parents[1]
-# Seconds of one core; two cores then need no longer by the clock.
-LIMIT = 120.0
 
 
 def run(name: str, *options: str, launcher: tuple[str, ...] = ()) -> str:
     """What an example prints. One thread: its time then does not depend on what else the machine does."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     result = subprocess.run(
         [sys.executable, *launcher, str(ROOT / "examples" / name), *options],
@@ -28,9 +26,7 @@ def run(name: str, *options: str, launcher: tuple[str, ...] = ()) -> str:
         timeout=900,
         check=False,
     )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert result.returncode == 0, result.stderr
-    assert (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime) < LIMIT
     return result.stdout
 
 
@@ -48,6 +44,7 @@ def test_a_character_model_with_a_cell_of_ones_own() -> None:
     assert " the " in sample
 
 
+@pytest.mark.long
 def test_cells_with_a_recurrent_matrix_track_state() -> None:
     output = run("state_tracking.py")
     rows = {

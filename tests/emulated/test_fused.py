@@ -42,7 +42,7 @@ def kernels_of(
     return build(plan(wanted.cell), replace(made, kernels=own), folder, flags)
 
 
-@pytest.mark.one_in(3, "family", "masked")
+@pytest.mark.one_in(5, "family", "masked")
 @pytest.mark.parametrize(
     ("cell", "family", "dtype", "head_dim", "heads", "batch"),
     [
@@ -97,7 +97,7 @@ def test_a_family(
 WITHOUT_CLUSTERS = ("-DEMULATED_CAPABILITY=80",)
 
 
-@pytest.mark.one_in(3, "family", "masked")
+@pytest.mark.one_in(4, "family", "masked")
 @pytest.mark.parametrize(
     ("cell", "family", "dtype", "head_dim", "heads", "batch", "architecture"),
     [
@@ -151,7 +151,7 @@ def test_steps_take_the_slots_of_the_exchange_in_turns(masked: bool, tmp_path: P
     assert {name: error for name, error in errors.items() if not error <= BOUNDS["bf16"]} == {}
 
 
-@pytest.mark.one_in(3, "family")
+@pytest.mark.one_in(6, "family")
 @pytest.mark.parametrize(
     ("cell", "family", "dtype", "head_dim", "heads", "batch", "sizes"),
     [

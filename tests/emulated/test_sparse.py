@@ -82,7 +82,7 @@ def sparse_case(path: str, problem: Problem, masked: bool, made: Mapping[str, Ke
     return case
 
 
-@pytest.mark.one_in(4, "masked")
+@pytest.mark.one_in(7, "masked")
 @pytest.mark.parametrize(
     ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "entries", "turns"),
     [
@@ -121,7 +121,7 @@ def test_a_sparse_kernel(
     assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
 
 
-@pytest.mark.one_in(4, "masked")
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(
     ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "entries", "turns", "waves"),
     [
@@ -164,7 +164,7 @@ def test_operands_that_come_in_waves(
     assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(
     ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "tiles"),
     [

@@ -127,6 +127,7 @@ def test_layers_of_a_built_package_pickle_by_name(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "stem",
     [
