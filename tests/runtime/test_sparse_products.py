@@ -66,6 +66,11 @@ def masks(kind: str, rows: int, columns: int, seed: int = 0) -> Tensor:
     return few & (kind == "few")
 
 
+def masks_of(layer: Any) -> dict[str, Tensor]:
+    """The masks by their buffers' names. A layer has another buffer where its gates are not in torch.nn's order."""
+    return {name: buffer for name, buffer in layer.named_buffers() if "mask" in name}
+
+
 def layer_of(cell: str, kind: str = "few", heads: int = 1, **options: Any) -> Any:
     torch.manual_seed(0)
     layer = getattr(package(), cell)(
@@ -74,7 +79,7 @@ def layer_of(cell: str, kind: str = "few", heads: int = 1, **options: Any) -> An
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.normal_(std=0.15)
-    for place, (name, buffer) in enumerate(layer.named_buffers()):
+    for place, (name, buffer) in enumerate(masks_of(layer).items()):
         layer.set_mask(
             name[0].replace("w", "R"), masks(kind, buffer.shape[0], buffer.shape[1], place), reverse="reverse" in name
         )
@@ -92,7 +97,7 @@ def expected(layer: Any, x: Tensor, states: list[Tensor], heads: int) -> Tensor:
         name: torch.where(mask, getattr(layer, name.replace("mask_", "")), 0).view(
             -1, heads, HIDDEN // heads, HIDDEN // heads
         )
-        for name, mask in layer.named_buffers()
+        for name, mask in masks_of(layer).items()
     }
     R = matrix["weight_hh_mask_l0"]
     given = (x @ layer.weight_ih_l0.T + layer.bias_ih_l0).view(*x.shape[:2], -1, HIDDEN)

@@ -19,9 +19,9 @@ from tests.language.cells_together import CASES
 
 IN, H, LENGTHS = 5, 6, (4, 7, 1)
 TEXT = "\n".join(case.text.strip() + "\n" for case in CASES)
-PER_SEQUENCE = {case.name: {name: case.extra[name] for name in case.per_sequence} for case in CASES}
-LEFT_OUT = {case.name: case.defaults for case in CASES}
-# Older values of what a call may leave out, alone and beside what it gives.
+GIVEN_ONCE = [case for case in CASES if case.per_sequence]
+PER_SEQUENCE = {case.name: {name: case.extra[name] for name in case.per_sequence} for case in GIVEN_ONCE}
+LEFT_OUT = {case.name: case.defaults for case in GIVEN_ONCE}
 TIMED = """
 cell Timed
 input x, ts: H = 2, c: 3 per sequence = 0.5
