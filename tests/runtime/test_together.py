@@ -22,6 +22,7 @@ TEXT = "\n".join(case.text.strip() + "\n" for case in CASES)
 GIVEN_ONCE = [case for case in CASES if case.per_sequence]
 PER_SEQUENCE = {case.name: {name: case.extra[name] for name in case.per_sequence} for case in GIVEN_ONCE}
 LEFT_OUT = {case.name: case.defaults for case in GIVEN_ONCE}
+# Older values of what a call may leave out, alone and beside what it gives.
 TIMED = """
 cell Timed
 input x, ts: H = 2, c: 3 per sequence = 0.5
