@@ -246,6 +246,7 @@ def test_random_bytes(seed: int) -> None:
     survive(b"cell A\nstate h\n" + b" ".join(generator.choice(WORDS) for _ in range(5_000)))
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "where", ["expression", "cells", "equations", "states", "loops", "comment", "arguments", "targets"]
 )

@@ -27,7 +27,10 @@ def named(pages: tuple[Path, ...] | list[Path]) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("page", "count"), RUN.items())
-def test_the_examples_of_a_page_run_one_after_the_other(page: str, count: int) -> None:
+def test_the_examples_of_a_page_run_one_after_the_other(
+    page: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # some of them write files
     programs = blocks(DOCS / page, "python")
     assert len(programs) >= count
     # Classes that examples define want to know their module.
