@@ -19,7 +19,7 @@ TORCH ?= torch==2.13.0
 demo: setup
 	$(BIN)/python examples/char_lm.py
 
-# Side by side: the tests need more than one core only after they have begun.
+# The linters and the tests run side by side.
 test: setup
 	@$(MAKE) --no-print-directory -j2 lint tests
 

@@ -2,7 +2,7 @@
 
 A family is a row here. Its scope decides how its kernels are launched, where they exchange values, and which batches a
 launch takes. So code asks for the scope, and never compares a name: names are for symbols, files and messages.
-CONTRIBUTING.md lists what a new family consists of besides its row.
+docs/kernels.md lists what a new family consists of besides its row.
 """
 
 from __future__ import annotations

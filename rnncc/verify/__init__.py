@@ -242,8 +242,8 @@ class _Comparison:
         return relative_error(self.ours[quantity], self.exact[quantity])
 
     def least_error(self, quantity: str) -> float:
-        """The relative error of the layer's value if each infinity of it stood for the dtype's largest number. What
-        overflowed is at least that far off."""
+        """The least that the relative error of the layer's value can be: each infinity counts as the dtype's largest
+        number."""
         ours, largest = self.ours[quantity], torch.finfo(self.problem.dtype).max
         return relative_error(ours.clamp(-largest, largest), self.exact[quantity])
 

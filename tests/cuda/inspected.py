@@ -186,8 +186,8 @@ class Record:
             usages = {name: usage and astuple(usage) for name, usage in found.kernels.items()}
             rows[text.name] = [text.digest, usages, sorted(found.instructions)]
             file.seek(0)
+            file.write("".join(f"{json.dumps([name, row])}\n" for name, row in sorted(rows.items())))
             file.truncate()
-            file.writelines(f"{json.dumps([name, row])}\n" for name, row in sorted(rows.items()))
         self._rows = rows
 
 

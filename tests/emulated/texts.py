@@ -62,7 +62,7 @@ v = R@h[t-1] + W@x + b
 p, q = split(v)
 h[t] = tanh(q)
 """,
-    # A gradient from outside of the loop is what a product takes; and parts of a value are.
+    # Products take what no stage makes: a gradient that comes from another loop, and a part of a value.
     "elsewhere": """cell Elsewhere
 state h, g
 local v: 2*H, z: 2*H

@@ -38,6 +38,10 @@ def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.Cap
     said = fused.explain(wanted(), "")
     assert said.startswith("fused (forward gather, backward scatter), made for 1 head with head_dim 64, bfloat16")
     assert fused.kernels_for(wanted(), "")[0] == "fused (forward gather, backward scatter)"
+    assert fused.kernels_for(wanted(head_dims=(64, 2)), "")[0] == "alternating"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(fused.STATE.about, "scans", {wanted().segment: "forward walk, backward scan"})
+        assert fused.kernels_for(wanted(), None)[0] == "forward walk, backward scan"
     # They run no call in which another value has a width that no fused kernel takes.
     uneven = fused.explain(wanted(head_dims=(64, 2)), "")
     assert uneven.startswith("alternating") and uneven.endswith("a head_dim that is a multiple of 8, not 2")
