@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 import rnncc
 from rnncc.analysis.functions import MOST_COPIES, functions_of
-from rnncc.ir.kernel import TileStage
 from rnncc.ir.request import Request
+from rnncc.ir.step import TileStage
 from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
 from rnncc.stages.render.programs import named_programs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rnncc.ir.cell import RowOperator
-from rnncc.ir.kernel import Table
+from rnncc.ir.step import Table
 from rnncc.machine.paths import templates_dir
 from rnncc.runtime import choice
 from rnncc.runtime.first_use import Event

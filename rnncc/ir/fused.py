@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from rnncc.ir.dim import Dim
-from rnncc.ir.expr import Expr, references
-from rnncc.ir.kernel import Place
+from rnncc.ir.expr import references
+from rnncc.ir.step import Place, Statement
 from rnncc.ir.structure import Sparsity
 
 
@@ -106,15 +106,6 @@ class FusedLateSum:
 
     slot: str
     terms: str
-
-
-@dataclass(frozen=True, slots=True)
-class FusedStatement:
-    """`target = expr`. `line` is the line of the `.rnn` text, or 0 for a statement that no line stands for."""
-
-    target: str
-    expr: Expr
-    line: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +276,7 @@ class FusedLoop:
 
     widths: tuple[Dim, ...]
     phases: tuple[FusedPhase, ...]
-    stages: tuple[tuple[FusedStatement, ...], ...]
+    stages: tuple[tuple[Statement, ...], ...]
     reads: tuple[FusedRead, ...]
     rows: tuple[FusedRow, ...]
     vectors: tuple[FusedVector, ...]

@@ -17,6 +17,10 @@ class NoForm:
     reason: str
 
 
+class Unfit(Exception):
+    """Says in words why a step does not have a form."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoopPlan:
     """A segment's loop, plain or with mask streams (`masked`). `fused_…` is the form that the fused GPU kernels take,

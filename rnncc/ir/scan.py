@@ -16,8 +16,8 @@ from typing import Any
 from rnncc.ir.cell import ACTIVE
 from rnncc.ir.expr import Apply, Const, Expr
 from rnncc.ir.family import SCAN, WALK, Family
-from rnncc.ir.fused import FusedEdge, FusedLoop, FusedRead, FusedRow, FusedStatement, FusedVector, FusedWrite
-from rnncc.ir.kernel import Place
+from rnncc.ir.fused import FusedEdge, FusedLoop, FusedRead, FusedRow, FusedVector, FusedWrite
+from rnncc.ir.step import Place, Statement
 
 # None where a new carry does not depend on a carry.
 Matrix = tuple[tuple[Expr | None, ...], ...]
@@ -44,7 +44,7 @@ class AffineMap:
     """What a step does to the carries: `next[i] = Σ matrix[i][j] * carry[j] + offset[i]`. The entries read values of
     `statements`, which read no carry."""
 
-    statements: tuple[FusedStatement, ...]
+    statements: tuple[Statement, ...]
     matrix: Matrix
     offset: tuple[Expr, ...]
 
@@ -54,7 +54,7 @@ class Tangent:
     """How the new carries of a walk change with the carries before: `matrix[i][j]` is d next[i] / d carry[j]. The
     entries read values of the step's own statements and of `statements`."""
 
-    statements: tuple[FusedStatement, ...]
+    statements: tuple[Statement, ...]
     matrix: Matrix
 
 
@@ -75,7 +75,7 @@ class ScanLoop:
     vectors: tuple[FusedVector, ...]
     constants: tuple[str, ...]
     edges: tuple[FusedEdge, ...]
-    statements: tuple[FusedStatement, ...]
+    statements: tuple[Statement, ...]
     writes: tuple[FusedWrite, ...]
     totals: tuple[str, ...]
     map: AffineMap | None
@@ -105,7 +105,7 @@ def without_names(loop: ScanLoop) -> Hashable:
                 return repr(value)  # -0.0 equals 0.0, and NaN does not equal NaN
             case Apply(operator, arguments):
                 return operator, numbered(arguments)
-            case FusedStatement(target, expr, _):
+            case Statement(target, expr, _):
                 return numbered(target), numbered(expr)
             case Place() | int() | None:
                 return part

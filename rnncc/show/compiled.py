@@ -8,22 +8,10 @@ from typing import assert_never
 from rnncc.ir import dim as dims
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.dim import Dim
-from rnncc.ir.kernel import (
-    EdgeSlot,
-    Place,
-    Program,
-    ReadSlot,
-    RowStage,
-    Slot,
-    Stage,
-    StoredSlot,
-    TileSlot,
-    TileStage,
-    VectorSlot,
-    ViewSlot,
-)
+from rnncc.ir.kernel import Program, Slot, StoredSlot, TileSlot, ViewSlot
 from rnncc.ir.plan import KernelPlan
 from rnncc.ir.recurrence import Recurrence
+from rnncc.ir.step import Edge, Place, Read, RowStage, Stage, TileStage, Vector
 from rnncc.show.values import show_expr, show_node
 
 
@@ -70,21 +58,21 @@ def show_plan(plan: KernelPlan) -> Iterator[str]:
 def _program(program: Program) -> Iterator[str]:
     yield "slots"
     yield from (f"  {slot.name} [{dims.show(slot.width)}]: {_slot(slot)}" for slot in program.slots)
-    for stage in program.stages:
-        yield from _stage(stage)
-    yield from (f"at the end {_place(final.place)} = {final.slot}" for final in program.finals)
-    yield from (f"after the loop d_{o.matrix} = sum of {o.cotangent} x {o.operand}" for o in program.outers)
-    yield from (f"after the loop {_place(s.place, s.width)} = sum of {s.slot}" for s in program.sums)
-    yield from (f"{_place(zero.place, zero.width)} = 0" for zero in program.zeros)
+    for stage, waits in zip(program.stages, program.barriers, strict=True):
+        yield from _stage(stage, waits)
+    yield from (f"at the end {_place(final.place)} = {final.edge}" for final in program.step.finals)
+    yield from (f"after the loop d_{o.matrix} = sum of {o.cotangent} x {o.operand}" for o in program.step.outers)
+    yield from (f"after the loop {_place(s.place, s.width)} = sum of {s.value}" for s in program.step.sums)
+    yield from (f"{_place(zero.place, zero.width)} = 0" for zero in program.step.zeros)
 
 
 def _slot(slot: Slot) -> str:
     match slot:
-        case ReadSlot():
+        case Read():
             return f"read from {_place(slot.place)}"
-        case EdgeSlot():
+        case Edge():
             return f"{slot.link} a step {'later' if slot.ahead else 'earlier'}, at the edge {_place(slot.place)}"
-        case VectorSlot():
+        case Vector():
             return f"vector {_place(slot.place)}"
         case StoredSlot():
             places = ", ".join(_place(place) for place in slot.destinations)
@@ -97,8 +85,8 @@ def _slot(slot: Slot) -> str:
             assert_never(slot)
 
 
-def _stage(stage: Stage) -> Iterator[str]:
-    barrier = ", after a barrier" if stage.barrier else ""
+def _stage(stage: Stage, waits: bool) -> Iterator[str]:
+    barrier = ", after a barrier" if waits else ""
     match stage:
         case TileStage():
             yield f"stage over {dims.show(stage.width)} units{barrier}"
@@ -109,7 +97,7 @@ def _stage(stage: Stage) -> Iterator[str]:
                 transposed = "T" if product.transposed else ""
                 yield f"  {', '.join(first)} {sign} [{matrices}]{transposed} @ {product.operand}"
             for statement in stage.statements:
-                stored = "  -> stored" if statement.stored else ""
+                stored = "  -> stored" if statement.target in stage.stored else ""
                 yield f"  {statement.target} = {show_expr(statement.expr)}{stored}"
         case RowStage():
             yield f"row {stage.target} = {stage.operator.value}({', '.join(stage.operands)}){barrier}"

@@ -33,10 +33,10 @@ from rnncc.ir.family import (
     Family,
     Scope,
 )
-from rnncc.ir.kernel import TileStage
 from rnncc.ir.plan import KernelPlan, fused_programs, scan_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
+from rnncc.ir.step import TileStage
 from rnncc.ir.target import GPUS, REGISTERS
 from rnncc.language.read import read_request
 from rnncc.machine.paths import shipped_cells

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rnncc.ir.dim import HEADS
-from rnncc.ir.kernel import TileStage
+from rnncc.ir.step import TileStage
 from rnncc.language.diagnostics import InternalError
 from rnncc.stages.render.cuda.device import DeviceProgram, device_programs
 from rnncc.stages.render.programs import Image, image_of, product_images, readers

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from rnncc.ir.family import Scope
 from rnncc.ir.fused import FusedVector, FusedWrite, MatrixPart
-from rnncc.ir.kernel import EdgeSlot, Place, ReadSlot, StoredSlot, Table
+from rnncc.ir.kernel import StoredSlot
+from rnncc.ir.step import Edge, Place, Read, Table
 from rnncc.stages.schedule.facts import facts_of
 from tests.emulated.compiled import Kernel
 from tests.numeric.compare import Case, Problem, lies_once
@@ -134,7 +135,7 @@ class _Call:
     def _parameter(self, group: int) -> bytes:
         case, problem, loop = self.case, self.case.problem, self.kernel.loop
         program = self.kernel.program
-        names = list(program.constants)
+        names = list(program.step.constants)
         values = dict(zip(names, case.constants, strict=False))
         constants = [values[name] for name in loop.constants]
         constants += [0.0] * ((max(1, len(constants)) + 1) // 2 * 2 - len(constants))
@@ -142,7 +143,7 @@ class _Call:
         head_dims = [case.evaluate(width) // problem.heads for width in loop.widths]
         head_dims += [0] * (len(head_dims) % 2)
         packed += struct.pack(f"<{len(head_dims)}i", *head_dims)
-        lengths = case.lengths.data_ptr() if program.masked else 0
+        lengths = case.lengths.data_ptr() if program.step.masked else 0
         packed += struct.pack("<qqq", 0, problem.steps * problem.batch, lengths)
         packed += struct.pack(f"<{len(constants)}f", *constants)
         packed += b"".join(_at_least_one(part, empty) for part, empty in self._tensors())
@@ -150,7 +151,7 @@ class _Call:
 
     def _tensors(self) -> Iterator[tuple[list[bytes], bytes]]:
         case, problem, loop = self.case, self.case.problem, self.kernel.loop
-        known = {matrix.name: matrix for matrix in self.kernel.program.matrices}
+        known = {matrix.name: matrix for matrix in self.kernel.program.step.matrices}
         pointers = []
         for row in (row for phase in loop.phases for row in phase.matrices):
             for own in row:
@@ -210,8 +211,8 @@ class _Call:
                 given[..., offset] = self.records[late.terms].double().sum(-1).to(given)
         written = {w.slot: w.place for w in self.kernel.loop.writes if not w.part}
         offsets: dict[int, list[tuple[int, Tensor]]] = {}
-        known = {matrix.name: matrix for matrix in program.matrices}
-        for outer in program.outers:
+        known = {matrix.name: matrix for matrix in program.step.matrices}
+        for outer in program.step.outers:
             matrix = known[outer.matrix]
             cotangent = self._sequence(outer.cotangent, written).double()
             operand = self._sequence(outer.operand, written).double()
@@ -221,12 +222,12 @@ class _Call:
                 "tbpnu,tbnk->pnuk", cotangent.reshape(shape), operand.reshape(*operand.shape[:2], heads, -1)
             )
             offsets.setdefault(matrix.index, []).append((self.case.evaluate(matrix.offset), rows.flatten(0, 2)))
-        for total in program.sums:
-            value = self._sequence(total.slot, written).double().sum((0, 1))
+        for total in program.step.sums:
+            value = self._sequence(total.value, written).double().sum((0, 1))
             width = self.case.evaluate(total.width)
             value = value if len(value) == width else value.sum().expand(width)
             offsets.setdefault(total.place.index, []).append((self.case.evaluate(total.place.offset), value))
-        for zero in (zero for zero in program.zeros if zero.place.table is Table.D_WEIGHTS):
+        for zero in (zero for zero in program.step.zeros if zero.place.table is Table.D_WEIGHTS):
             offsets.setdefault(zero.place.index, [])
         for index, parts in offsets.items():
             given = self.given[Table.D_WEIGHTS][index]
@@ -243,16 +244,16 @@ class _Call:
         place = written.get(slot)
         if place is None:
             found = next(s for s in self.kernel.program.slots if s.name == slot)
-            if isinstance(found, EdgeSlot):
+            if isinstance(found, Edge):
                 return self._shifted(found)
-            assert isinstance(found, ReadSlot | StoredSlot)
-            place = found.place if isinstance(found, ReadSlot) else found.destinations[0]
+            assert isinstance(found, Read | StoredSlot)
+            place = found.place if isinstance(found, Read) else found.destinations[0]
         tensor = self._tensor(place.table, place.index)
         assert tensor is not None
         width, offset = self.case.width(slot), self.case.evaluate(place.offset)
         return tensor[..., offset : offset + width]
 
-    def _shifted(self, slot: EdgeSlot) -> Tensor:
+    def _shifted(self, slot: Edge) -> Tensor:
         """The values one step ahead in the order of the loop, and at its end the edge."""
         linked = next(s for s in self.kernel.program.slots if s.name == slot.link)
         sequence = self._sequence(linked.name, {})

@@ -59,7 +59,8 @@ def kernels(cell: Cell) -> None:
     structure = next(entry.structure for entry in cell.parameters if entry.name == "R")
 
     def changed(program: Program) -> Program:
-        return replace(program, matrices=tuple(replace(matrix, structure=structure) for matrix in program.matrices))
+        matrices = tuple(replace(matrix, structure=structure) for matrix in program.step.matrices)
+        return replace(program, step=replace(program.step, matrices=matrices))
 
     plan = compile_cells(read_request(cell.name.lower()), "lower").plans[0]
     loops = tuple(replace(loop, forward=changed(loop.forward), backward=changed(loop.backward)) for loop in plan.loops)
@@ -95,7 +96,11 @@ def test_a_structure_travels_from_the_declaration_to_the_kernel() -> None:
     (cell,), (plan,) = made.cells, made.plans
     found = [parameter.structure for parameter in cell.parameters if parameter.name == "R"]
     found += [value.structure for name, value in value_table(cell).items() if name.startswith("R_")]
-    found += [matrix.structure for loop in plan.loops for matrix in (*loop.forward.matrices, *loop.backward.matrices)]
+    found += [
+        matrix.structure
+        for loop in plan.loops
+        for matrix in (*loop.forward.step.matrices, *loop.backward.step.matrices)
+    ]
     assert len(found) > 16 and set(found) == {BlockDiagonal(HEADS)}
 
 

@@ -93,7 +93,7 @@ def test_the_backward_holds_no_product_for_a_buffer() -> None:
     """Nor for a matrix that is made of buffers alone."""
     outers = {}
     for cell, _ in front(Source("buffers.rnn", TEXT)):
-        outers[cell.name] = [len(loop.backward.outers) for loop in kernel_plan(cell).loops]
+        outers[cell.name] = [len(loop.backward.step.outers) for loop in kernel_plan(cell).loops]
     assert outers == {"Echo": [0, 0], "Sparse": [0, 0], "Fixed": [0, 0], "Start": [2, 2]}
 
 

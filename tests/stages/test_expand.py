@@ -6,8 +6,8 @@ import pytest
 
 from rnncc.ir.cell import Contraction
 from rnncc.ir.expr import operators
-from rnncc.ir.kernel import TileStage
 from rnncc.ir.request import Request
+from rnncc.ir.step import TileStage
 from rnncc.ir.typed import Typed
 from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells

@@ -11,11 +11,11 @@ from rnncc.ir.dim import named
 from rnncc.ir.expr import references
 from rnncc.ir.family import Scope
 from rnncc.ir.fused import FusedLoop, MatrixPart, MatrixRule, ReductionKind, Relation, inference
-from rnncc.ir.kernel import StoredSlot, Table
 from rnncc.ir.plan import KernelPlan, NoForm, fused_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.scan import row_values
 from rnncc.ir.schedule import Schedule
+from rnncc.ir.step import Table
 from rnncc.ir.target import GPUS
 from rnncc.language.read import read_source
 from rnncc.language.source import Source
@@ -316,8 +316,8 @@ def test_the_terms_of_a_late_sum_have_a_record_that_nothing_else_has() -> None:
     plan = plan_of(text)
     _, backward = both_ways(plan)
     (late,) = backward.late_sums
-    slot = next(slot for slot in plan.loops[0].backward.slots if slot.name == late.terms)
-    assert isinstance(slot, StoredSlot) and not slot.kept and not slot.destinations
+    step = plan.loops[0].backward.step
+    assert late.terms in step.stored and not step.places(late.terms)
     assert [write.value for write in backward.writes if write.slot == late.terms] == ["d_gap__sum__of_unit"]
 
 

@@ -6,21 +6,9 @@ import pytest
 
 from rnncc.ir.cell import RowOperator
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, ONE, constant, scale
-from rnncc.ir.kernel import (
-    Access,
-    EdgeSlot,
-    Outer,
-    Place,
-    Program,
-    ReadSlot,
-    RowStage,
-    StoredSlot,
-    Table,
-    TileStage,
-    ViewSlot,
-    Zero,
-)
+from rnncc.ir.kernel import Program, StoredSlot, ViewSlot
 from rnncc.ir.plan import KernelPlan
+from rnncc.ir.step import Access, Edge, Outer, Place, Read, RowStage, Table, TileStage, Zero
 from rnncc.language.diagnostics import RnnccError
 from rnncc.language.source import Source
 from rnncc.machine.paths import cells_dir, shipped_cells
@@ -53,16 +41,16 @@ def test_lstm_forward_is_one_product_and_one_pass() -> None:
     assert product.matrices == ("R_i", "R_f", "R_g", "R_o")
     assert (product.first, product.transposed, product.accumulate) == (0, False, False)
     assert stage.accumulators == ("i__R", "f__R", "g__R", "o__R")
-    assert (stage.width, stage.blocks, stage.barrier) == (HIDDEN_SIZE, HEADS, True)
+    assert (stage.width, stage.blocks, program.barriers) == (HIDDEN_SIZE, HEADS, (True,))
     slots = {slot.name: slot for slot in program.slots}
     edge = slots["h__1"]
-    assert edge == EdgeSlot("h__1", HIDDEN_SIZE, "h", Place(Table.STATES, 0, NOTHING))
+    assert edge == Edge("h__1", HIDDEN_SIZE, "h", Place(Table.STATES, 0, NOTHING))
     # h goes to the returned sequence and, where that is not given, to the saved state.
     new = slots["h"]
     assert isinstance(new, StoredSlot)
     assert new.destinations == (Place(Table.SEQUENCES, 0, NOTHING), Place(Table.ROUNDED, 4, NOTHING))
-    assert slots["f__x"] == ReadSlot("f__x", HIDDEN_SIZE, Place(Table.STREAMS, 0, HIDDEN_SIZE))
-    assert [final.slot for final in program.finals] == ["h__1", "c__1"]
+    assert slots["f__x"] == Read("f__x", HIDDEN_SIZE, Place(Table.STREAMS, 0, HIDDEN_SIZE))
+    assert [final.edge for final in program.step.finals] == ["h__1", "c__1"]
     # Values that only their own pass reads have no address.
     assert not {"i", "f", "g", "o", "c__tanh"} & set(slots)
 
@@ -70,43 +58,40 @@ def test_lstm_forward_is_one_product_and_one_pass() -> None:
 def test_lstm_backward_sums_products_in_one_accumulator() -> None:
     program = shipped("lstm").loops[0].backward
     first, second = tiles(program)
-    assert not first.products and not first.barrier
-    assert second.barrier
+    assert not first.products
+    assert program.barriers == (False, True)
     assert len(second.accumulators) == 1
     assert {product.operand for product in second.products} == {"d_i", "d_f", "d_g", "d_o"}
     assert [product.accumulate for product in second.products] == [False, True, True, True]
     assert all(product.transposed for product in second.products)
-    assert program.outers == tuple(Outer(f"R_{gate}", f"d_{gate}", "h__1", 1) for gate in "ifgo")
+    assert program.step.outers == tuple(Outer(f"R_{gate}", f"d_{gate}", "h__1", 1) for gate in "ifgo")
     slots = {slot.name: slot for slot in program.slots}
     cotangent = slots["d_g"]
-    assert isinstance(cotangent, StoredSlot) and cotangent.kept
+    assert isinstance(cotangent, StoredSlot) and "d_g" in program.step.kept
     assert cotangent.destinations == (Place(Table.D_STREAMS, 0, scale(HIDDEN_SIZE, 2)),)
     # The operand of the outer products is the saved sequence, one step earlier in time: one later in the loop.
-    assert slots["h__1"] == EdgeSlot("h__1", HIDDEN_SIZE, "h", Place(Table.STATES, 0, NOTHING), ahead=True)
+    assert slots["h__1"] == Edge("h__1", HIDDEN_SIZE, "h", Place(Table.STATES, 0, NOTHING), ahead=True)
     # What goes on to the step before is the sum, clipped.
     clipped = "d_h__1__recurrent__clipped"
     assert [statement.target for statement in second.statements] == ["d_h__1__recurrent", clipped]
-    assert slots["d_h__carry"] == EdgeSlot("d_h__carry", HIDDEN_SIZE, clipped, Place(Table.D_FINAL, 0, NOTHING))
+    assert slots["d_h__carry"] == Edge("d_h__carry", HIDDEN_SIZE, clipped, Place(Table.D_FINAL, 0, NOTHING))
 
 
 def test_two_phases_are_two_passes_with_a_barrier_each() -> None:
-    first, second = tiles(shipped("gruv3").loops[0].forward)
+    program = shipped("gruv3").loops[0].forward
+    first, second = tiles(program)
     assert [product.matrices for product in first.products] == [("R_r", "R_z")]
     assert [product.matrices for product in second.products] == [("R_n",)]
     # h[t-1] and r*h[t-1] were both written by all threads.
-    assert first.barrier and second.barrier
+    assert program.barriers == (True, True)
     # z waits for the second pass; r goes to the saved values.
-    assert [statement.target for statement in first.statements if statement.stored] == [
-        "r",
-        "z",
-        second.products[0].operand,
-    ]
+    assert first.stored == ("r", "z", second.products[0].operand)
 
 
 def test_no_barrier_without_products() -> None:
     for name in ("indrnn", "mingru", "hgrn", "rwkv4"):
         for loop in shipped(name).loops:
-            assert not any(stage.barrier for program in (loop.forward, loop.backward) for stage in program.stages)
+            assert not any((*loop.forward.barriers, *loop.backward.barriers))
 
 
 def test_products_of_two_operands_share_an_accumulator() -> None:
@@ -122,7 +107,8 @@ def test_rows_and_slices() -> None:
     program = shipped("layernormlstm").loops[0].forward
     operators = [stage.operator for stage in program.stages if isinstance(stage, RowStage)]
     assert operators == [RowOperator.MEAN] * 4
-    assert all(stage.barrier for stage in program.stages if isinstance(stage, RowStage))
+    both = zip(program.stages, program.barriers, strict=True)
+    assert all(waits for stage, waits in both if isinstance(stage, RowStage))
     views = {slot.name: slot for slot in program.slots if isinstance(slot, ViewSlot)}
     assert views["o"] == ViewSlot("o", HIDDEN_SIZE, "v", scale(HIDDEN_SIZE, 3))
     means = [
@@ -135,11 +121,11 @@ def test_rows_and_slices() -> None:
 def test_masked_streams_have_no_gradient() -> None:
     masked = shipped("lstm").loops[1]
     assert masked.masked
-    assert masked.backward.zeros == (
+    assert masked.backward.step.zeros == (
         Zero(Place(Table.D_STREAMS, 1, NOTHING), ONE),
         Zero(Place(Table.D_STREAMS, 2, NOTHING), ONE),
     )
-    loads = {load.slot: load.access for stage in tiles(masked.forward) for load in stage.loads}
+    loads = {load.name: load.access for stage in tiles(masked.forward) for load in stage.loads}
     assert loads["reset__"] is Access.ONE
 
 
@@ -156,7 +142,7 @@ def test_equal_dims_share_a_pass() -> None:
     program = shipped("sru").loops[0].backward
     assert len(program.stages) == 1
     (stage,) = tiles(program)
-    assert {load.slot: load.access for load in stage.loads}["x"] is Access.UNIT
+    assert {load.name: load.access for load in stage.loads}["x"] is Access.UNIT
 
 
 @pytest.mark.parametrize("path", shipped_cells(), ids=lambda path: path.stem)
@@ -171,8 +157,8 @@ def test_every_name_has_a_slot_and_is_written_before_it_is_read(path: object) ->
                 match stage:
                     case TileStage():
                         reads = [product.operand for product in stage.products]
-                        reads += [load.slot for load in stage.loads if load.slot not in stage.accumulators]
-                        writes = [statement.target for statement in stage.statements if statement.stored]
+                        reads += [load.name for load in stage.loads if load.name not in stage.accumulators]
+                        writes = list(stage.stored)
                     case RowStage():
                         reads, writes = list(stage.operands), [stage.target]
                 for name in reads:

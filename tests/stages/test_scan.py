@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from rnncc.ir.expr import Const
-from rnncc.ir.fused import FusedStatement
 from rnncc.ir.package import OF_EVERY_PACKAGE
 from rnncc.ir.plan import KernelPlan, NoForm, scan_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.recurrence import RecurrenceKind
 from rnncc.ir.scan import ScanLoop, row_values, without_names
 from rnncc.ir.schedule import ScanShape
+from rnncc.ir.step import Statement
 from rnncc.ir.target import GPUS
 from rnncc.language.read import read_source
 from rnncc.language.source import Source
@@ -242,7 +242,7 @@ def test_what_makes_steps_differ(plans: dict[str, KernelPlan]) -> None:
     assert isinstance(loop, ScanLoop)
 
     def told(value: float, line: int) -> Hashable:
-        return without_names(replace(loop, statements=(FusedStatement("v", Const(value), line),)))
+        return without_names(replace(loop, statements=(Statement("v", Const(value), line),)))
 
     assert told(0.0, 1) == told(0.0, 2)
     assert told(0.0, 1) != told(-0.0, 1)

@@ -1,8 +1,9 @@
 """`lower`: what the kernels of a cell read, compute and write.
 
 Input: a Cell, its adjoints, the masked Cell and its adjoints. Output: one KernelPlan with two loops for every segment,
-plain and masked: slots with addresses, products merged where they have one operand, elementwise equations grouped into
-stages.
+plain and masked. Each direction of a loop is a Step first (steps.py): its values, products merged where they have one
+operand, elementwise equations grouped into stages. From the Step follow the forms that kernels of one loop run
+(fused.py, scan.py), and a Program, which has addresses (slots.py).
 Fails with: RnnccError RNN402 where the tables of a kernel are too small for the cell.
 """
 
@@ -17,9 +18,10 @@ from rnncc.ir.plan import KernelPlan, LoopPlan
 from rnncc.language.source import escaped, file_name
 from rnncc.stages.lower.fused import fuse
 from rnncc.stages.lower.limits import check_limits
-from rnncc.stages.lower.programs import backward_program, forward_program
 from rnncc.stages.lower.scan import scan, with_tangent
 from rnncc.stages.lower.shape import unified
+from rnncc.stages.lower.slots import program_of
+from rnncc.stages.lower.steps import backward_step, forward_step
 
 __all__ = ["lower"]
 
@@ -43,11 +45,12 @@ def _loops(cell: Cell, adjoints: Sequence[Adjoint], *, masked: bool) -> Iterator
     solved = {size.name: size.solved for size in cell.sizes if size.solved is not None}
     for index, adjoint in enumerate(adjoints):
         values = unified(cell, value_table(cell) | {value.name: value for value in adjoint.values})
-        forward, backward = (make(cell, values, adjoint, masked=masked) for make in (forward_program, backward_program))
+        forward, backward = (make(cell, values, adjoint, masked=masked) for make in (forward_step, backward_step))
         scan_backward = scan(backward)
         scan_forward = with_tangent(scan(forward), scan_backward)
         one_head = bool(cell.single_head_because)
         fused = fuse(forward, one_head=one_head, solved=solved)
         ahead = forward if isinstance(fused, FusedLoop) else None
         fused_backward = fuse(backward, ahead, one_head=one_head, solved=solved)
-        yield LoopPlan(index, masked, forward, backward, fused, fused_backward, scan_forward, scan_backward)
+        programs = program_of(forward), program_of(backward)
+        yield LoopPlan(index, masked, *programs, fused, fused_backward, scan_forward, scan_backward)

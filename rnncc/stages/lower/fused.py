@@ -1,9 +1,9 @@
-"""The fused form of a program, or why it has none.
+"""The fused form of a step, or why it has none.
 
-A program becomes a fused step in this order. Each part has a module of its own.
+A step becomes a FusedLoop in this order. Each part has a module of its own.
 
-1. `Units` (units.py) reads the program as operations on single units (operations.py): statements, products and
-   reductions. It raises Unfit where a program does anything else. Sums over all heads that nothing waits for are set
+1. `Units` (units.py) reads the step as operations on single units (operations.py): statements, products and
+   reductions. It raises Unfit where a step does anything else. Sums over all heads that nothing waits for are set
    apart (late.py).
 2. `in_fewest_phases` (phases.py) rewrites the operations so that fewer of them wait for each other (shorten.py,
    rules.py), and divides products and reductions into *phases*.
@@ -18,12 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import references
-from rnncc.ir.fused import FusedLoop, FusedPhase, FusedStatement
-from rnncc.ir.kernel import Program
-from rnncc.ir.plan import NoForm
+from rnncc.ir.fused import FusedLoop, FusedPhase
+from rnncc.ir.plan import NoForm, Unfit
+from rnncc.ir.step import Statement, Step
 from rnncc.stages.lower.operations import Operation, made_by
 from rnncc.stages.lower.phases import Phased, in_fewest_phases, phase_of, phased
-from rnncc.stages.lower.reading import Unfit
 from rnncc.stages.lower.relays import known_sizes, relays_of
 from rnncc.stages.lower.shorten import Given, centred
 from rnncc.stages.lower.tensors import edges_of, late_sums_of, reads_of, writes_of
@@ -31,19 +30,19 @@ from rnncc.stages.lower.units import MOST_TENSORS, Units
 
 # A step has at most so many phases, since each is code of its own in a kernel.
 MOST_PHASES = 16
-# Nothing looks for fewer phases where the program as written has more than this.
+# Nothing looks for fewer phases where the step as written has more than this.
 MOST_WAITS = 4 * MOST_PHASES
 # The addresses of two directions take at most so many bytes of a kernel's parameter. CUDA takes 32,764 for all of it.
 MOST_BYTES = 30_000
 
 
 def fuse(
-    program: Program, forward: Program | None = None, *, one_head: bool = False, solved: Mapping[str, Dim] | None = None
+    step: Step, forward: Step | None = None, *, one_head: bool = False, solved: Mapping[str, Dim] | None = None
 ) -> FusedLoop | NoForm:
-    """The fused form, or why there is none. `forward`: the program that a backward one belongs to. `one_head`: the cell
+    """The fused form, or why there is none. `forward`: the step that a backward one belongs to. `one_head`: the cell
     has one head only. `solved`: the cell's sizes that follow from others, by name."""
     try:
-        units = Units(program, one_head=one_head)
+        units = Units(step, one_head=one_head)
         operations = [*units.operations()]
         zero_sums = frozenset() if forward is None else centred([*Units(forward, one_head=one_head).operations()])
         return _loop(units, operations, Given(units.scalars(), zero_sums), known_sizes(units.widths, solved or {}))
@@ -90,11 +89,11 @@ def _loop(units: Units, operations: Sequence[Operation], given: Given, sizes: Ma
         reads,
         rows,
         vectors,
-        units.program.constants,
+        units.step.constants,
         edges,
         kept,
         writes,
-        units.program.masked,
+        units.step.masked,
         row_writes,
         late_sums_of(units),
         waits,
@@ -107,17 +106,17 @@ def _require_phases(count: int, most: int) -> None:
         raise Unfit(f"a step has {count} products, norms and sums that wait for each other: at most {MOST_PHASES} may")
 
 
-def _chain(step: Phased, phases: Sequence[FusedPhase]) -> tuple[tuple[FusedStatement, ...], ...]:
-    """The statements by the stage of the step that runs them: where the program has them, but no later than the phase
+def _chain(step: Phased, phases: Sequence[FusedPhase]) -> tuple[tuple[Statement, ...], ...]:
+    """The statements by the stage of the step that runs them: where the step has them, but no later than the phase
     that takes what they make."""
-    after, count = [], 0  # after how many phases the program has each statement
+    after, count = [], 0  # after how many phases the step has each statement
     for each in step.operations:
-        if isinstance(each, FusedStatement):
+        if isinstance(each, Statement):
             after.append((each, count))
         else:
             count = max(count, *(step.levels[name] for name in made_by(each)))
     latest = {name: number for number, phase in reversed([*enumerate(phases)]) for name in phase.takes}
-    chain: list[list[FusedStatement]] = [[] for _ in range(len(phases) + 1)]
+    chain: list[list[Statement]] = [[] for _ in range(len(phases) + 1)]
     for statement, wanted in reversed(after):
         number = max(step.levels[statement.target], min(wanted, latest.get(statement.target, wanted)))
         chain[number].append(statement)
@@ -126,7 +125,7 @@ def _chain(step: Phased, phases: Sequence[FusedPhase]) -> tuple[tuple[FusedState
     return tuple(tuple(statements[::-1]) for statements in chain)
 
 
-def _uses(chain: Sequence[tuple[FusedStatement, ...]], phases: Sequence[FusedPhase]) -> list[set[str]]:
+def _uses(chain: Sequence[tuple[Statement, ...]], phases: Sequence[FusedPhase]) -> list[set[str]]:
     """What each stage reads, for its statements or for the phase after it."""
     found = [{name for statement in statements for name in references(statement.expr)} for statements in chain]
     for names, phase in zip(found, phases, strict=False):
@@ -134,7 +133,7 @@ def _uses(chain: Sequence[tuple[FusedStatement, ...]], phases: Sequence[FusedPha
     return found
 
 
-def _in_order(chain: Sequence[tuple[FusedStatement, ...]], phases: Sequence[FusedPhase]) -> Iterator[str]:
+def _in_order(chain: Sequence[tuple[Statement, ...]], phases: Sequence[FusedPhase]) -> Iterator[str]:
     """The values that a step makes, in the order in which it does."""
     for stage, statements in enumerate(chain):
         if stage:

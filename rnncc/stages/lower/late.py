@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply, references
-from rnncc.stages.lower.reading import Unfit
+from rnncc.ir.plan import Unfit
 
-# Why a program has no fused form where a value of the step needs such a sum.
+# Why a step has no fused form where a value of the step needs such a sum.
 OVER_ALL_HEADS = (
     "a step needs a number of all heads, but heads never wait for each other: give each head its own number"
 )
@@ -31,7 +31,7 @@ class LateSum:
 
 
 class LateSums:
-    """The late sums of a program by name, and what scales or adds them. All methods raise Unfit."""
+    """The late sums of a step by name, and what scales or adds them. All methods raise Unfit."""
 
     def __init__(self) -> None:
         self.known: dict[str, LateSum] = {}

@@ -9,8 +9,9 @@ from typing import Any
 
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Apply, Const, Ref
-from rnncc.ir.kernel import Product, Program, RowStage, StoredSlot, TileStage
+from rnncc.ir.kernel import Program, StoredSlot
 from rnncc.ir.plan import LoopPlan
+from rnncc.ir.step import Product, RowStage, TileStage
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 
 MOST = (1 << 15) - 1
@@ -37,7 +38,7 @@ def check_limits(cell: str, loops: tuple[LoopPlan, ...]) -> None:
 
 def _needs(program: Program) -> Counter[str]:
     """The largest number of each kind that the tables of a program hold."""
-    found: Counter[str] = Counter()
+    step, found = program.step, Counter[str]()
     dims: set[Dim] = set()
     for name, value in _walk("", program):
         match value:
@@ -47,7 +48,7 @@ def _needs(program: Program) -> Counter[str]:
                 found["products"] += 1
                 found["matrices of products"] += len(value.matrices)
             case TileStage():
-                found["values that a step stores"] += sum(statement.stored for statement in value.statements)
+                found["values that a step stores"] += len(value.stored)
             case RowStage():
                 found["values that a step stores"] += 1 + len(value.operands)
             case StoredSlot():
@@ -55,11 +56,11 @@ def _needs(program: Program) -> Counter[str]:
             case int() if name in _NUMBERS:
                 found[_NUMBERS[name]] = max(found[_NUMBERS[name]], value)
     # The shapes of weights are listed apart.
-    found["widths"] = len(dims) + 2 * len(program.weights)
-    found["values"], found["stages of a step"] = len(program.slots), len(program.stages)
-    found["matrices"], found["gradients of matrices"] = len(program.matrices), len(program.outers)
-    found["gradients of vectors"] = len(program.sums) + len(program.zeros)
-    found["constants"] = len(program.constants)
+    found["widths"] = len(dims) + 2 * len(step.weights)
+    found["values"], found["stages of a step"] = len(program.slots), len(step.stages)
+    found["matrices"], found["gradients of matrices"] = len(step.matrices), len(step.outers)
+    found["gradients of vectors"] = len(step.sums) + len(step.zeros)
+    found["constants"] = len(step.constants)
     return found
 
 

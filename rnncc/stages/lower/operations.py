@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from rnncc.ir.expr import Const, Expr, Ref, apply, references
-from rnncc.ir.fused import FusedReduction, FusedStatement, MatrixPart, MatrixRule, head_dim_name
+from rnncc.ir.fused import FusedReduction, MatrixPart, MatrixRule, head_dim_name
+from rnncc.ir.step import Statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,13 @@ class Product:
     operand_width: int
 
 
-Operation = FusedStatement | Product | FusedReduction
+Operation = Statement | Product | FusedReduction
 
 
 def made_by(operation: Operation) -> tuple[str, ...]:
     """The names of what an operation makes."""
     match operation:
-        case Product(name) | FusedStatement(name):
+        case Product(name) | Statement(name):
             return (name,)
         case FusedReduction(results):
             return results
@@ -46,7 +47,7 @@ def taken_by(operation: Operation) -> tuple[str, ...]:
             return (operand,)
         case FusedReduction(_, _, sources):
             return sources
-        case FusedStatement(_, expr):
+        case Statement(_, expr):
             return tuple(references(expr))
     assert_never(operation)
 

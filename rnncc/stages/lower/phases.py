@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from rnncc.ir.dim import add
-from rnncc.ir.fused import FusedPhase, FusedReduction, FusedStatement, MatrixPart, MatrixRule
-from rnncc.ir.kernel import Matrix
+from rnncc.ir.fused import FusedPhase, FusedReduction, MatrixPart, MatrixRule
+from rnncc.ir.plan import Unfit
+from rnncc.ir.step import Matrix, Statement
 from rnncc.ir.structure import Sparsity
 from rnncc.stages.lower.operations import Operation, Product, made_by, taken_by
-from rnncc.stages.lower.reading import Unfit
 from rnncc.stages.lower.rules import with_joined_rules
 from rnncc.stages.lower.shorten import Given, needed, split, with_moments, with_rsqrt
 from rnncc.stages.lower.units import Units
@@ -89,7 +89,7 @@ def phased(operations: Sequence[Operation]) -> Phased:
                 level = level_of(taken_by(each))
                 found.setdefault(level, Found()).reductions.append(each)
                 levels |= dict.fromkeys(results, level + 1)
-            case FusedStatement(name):
+            case Statement(name):
                 levels[name] = level_of(taken_by(each))
     return Phased(operations, levels, [found[level] for level in sorted(found)])
 
@@ -139,7 +139,7 @@ def _sparsity(units: Units, matrices: Sequence[MatrixPart | MatrixRule]) -> Spar
     """What is certain of all matrices, where each is sparse: no more than the density of the densest, in blocks that
     divide those of each."""
     in_memory = [units.matrices[each.name] for each in matrices if isinstance(each, MatrixPart)]
-    found = [units.program.weights[matrix.index].sparsity for matrix in in_memory]
+    found = [units.step.weights[matrix.index].sparsity for matrix in in_memory]
     known = [sparsity for sparsity in found if sparsity is not None]
     if not known or len(known) < len(matrices):
         return None

@@ -10,7 +10,7 @@ from typing import assert_never
 from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, operands
 from rnncc.ir.dim import HEADS, ONE, Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
-from rnncc.ir.kernel import Matrix, Product, row_parts
+from rnncc.ir.step import Matrix, Product, row_parts
 from rnncc.ir.structure import diagonal_blocks
 
 

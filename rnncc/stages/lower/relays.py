@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, Dim, names, substitute
 from rnncc.ir.expr import Ref
-from rnncc.ir.fused import FusedPhase, FusedStatement, FusedWrite, Relay, Relays
-from rnncc.ir.kernel import Table
+from rnncc.ir.fused import FusedPhase, FusedWrite, Relay, Relays
+from rnncc.ir.step import Statement, Table
 
 _KNOWN = names(HIDDEN_SIZE) | names(HEADS)
 
 
 def relays_of(
     phases: Sequence[FusedPhase],
-    chain: Sequence[Sequence[FusedStatement]],
+    chain: Sequence[Sequence[Statement]],
     writes: Sequence[FusedWrite],
     elsewhere: frozenset[str],
     sizes: Mapping[int, Dim],
@@ -49,7 +49,7 @@ def relays_of(
 def _relays(
     phase: FusedPhase,
     after: FusedPhase,
-    between: Sequence[FusedStatement],
+    between: Sequence[Statement],
     writes: Sequence[FusedWrite],
 ) -> tuple[Relay, ...]:
     """Where each sum of a phase goes, or nothing where the phase is not relayed. Between the phases, `between` must be

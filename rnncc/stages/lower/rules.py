@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from rnncc.ir.cell import RowOperator
 from rnncc.ir.expr import Apply, Expr, Ref, references, substitute
-from rnncc.ir.fused import FusedStatement, MatrixRule, Relation
+from rnncc.ir.fused import MatrixRule, Relation
+from rnncc.ir.step import Statement
 from rnncc.stages.lower.operations import Operation, Product
 
 
@@ -39,7 +40,7 @@ def with_joined_rules(operations: Sequence[Operation]) -> list[Operation]:
     by_rules = {
         name: product for name, (product, *more) in sums.items() if not more and isinstance(product.matrix, MatrixRule)
     }
-    known = {each.target: each.expr for each in operations if isinstance(each, FusedStatement)}
+    known = {each.target: each.expr for each in operations if isinstance(each, Statement)}
     found: list[Operation] = []
     for each in operations:
         if isinstance(each, Product) and each.sum in by_rules:
@@ -64,8 +65,8 @@ def _joined(outer: Product, by_rules: Mapping[str, Product], known: dict[str, Ex
             replace(by_rules[name], sum=own[name].name, matrix=rule, sum_width=outer.sum_width)
             for name, rule in zip(leaves, whole, strict=True)
         ),
-        *(FusedStatement(own[name].name, substitute(known[name], own), 0) for name in between),
-        FusedStatement(outer.sum, own[outer.operand], 0),
+        *(Statement(own[name].name, substitute(known[name], own), 0) for name in between),
+        Statement(outer.sum, own[outer.operand], 0),
     ]
 
 

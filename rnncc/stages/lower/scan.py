@@ -1,4 +1,4 @@
-"""Whether a program has no products, and what a step of it does to the carries.
+"""The form of a step without products, and what it does to the carries.
 
 Every value of the step is an affine map of the carries or is not; the slopes and offsets of one that is have names and
 statements of their own, so that they do not grow with the text.
@@ -6,17 +6,18 @@ statements of their own, so that they do not grow with the text.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from rnncc.analysis.affine import Affine, form_of, free, in_names, own
 from rnncc.ir.cell import ACTIVE
+from rnncc.ir.dim import ONE, Dim
 from rnncc.ir.expr import Apply, Expr, Ref, references
-from rnncc.ir.fused import FusedEdge, FusedStatement, FusedWrite
-from rnncc.ir.kernel import Program, Table
-from rnncc.ir.plan import NoForm
+from rnncc.ir.fused import FusedEdge, FusedRead, FusedRow, FusedVector, FusedWrite
+from rnncc.ir.plan import NoForm, Unfit
 from rnncc.ir.scan import AffineMap, ScanLoop, Tangent
+from rnncc.ir.step import Edge, Read, RowStage, Statement, Step, Table, Vector
 from rnncc.language.operators import OPERATORS
-from rnncc.stages.lower.reading import Reader, Unfit
 
 # A map of n carries has n² + n numbers, and joining two takes n³ + n² products.
 MOST_CARRIES = 3
@@ -26,48 +27,98 @@ MOST_TENSORS = 32
 MOST_KEPT = 4
 
 
-def scan(program: Program) -> ScanLoop | NoForm:
+def scan(step: Step) -> ScanLoop | NoForm:
     """The form without products, or why there is none."""
     try:
-        return _loop(Reader(program))
+        return _loop(step)
     except Unfit as reason:
         return NoForm(str(reason))
 
 
-def _loop(reader: Reader) -> ScanLoop:
-    stages = reader.stages()
-    if any(stage.products for stage in stages):
-        raise Unfit("a step has products")
-    if reader.program.outers:
-        raise Unfit("products are taken over all steps")
-    width = reader.width(stages, stages[0].width)
-    statements = reader.statements(stages)
-    edges = reader.edges(width)
+def _loop(step: Step) -> ScanLoop:
+    width = _only_width(step)
+    statements = tuple(statement for stage in step.tiles for statement in stage.statements)
+    edges = tuple(_edges(step, width))
     if not edges:
         raise Unfit("nothing lives from step to step")
-    reads, rows, vectors = reader.reads({name for s in statements for name in references(s.expr)}, width)
-    writes = _once(reader.writes({statement.target: 0 for statement in statements}))
+    reads, rows, vectors = _reads(step, {name for each in statements for name in references(each.expr)}, width)
+    writes = _once(
+        FusedWrite(name, place, 0, destination=index)
+        for name in step.stored
+        for index, place in enumerate(step.places(name))
+    )
     if max(len(reads), len(writes)) > MOST_TENSORS:
         raise Unfit(f"a step reads or writes more than {MOST_TENSORS} tensors")
     affine = _Mapper(edges).map(statements) if len(edges) <= MOST_CARRIES else None
-    kept = _kept(affine, statements) if affine else ()
     return ScanLoop(
         reads,
         rows,
         vectors,
-        reader.program.constants,
+        step.constants,
         edges,
         statements,
         tuple(write for write in writes if write.place is not None),
         tuple(write.value for write in writes if write.place is None),
         affine,
-        kept,
-        reader.program.masked,
+        _kept(affine, statements) if affine else (),
+        step.masked,
     )
 
 
-def _once(writes: tuple[FusedWrite, ...]) -> tuple[FusedWrite, ...]:
+def _only_width(step: Step) -> Dim:
+    """The width of all values that a step makes, where every unit of a batch entry is alone."""
+    for stage in step.stages:
+        if isinstance(stage, RowStage):
+            raise Unfit(f"a step takes the {stage.operator.value} of a row")
+    if any(stage.products for stage in step.tiles):
+        raise Unfit("a step has products")
+    if step.outers:
+        raise Unfit("products are taken over all steps")
+    width = step.tiles[0].width
+    if any(stage.width != width or stage.parts != 1 for stage in step.tiles):
+        raise Unfit("values of a step have several widths")
+    return width
+
+
+def _edges(step: Step, width: Dim) -> Iterator[FusedEdge]:
+    for edge, last in step.carried:
+        if edge.width != width or edge.ahead:
+            raise Unfit(f"{edge.name} has another width than the others")
+        yield FusedEdge(edge.name, edge.link, edge.place, last)
+
+
+def _reads(
+    step: Step, used: set[str], width: Dim
+) -> tuple[tuple[FusedRead, ...], tuple[FusedRow, ...], tuple[FusedVector, ...]]:
+    """The tensors that the names in `used` stand for, without the mask of active steps, which kernels know
+    themselves."""
+    reads: list[FusedRead] = []
+    rows: list[FusedRow] = []
+    vectors: list[FusedVector] = []
+    for name in step.in_memory():
+        if name not in used or name == ACTIVE:
+            continue
+        match step.inputs.get(name):
+            case Read(_, own, place) if own == width:
+                reads.append(FusedRead(name, place))
+            case Read(_, own, place) if own == ONE:
+                rows.append(FusedRow(name, place))
+            case Edge(_, own, link, place) if isinstance(linked := step.inputs.get(link), Read) and own == width:
+                reads.append(FusedRead(name, linked.place, place))
+            case Vector(_, own, place) if own in (width, ONE):
+                vectors.append(FusedVector(name, place, own == ONE))
+            case None if name not in step.views:
+                pass
+            case Edge(link=link) if link not in step.inputs:
+                pass
+            case _:
+                raise Unfit(f"{name} has another width than the others")
+    return tuple(reads), tuple(rows), tuple(vectors)
+
+
+def _once(given: Iterable[FusedWrite]) -> tuple[FusedWrite, ...]:
     """Without what is kept as it is returned: one tensor is both, or there is but one of them (parameter.h)."""
+    writes = tuple(given)
     returned = {write.value for write in writes if write.place and write.place.table is Table.SEQUENCES}
     return tuple(
         write
@@ -90,7 +141,7 @@ def with_tangent(forward: ScanLoop | NoForm, backward: ScanLoop | NoForm) -> Sca
     matrix = tuple(tuple(row[i] for row in rows) for i in order)
     made = {statement.target for statement in forward.statements}
     wanted = {name for row in matrix for entry in row if entry for name in references(entry)}
-    extra: list[FusedStatement] = []
+    extra: list[Statement] = []
     for statement in reversed(backward.map.statements):
         if statement.target in wanted and statement.target not in made:
             wanted.update(references(statement.expr))
@@ -103,7 +154,7 @@ def with_tangent(forward: ScanLoop | NoForm, backward: ScanLoop | NoForm) -> Sca
     return replace(forward, tangent=Tangent(tuple(reversed(extra)), matrix))
 
 
-def _kept(affine: AffineMap, statements: tuple[FusedStatement, ...]) -> tuple[str, ...]:
+def _kept(affine: AffineMap, statements: tuple[Statement, ...]) -> tuple[str, ...]:
     """What both the map of a step and its run need, and takes long."""
     own = set(statements)
     found = [s.target for s in affine.statements if s in own and not _is_cheap(s.expr)]
@@ -119,9 +170,9 @@ class _Mapper:
         self.edges = edges
         # None: not affine.
         self.forms: dict[str, Affine | None] = {edge.name: own(edge.name) for edge in edges}
-        self.made: list[FusedStatement] = []
+        self.made: list[Statement] = []
 
-    def map(self, statements: tuple[FusedStatement, ...]) -> AffineMap | None:
+    def map(self, statements: tuple[Statement, ...]) -> AffineMap | None:
         for statement in statements:
             self.forms[statement.target] = self._named(statement)
         forms = [self.forms[edge.link] for edge in self.edges]
@@ -135,17 +186,17 @@ class _Mapper:
             tuple(form.offset for form in affine),
         )
 
-    def _named(self, statement: FusedStatement) -> Affine | None:
+    def _named(self, statement: Statement) -> Affine | None:
         """The form of a statement's value, in names."""
         form = form_of(statement.expr, self.forms)
         if form is None:
             return None
         if not form.slopes:
             # Not the statement's own text: carries may be in it that cancel.
-            self.made.append(FusedStatement(statement.target, form.offset, statement.line))
+            self.made.append(Statement(statement.target, form.offset, statement.line))
             return free(statement.target)
         return in_names(form, statement.target, lambda name, expr: self._name(name, expr, statement.line))
 
     def _name(self, name: str, expr: Expr, line: int) -> Expr:
-        self.made.append(FusedStatement(name, expr, line))
+        self.made.append(Statement(name, expr, line))
         return Ref(name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from rnncc.ir.cell import Cell, Value
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, ONE, Dim, named, names, split_multiple, substitute
-from rnncc.ir.kernel import Access
+from rnncc.ir.step import Access
 
 
 @dataclass(frozen=True, slots=True)

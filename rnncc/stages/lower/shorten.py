@@ -13,7 +13,7 @@ All rewrites look at what is computed, not at what it is called.
 
 A split loses no accuracy worth a thought. In a + s·b, both a and s·b are rounded before they are added, so the sum has
 errors in proportion to Σ|a| and to Σ|s·b| already. Σa and s·Σb have the same. For that reason x·(a + s·b) is no sum of
-x·a and x·s·b here: those are not computed in the program, and may be much larger than what they add up to.
+x·a and x·s·b here: those are not computed in the step, and may be much larger than what they add up to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply, references, substitute
-from rnncc.ir.fused import FusedReduction, FusedStatement, ReductionKind
+from rnncc.ir.fused import FusedReduction, ReductionKind
+from rnncc.ir.step import Statement
 from rnncc.stages.lower.operations import Operation, Product, elements_per_head, made_by, taken_by
 
 # The sums that may stand for one. Each is sent apart, and many would take longer than the phase.
@@ -54,7 +55,7 @@ class _Definitions:
     """What the names of a step stand for."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
-        self.known = {each.target: each.expr for each in operations if isinstance(each, FusedStatement)}
+        self.known = {each.target: each.expr for each in operations if isinstance(each, Statement)}
         self.sums = {
             each.results[0]: each
             for each in operations
@@ -119,11 +120,11 @@ def with_moments(operations: Sequence[Operation]) -> list[Operation]:
                 mean = f"{whole}__mean"
                 found.append(FusedReduction((mean, squares_of[whole]), ReductionKind.MOMENTS, sources, width))
                 count = elements_per_head(len(sources), width)
-                found.append(FusedStatement(whole, apply("mul", Ref(mean), count), 0))
+                found.append(Statement(whole, apply("mul", Ref(mean), count), 0))
             case FusedReduction((name,)) if name in same:
-                found += [FusedStatement(name, Ref(same[name]), 0)] if same[name] != name else []
-            case FusedStatement(target, Apply() as expr, line) if definitions.mean_of(expr) in squares_of:
-                found.append(FusedStatement(target, Ref(f"{definitions.mean_of(expr)}__mean"), line))
+                found += [Statement(name, Ref(same[name]), 0)] if same[name] != name else []
+            case Statement(target, Apply() as expr, line) if definitions.mean_of(expr) in squares_of:
+                found.append(Statement(target, Ref(f"{definitions.mean_of(expr)}__mean"), line))
             case _:
                 found.append(each)
     return found
@@ -131,7 +132,7 @@ def with_moments(operations: Sequence[Operation]) -> list[Operation]:
 
 def with_rsqrt(operations: Sequence[Operation]) -> list[Operation]:
     """The operations in which nothing is divided by a square root that they make."""
-    statements = [each for each in operations if isinstance(each, FusedStatement)]
+    statements = [each for each in operations if isinstance(each, Statement)]
     roots = {each.target for each in statements if isinstance(each.expr, Apply) and each.expr.operator == "sqrt"}
     divided_by: set[str] = set()
 
@@ -148,14 +149,14 @@ def with_rsqrt(operations: Sequence[Operation]) -> list[Operation]:
                 return expr
 
     products = [
-        replace(each, expr=rewritten(each.expr)) if isinstance(each, FusedStatement) else each for each in operations
+        replace(each, expr=rewritten(each.expr)) if isinstance(each, Statement) else each for each in operations
     ]
     found: list[Operation] = []
     for each in products:
         found.append(each)
         match each:
-            case FusedStatement(root, Apply("sqrt", (square,)), line) if root in divided_by:
-                found.append(FusedStatement(f"{root}__inverse", apply("rsqrt", square), line))
+            case Statement(root, Apply("sqrt", (square,)), line) if root in divided_by:
+                found.append(Statement(f"{root}__inverse", apply("rsqrt", square), line))
     return found
 
 
@@ -222,7 +223,7 @@ class _Linear:
                     self.made[name] = False
                 case FusedReduction(results):
                     self.made |= dict.fromkeys(results, True)
-                case FusedStatement(name, expr):
+                case Statement(name, expr):
                     self.made[name] = self.is_number(expr)
                     self.first.setdefault(expr, name)
 
@@ -246,7 +247,7 @@ class _Linear:
                 sums.append(_times(factor, elements_per_head(len(values), reduction.width)))
                 continue
             name = f"{target}__part{len(sums)}"
-            statements = [FusedStatement(f"{name}__{i}", value, 0) for i, value in enumerate(values)]
+            statements = [Statement(f"{name}__{i}", value, 0) for i, value in enumerate(values)]
             made += [
                 *statements,
                 replace(reduction, results=(name,), sources=tuple(each.target for each in statements)),
@@ -255,7 +256,7 @@ class _Linear:
         if sum(isinstance(each, FusedReduction) for each in made) > MOST_PARTS:
             return None
         whole = reduce(lambda left, right: apply("add", left, right), sums or [Const(0.0)])
-        return [*made, FusedStatement(target, whole, 0)]
+        return [*made, Statement(target, whole, 0)]
 
     def terms(self, expr: Expr) -> Terms | None:
         """The values per unit by the numbers per head that multiply them; None where it is no such sum, or too long a

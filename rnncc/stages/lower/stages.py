@@ -12,30 +12,49 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, RowOperator, operands
-from rnncc.ir.dim import HEADS, ONE, Dim
-from rnncc.ir.expr import references
-from rnncc.ir.kernel import (
+from rnncc.ir.dim import HEADS, ONE
+from rnncc.ir.expr import Ref, references
+from rnncc.ir.step import (
     Access,
-    EdgeSlot,
+    Edge,
     Load,
-    Matrix,
     RowStage,
-    Slot,
     Stage,
     Statement,
-    StoredSlot,
-    TileSlot,
+    Step,
     TileStage,
-    ViewSlot,
     row_parts,
 )
 from rnncc.ir.structure import diagonal_blocks
 from rnncc.language.diagnostics import InternalError
-from rnncc.language.source import NOWHERE, Span, line_and_column
-from rnncc.stages.lower.barriers import place_barriers
+from rnncc.language.source import NOWHERE, Source, Span, line_and_column
 from rnncc.stages.lower.needs import Needs
 from rnncc.stages.lower.products import Accumulator, accumulate, form_products
 from rnncc.stages.lower.shape import Key, access, is_contiguous, is_narrow
+
+
+def staged(needs: Needs, source: Source) -> Step:
+    """The step that provides what is needed."""
+    stager = _Stager(needs, source)
+    stages = tuple(stager.stages())
+    products = [product for stage in stages if isinstance(stage, TileStage) for product in stage.products]
+    used = {*(name for product in products for name in product.matrices), *(outer.matrix for outer in needs.outers)}
+    return Step(
+        inputs=needs.inputs,
+        widths=needs.widths,
+        matrices=tuple(matrix for name, matrix in needs.matrices.items() if name in used),
+        stages=stages,
+        views=stager.views,
+        outputs={name: tuple(places) for name, places in needs.outputs.items()},
+        kept=tuple(needs.lasting),
+        finals=tuple(needs.finals),
+        outers=tuple(needs.outers),
+        sums=tuple(needs.sums),
+        zeros=tuple(needs.zeros),
+        weights=tuple(needs.weights),
+        constants=needs.constants,
+        masked=needs.masked,
+    )
 
 
 @dataclass(slots=True)
@@ -46,21 +65,19 @@ class Group:
     accumulators: list[Accumulator] = field(default_factory=list)
 
 
-class Stager:
-    """Turns a program's needs into slots and stages."""
+class _Stager:
+    """Gives nodes to stages."""
 
-    def __init__(self, needs: Needs) -> None:
-        self.needs = needs
-        needs.nodes = self._with_operands(_alive(needs.nodes, needs.must_store))
-        nodes = [node for node in needs.nodes if not self._is_view(node)]
-        self.views = {node.target: node for node in needs.nodes if self._is_view(node) and isinstance(node, RowOp)}
-        widths = _Widths(needs)
-        found = accumulate(nodes, needs.must_store, widths, needs.matrices)
+    def __init__(self, needs: Needs, source: Source) -> None:
+        self.needs, self.source, self.widths = needs, source, needs.widths
+        body = self._with_operands(_alive(needs.nodes, needs.outlasting))
+        self.views = {node.target: node for node in body if isinstance(node, RowOp) and self._is_view(node)}
+        nodes = [node for node in body if node.target not in self.views]
+        found = accumulate(nodes, needs.outlasting, self.widths, needs.matrices)
         self.nodes = found.nodes
         self.accumulators = {accumulator.name: accumulator for accumulator in found.accumulators}
-        self.widths = widths
-        for accumulator in found.accumulators:
-            widths.extra[accumulator.name] = needs.width(accumulator.name.removesuffix("__sum"))
+        for name in self.accumulators:
+            self.widths[name] = self.widths[name.removesuffix("__sum")]
         self.levels: dict[str, int] = {}
         self.keys: dict[str, Key | None] = {}  # None: a row operator's target
 
@@ -73,13 +90,14 @@ class Stager:
         for node in nodes:
             if isinstance(node, Contraction):
                 name, copy = node.operand, f"{node.operand}__operand"
-                slot = self.needs.externals.get(name)
+                given = self.needs.inputs.get(name)
                 if name in parts:
-                    self.needs.must_store[name] = None
-                elif slot is not None and not (isinstance(slot, EdgeSlot) and not slot.ahead):
+                    self.needs.outlasting[name] = None
+                elif given is not None and not (isinstance(given, Edge) and not given.ahead):
                     if copy not in copies:
                         copies.add(copy)
-                        made.append(self.needs.copied(name, copy))
+                        self.widths[copy] = self.widths[name]
+                        made.append(Pointwise(copy, Ref(name)))
                     node = replace(node, operand=copy)
             made.append(node)
         return made
@@ -88,13 +106,13 @@ class Stager:
         if (
             not isinstance(node, RowOp)
             or node.operator is not RowOperator.SLICE
-            or node.target in self.needs.must_store
+            or node.target in self.needs.outlasting
         ):
             return False
-        return is_contiguous(node.offset, self.needs.width(node.target), self.needs.width(node.operands[0]))
+        return is_contiguous(node.offset, self.widths[node.target], self.widths[node.operands[0]])
 
-    def build(self) -> tuple[tuple[Slot, ...], tuple[Matrix, ...], tuple[Stage, ...]]:
-        """Slots, matrices and stages of the program."""
+    def stages(self) -> list[Stage]:
+        """The stages, in order."""
         groups: dict[tuple[int, Key], Group] = {}
         order: dict[int, list[Key | RowOp]] = {}
         home: dict[str, tuple[int, Key]] = {}
@@ -120,18 +138,11 @@ class Stager:
                 case _:
                     assert_never(node)
         stored = self._stored(home)
-        stages: list[Stage] = []
-        tiles: list[Slot] = []
-        for level in sorted(order):
-            for entry in order[level]:
-                if isinstance(entry, Key):
-                    stage = self._tile_stage(entry, groups[level, entry], stored)
-                    tiles += [TileSlot(name, self.widths[name]) for name in stage.accumulators]
-                    stages.append(stage)
-                else:
-                    stages.append(self._row_stage(entry))
-        slots = self._slots(stages, stored, tiles)
-        return slots, self._matrices(stages), place_barriers(stages, slots, self.keys)
+        return [
+            self._tile_stage(entry, groups[level, entry], stored) if isinstance(entry, Key) else self._row_stage(entry)
+            for level in sorted(order)
+            for entry in order[level]
+        ]
 
     def _key(self, node: Pointwise) -> Key:
         width = self.widths[node.target]
@@ -160,7 +171,7 @@ class Stager:
 
     def _stored(self, home: dict[str, tuple[int, Key]]) -> dict[str, None]:
         """Values that need an address: what must have one, and what another stage reads."""
-        stored = dict(self.needs.must_store)
+        stored = dict(self.needs.outlasting)
 
         def read(name: str) -> None:
             while name in self.views:
@@ -195,67 +206,16 @@ class Stager:
             columns,
             tuple(loads),
             tuple(name for name in self.needs.constants if name in names),
-            tuple(
-                Statement(node.target, node.expr, node.target in stored, self._line(node.span)) for node in group.nodes
-            ),
-            barrier=False,
+            tuple(Statement(node.target, node.expr, self._line(node.span)) for node in group.nodes),
+            tuple(node.target for node in group.nodes if node.target in stored),
         )
 
     def _row_stage(self, node: RowOp) -> RowStage:
         width = self.widths[node.target]
-        return RowStage(node.target, node.operator, node.operands, width, node.offset, node.times, barrier=False)
+        return RowStage(node.target, node.operator, node.operands, width, node.offset, node.times)
 
     def _line(self, span: Span) -> int:
-        return 0 if span == NOWHERE else line_and_column(self.needs.source, span.start)[0]
-
-    def _slots(self, stages: list[Stage], stored: dict[str, None], tiles: list[Slot]) -> tuple[Slot, ...]:
-        """Every slot that the stages, the edges or the products after the loop name."""
-        slots: dict[str, Slot] = {}
-
-        def add(name: str) -> None:
-            if name in slots or name in self.accumulators:
-                return
-            if name in self.needs.externals:
-                slot = self.needs.externals[name]
-                slots[name] = slot
-                if isinstance(slot, EdgeSlot):
-                    add(slot.link)
-            elif name in self.views:
-                view = self.views[name]
-                add(view.operands[0])
-                slots[name] = ViewSlot(name, self.widths[name], view.operands[0], view.offset)
-            else:
-                places = tuple(self.needs.destinations.get(name, ()))
-                slots[name] = StoredSlot(name, self.widths[name], places, name in self.needs.lasting)
-
-        for name, external in self.needs.externals.items():
-            if isinstance(external, EdgeSlot) or name in self.needs.lasting:
-                add(name)
-        for stage in stages:
-            match stage:
-                case TileStage():
-                    for product in stage.products:
-                        add(product.operand)
-                    for load in stage.loads:
-                        add(load.slot)
-                    for statement in stage.statements:
-                        if statement.stored:
-                            add(statement.target)
-                case RowStage():
-                    for name in (*stage.operands, stage.target):
-                        add(name)
-                case _:
-                    assert_never(stage)
-        for name in self.needs.lasting:
-            add(name)
-        return (*slots.values(), *tiles)
-
-    def _matrices(self, stages: list[Stage]) -> tuple[Matrix, ...]:
-        used = dict(self.needs.used_matrices)
-        for stage in stages:
-            if isinstance(stage, TileStage):
-                used.update({name: None for product in stage.products for name in product.matrices})
-        return tuple(matrix for name, matrix in self.needs.matrices.items() if name in used)
+        return 0 if span == NOWHERE else line_and_column(self.source, span.start)[0]
 
 
 def _alive(nodes: list[Node], wanted: Iterable[str]) -> list[Node]:
@@ -267,20 +227,3 @@ def _alive(nodes: list[Node], wanted: Iterable[str]) -> list[Node]:
             kept.append(node)
             read.update(operands(node))
     return kept[::-1]
-
-
-class _Widths(dict[str, Dim]):
-    """The widths of a program's values and of the accumulators made here."""
-
-    def __init__(self, needs: Needs) -> None:
-        super().__init__()
-        self.needs = needs
-        self.extra: dict[str, Dim] = {}
-
-    def __missing__(self, name: str) -> Dim:
-        return self.extra[name] if name in self.extra else self.needs.width(name)
-
-
-def build_stages(needs: Needs) -> tuple[tuple[Slot, ...], tuple[Matrix, ...], tuple[Stage, ...]]:
-    """Slots, matrices and stages that provide what is needed."""
-    return Stager(needs).build()

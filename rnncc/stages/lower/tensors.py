@@ -8,25 +8,19 @@ from dataclasses import replace
 from rnncc.ir.cell import ACTIVE
 from rnncc.ir.dim import HEADS, ONE, Dim, add, scale, split_multiple
 from rnncc.ir.fused import FusedEdge, FusedLateSum, FusedRead, FusedRow, FusedVector, FusedWrite
-from rnncc.ir.kernel import EdgeSlot, Place, ReadSlot, StoredSlot, Table, VectorSlot
+from rnncc.ir.plan import Unfit
+from rnncc.ir.step import Edge, Place, Read, Table, Vector
 from rnncc.stages.lower.late import NO_PLAIN_SUM, OVER_ALL_HEADS, LateSum
 from rnncc.stages.lower.operations import late_names, part_names
-from rnncc.stages.lower.reading import Unfit
 from rnncc.stages.lower.units import Units
 
 
 def edges_of(units: Units) -> Iterator[FusedEdge]:
     """The values that live from step to step."""
-    finals = {final.slot: final.place for final in units.program.finals}
-    known = set()
-    for slot in units.program.slots:
-        if isinstance(slot, EdgeSlot) and isinstance(units.slots[slot.link], StoredSlot):
-            if units.count(slot.width) != 1 or slot.ahead:
-                raise Unfit(_not_one_per_unit(slot.link, units.count(slot.width)))
-            known.add(slot.name)
-            yield FusedEdge(slot.name, slot.link, slot.place, finals.get(slot.name), units.number(slot.width))
-    if not set(finals) <= known:
-        raise Unfit("a state is not computed in its loop")
+    for edge, last in units.step.carried:
+        if units.count(edge.width) != 1 or edge.ahead:
+            raise Unfit(_not_one_per_unit(edge.link, units.count(edge.width)))
+        yield FusedEdge(edge.name, edge.link, edge.place, last, units.number(edge.width))
 
 
 def reads_of(
@@ -34,32 +28,31 @@ def reads_of(
 ) -> tuple[tuple[FusedRead, ...], tuple[FusedRow, ...], tuple[FusedVector, ...]]:
     """The tensors that the names in `used` stand for, without the mask of active steps, which kernels know
     themselves."""
+    step = units.step
     reads: list[FusedRead] = []
     rows: list[FusedRow] = []
     vectors: list[FusedVector] = []
-    for slot in units.program.slots:
-        if slot.name == ACTIVE or not isinstance(slot, ReadSlot | EdgeSlot | VectorSlot):
-            continue
-        names = part_names(slot.name, split_multiple(slot.width)[0])
+    for each in (step.inputs[name] for name in step.in_memory() if name in step.inputs and name != ACTIVE):
+        names = part_names(each.name, split_multiple(each.width)[0])
         if not any(name in used for name in names):
             continue
-        count, number = units.count(slot.width), units.number(slot.width)
+        count, number = units.count(each.width), units.number(each.width)
         for part, name in enumerate(names):
             if name not in used:
                 continue
-            match slot:
-                case ReadSlot(_, width, place) if count:
-                    reads.append(FusedRead(name, _part(place, part, width), None, slot.name, part, number))
-                case ReadSlot(_, width, place):
+            match each:
+                case Read(_, width, place) if count:
+                    reads.append(FusedRead(name, _part(place, part, width), None, each.name, part, number))
+                case Read(_, width, place):
                     rows.append(FusedRow(name, place, width == HEADS))
-                case EdgeSlot(_, _, link, place) if isinstance(linked := units.slots[link], ReadSlot) and count == 1:
-                    reads.append(FusedRead(name, linked.place, place, slot.name, part, number))
-                case EdgeSlot(_, _, link) if isinstance(units.slots[link], StoredSlot):
+                case Edge(_, _, link, place) if isinstance(linked := step.inputs.get(link), Read) and count == 1:
+                    reads.append(FusedRead(name, linked.place, place, each.name, part, number))
+                case Edge(_, _, link) if link not in step.inputs:
                     pass
-                case VectorSlot(_, width, place) if width != HEADS:
-                    vectors.append(FusedVector(name, _part(place, part, width), width == ONE, slot.name, part, number))
+                case Vector(_, width, place) if width != HEADS:
+                    vectors.append(FusedVector(name, _part(place, part, width), width == ONE, each.name, part, number))
                 case _:
-                    raise Unfit(_not_one_per_unit(slot.name, count))
+                    raise Unfit(_not_one_per_unit(each.name, count))
     for name, matrix in units.vectors.items():
         known = units.matrices[matrix.name]
         place = _part(Place(Table.WEIGHTS, known.index, known.offset), matrix.part, known.rows)
@@ -71,62 +64,56 @@ def reads_of(
 def writes_of(units: Units, made: Mapping[str, int]) -> tuple[tuple[FusedWrite, ...], tuple[FusedWrite, ...]]:
     """What goes to memory of what the stages of a step make: to tensors of all units, and with one number per head.
     `made`: the stage of each value."""
+    step = units.step
     writes: list[FusedWrite] = []
     rows: list[FusedWrite] = []
-    for slot in units.program.slots:
-        if not isinstance(slot, StoredSlot):
+    for name in step.stored:
+        places = step.places(name)
+        if not places or name in units.late:
             continue
-        places: list[Place | None] = [*slot.destinations]
-        if slot.kept and not slot.destinations:
-            places.append(None)
-        if not places or slot.name in units.late:
-            continue
-        count = units.count(slot.width)
+        width = step.widths[name]
+        count = units.count(width)
         if not count:
-            if not units.is_per_head(slot.width) or (slot.kept and not units.one_head):
+            if not units.is_per_head(width) or (name in step.kept and not units.one_head):
                 raise Unfit(OVER_ALL_HEADS)
-            rows += [
-                FusedWrite(slot.name, place, made[slot.name], slot.name, destination=index)
-                for index, place in enumerate(places)
-            ]
+            rows += [FusedWrite(name, place, made[name], name, destination=index) for index, place in enumerate(places)]
             continue
-        for part, name in enumerate(part_names(slot.name, count)):
+        for part, own in enumerate(part_names(name, count)):
             for index, place in enumerate(places):
-                own = None if place is None else _part(place, part, slot.width)
-                number = units.number(slot.width)
-                writes.append(FusedWrite(name, own, made[name], slot.name, part, index, number))
+                where = None if place is None else _part(place, part, width)
+                writes.append(FusedWrite(own, where, made[own], name, part, index, units.number(width)))
     writes += _terms_of_late_sums(units, made)
     return tuple(writes), tuple(rows)
 
 
 def late_sums_of(units: Units) -> tuple[FusedLateSum, ...]:
     """The sums over all heads that are taken after the loop."""
-    return tuple(FusedLateSum(slot.name, summed.slot) for slot, summed in _late_sums(units))
+    return tuple(FusedLateSum(name, summed.slot) for name, summed in _late_sums(units))
 
 
 def _terms_of_late_sums(units: Units, made: Mapping[str, int]) -> Iterator[FusedWrite]:
-    for slot, summed in _late_sums(units):
-        width = units.number(units.slots[summed.slot].width)
-        for part, name in enumerate(late_names(slot.name, len(summed.parts))):
-            yield FusedWrite(name, None, made[name], summed.slot, part, 0, width)
+    for name, summed in _late_sums(units):
+        width = units.number(units.step.widths[summed.slot])
+        for part, own in enumerate(late_names(name, len(summed.parts))):
+            yield FusedWrite(own, None, made[own], summed.slot, part, 0, width)
 
 
-def _late_sums(units: Units) -> list[tuple[StoredSlot, LateSum]]:
-    """The sums over all heads that go to memory. Each has the record of a slot of the terms' width that has no record
-    of its own: that of the summed value, where it is one."""
-    stored = [slot for slot in units.program.slots if isinstance(slot, StoredSlot)]
-    free = [slot for slot in stored if not slot.kept and not slot.destinations and slot.name not in units.late]
+def _late_sums(units: Units) -> list[tuple[str, LateSum]]:
+    """The sums over all heads that go to memory. Each has the record of a stored value of the terms' width that has no
+    record of its own: that of the summed value, where it is one."""
+    step = units.step
+    free = [name for name in step.stored if not step.places(name) and name not in units.late]
     found = []
-    for slot in stored:
-        if slot.name not in units.late or not slot.destinations:
+    for name in step.stored:
+        if name not in units.late or name not in step.outputs:
             continue
-        summed = units.late.known[slot.name]
-        holders = [each for each in free if each.width == units.slots[summed.slot].width]
-        if slot.kept or not holders:
+        summed = units.late.known[name]
+        holders = [each for each in free if step.widths[each] == step.widths[summed.slot]]
+        if name in step.kept or not holders:
             raise Unfit(NO_PLAIN_SUM)
-        holder = next((each for each in holders if each.name == summed.slot), holders[0])
+        holder = summed.slot if summed.slot in holders else holders[0]
         free.remove(holder)
-        found.append((slot, replace(summed, slot=holder.name)))
+        found.append((name, replace(summed, slot=holder)))
     return found
 
 

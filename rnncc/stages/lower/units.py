@@ -1,4 +1,4 @@
-"""A program as operations on single units: the reading of fused loops.
+"""A step as operations on single units: the reading of fused loops.
 
 A unit has one or more *parts* of a value, or shares a *scalar* with all units of its head (operations.py). To cut a
 vector into parts, or to lay vectors of one width side by side, moves nothing. So all that units need of each other are
@@ -17,19 +17,13 @@ from itertools import cycle
 from rnncc.ir.cell import RowOperator
 from rnncc.ir.dim import HEADS, ONE, Dim, split_multiple
 from rnncc.ir.expr import Const, Expr, Ref, apply, references, substitute
-from rnncc.ir.fused import (
-    FusedReduction,
-    FusedStatement,
-    MatrixPart,
-    ReductionKind,
-    head_dim_name,
-)
-from rnncc.ir.kernel import EdgeSlot, Matrix, Program, RowStage, Slot, StoredSlot, TileStage, ViewSlot
-from rnncc.ir.kernel import Product as MatrixProduct
+from rnncc.ir.fused import FusedReduction, MatrixPart, ReductionKind, head_dim_name
+from rnncc.ir.plan import Unfit
+from rnncc.ir.step import Matrix, RowStage, Statement, Step, TileStage
+from rnncc.ir.step import Product as MatrixProduct
 from rnncc.ir.structure import diagonal_blocks
 from rnncc.stages.lower.late import NO_PLAIN_SUM, OVER_ALL_HEADS, LateSum, LateSums
 from rnncc.stages.lower.operations import Operation, Product, elements_per_head, late_names, part_names
-from rnncc.stages.lower.reading import Unfit
 from rnncc.stages.lower.rules import rule_of
 
 _SEVERAL_WIDTHS = "values of several widths are put together, or a value is cut into such: use values of one width"
@@ -41,7 +35,7 @@ MOST_WIDTHS = 4
 
 
 class Units:
-    """The operations of a program, in order, and the parts of its values. All methods raise Unfit.
+    """The operations of a step, in order, and the parts of its values. All methods raise Unfit.
 
     one_head   the cell has one head only: a value with one number for all heads is a scalar too
     widths     what is divided into parts: H for a value of 4*H units. The first is that of the first product, where
@@ -51,13 +45,13 @@ class Units:
     late       the sums over all heads
     """
 
-    def __init__(self, program: Program, *, one_head: bool) -> None:
-        self.program, self.one_head = program, one_head
-        self.slots: dict[str, Slot] = {slot.name: slot for slot in program.slots}
-        self.matrices = {matrix.name: matrix for matrix in program.matrices}
-        products = [stage for stage in program.stages if isinstance(stage, TileStage) and stage.products]
-        wide = [*(stage.width for stage in products[:1]), *(slot.width for slot in program.slots)]
-        wide += [width for matrix in program.matrices for width in (matrix.rows, matrix.columns)]
+    def __init__(self, step: Step, *, one_head: bool) -> None:
+        self.step, self.one_head = step, one_head
+        self.matrices = {matrix.name: matrix for matrix in step.matrices}
+        products = [stage for stage in step.tiles if stage.products]
+        wide = [*(stage.width for stage in products[:1]), *(step.widths[name] for name in step.in_memory())]
+        wide += [step.widths[name] for stage in step.tiles for name in stage.accumulators]
+        wide += [width for matrix in step.matrices for width in (matrix.rows, matrix.columns)]
         self.widths = tuple(dict.fromkeys(split_multiple(width)[1] for width in wide if width not in (ONE, HEADS)))
         if len(self.widths) > MOST_WIDTHS:
             raise Unfit(f"a step has values of more than {MOST_WIDTHS} widths: give some of them the same width")
@@ -69,7 +63,7 @@ class Units:
         # Which operands each sum has taken, and the copies of operands.
         self.taken: set[tuple[str, str]] = set()
         self.copies: set[str] = set()
-        # What later statements read in place of these names: values that have no slot, or that only move others.
+        # What later statements read in place of these names: values that only move others.
         self.read_as: dict[str, tuple[Expr, ...]] = {}
 
     def blocks_of(self, blocks: Dim) -> Dim:
@@ -97,36 +91,35 @@ class Units:
 
     def scalars(self) -> frozenset[str]:
         """The names that stand for one number per head, but for those that operations make."""
-        slots = (slot.name for slot in self.program.slots if slot.width in (ONE, HEADS))
+        narrow = (name for name, width in self.step.widths.items() if width in (ONE, HEADS))
         head_dims = map(head_dim_name, range(len(self.widths)))
-        return frozenset((*slots, *self.program.constants, *head_dims))
+        return frozenset((*narrow, *self.step.constants, *head_dims))
 
     def outlive(self) -> frozenset[str]:
         """The names of values that go to tensors, to the products after the loop or to the next step."""
-        linked = {slot.link for slot in self.program.slots if isinstance(slot, EdgeSlot)}
-        stored = (slot for slot in self.program.slots if isinstance(slot, StoredSlot))
+        links = {edge.link for edge, _ in self.step.carried}
         found: set[str] = set()
-        for slot in stored:
-            if slot.name in self.late:
-                found.update(late_names(slot.name, len(self.late.known[slot.name].parts)))
-            elif slot.destinations or slot.kept or slot.name in linked:
-                found.update(self.parts(slot.name))
+        for name in self.step.stored:
+            if name in self.late:
+                found.update(late_names(name, len(self.late.known[name].parts)))
+            elif name in links or self.step.places(name):
+                found.update(self.parts(name))
         return frozenset(found)
 
     def parts(self, name: str) -> tuple[str, ...]:
         """The names of a value's parts: its own, where it has one or is a scalar."""
-        return part_names(name, self.count(self.slots[name].width)) if name in self.slots else (name,)
+        return part_names(name, self.count(self.step.widths[name])) if name in self.step.widths else (name,)
 
     def values(self, name: str) -> tuple[Expr, ...]:
         """The parts of a value."""
-        slot = self.slots.get(name)
         if name in self.late:
             raise Unfit(OVER_ALL_HEADS)
         if name in self.read_as:
             return self.read_as[name]
-        if isinstance(slot, ViewSlot):
-            whole, first = self.values(slot.link), self.offset(slot.offset, slot.width)
-            return whole[first : first + max(1, self.count(slot.width))]
+        if view := self.step.views.get(name):
+            width = self.step.widths[name]
+            whole, first = self.values(view.operands[0]), self.offset(view.offset, width)
+            return whole[first : first + max(1, self.count(width))]
         return tuple(Ref(part) for part in self.parts(name))
 
     def offset(self, offset: Dim, width: Dim) -> int:
@@ -140,7 +133,7 @@ class Units:
 
     def operations(self) -> Iterator[Operation]:
         """All operations."""
-        for stage in self.program.stages:
+        for stage in self.step.stages:
             yield from self.of_row(stage) if isinstance(stage, RowStage) else self.of_tile(stage)
 
     def of_tile(self, stage: TileStage) -> Iterator[Operation]:
@@ -174,11 +167,8 @@ class Units:
             if self.late.reads(statement.expr):
                 yield from self.of_late_sum(statement.target, self.late.of(statement.expr))
                 continue
-            targets = part_names(statement.target, count)
-            if statement.target not in self.slots:
-                self.read_as[statement.target] = tuple(Ref(target) for target in targets)
-            for part, target in enumerate(targets):
-                yield FusedStatement(target, self.at(statement.expr, part, max(1, count)), statement.line)
+            for part, target in enumerate(part_names(statement.target, count)):
+                yield Statement(target, self.at(statement.expr, part, max(1, count)), statement.line)
 
     def of_product(
         self, matrix: Matrix, sums: tuple[str, ...], operands: tuple[str, ...], transposed: bool
@@ -198,13 +188,13 @@ class Units:
             operand = yield from self.taken_once(target, operand)
             yield Product(target, operand, MatrixPart(matrix.name, part), transposed, wide, taken)
 
-    def taken_once(self, target: str, operand: str) -> Generator[FusedStatement, None, str]:
+    def taken_once(self, target: str, operand: str) -> Generator[Statement, None, str]:
         """The name by which a sum takes an operand. R@h + U@h takes h once, and a copy of it for the second matrix."""
         while (target, operand) in self.taken:
             copied, operand = operand, f"{operand}__again"
             if operand not in self.copies:
                 self.copies.add(operand)
-                yield FusedStatement(operand, Ref(copied), 0)
+                yield Statement(operand, Ref(copied), 0)
         self.taken.add((target, operand))
         return operand
 
@@ -225,7 +215,7 @@ class Units:
         if (matrix.rows == ONE) == product.transposed:
             return [], terms
         sources = part_names(f"{target}__terms", len(terms))
-        made: list[Operation] = [FusedStatement(source, term, 0) for source, term in zip(sources, terms, strict=True)]
+        made: list[Operation] = [Statement(source, term, 0) for source, term in zip(sources, terms, strict=True)]
         return [*made, FusedReduction((target,), ReductionKind.SUM, sources, self.number(wide))], (Ref(target),)
 
     def named(self, name: str, target: str) -> tuple[list[Operation], tuple[str, ...]]:
@@ -236,7 +226,7 @@ class Units:
         for part, value in enumerate(self.values(name)):
             found.append(value.name if isinstance(value, Ref) else f"{name}__{part}_of_{target}")
             if not isinstance(value, Ref):
-                made.append(FusedStatement(found[-1], value, 0))
+                made.append(Statement(found[-1], value, 0))
         return made, tuple(found)
 
     def at(self, expr: Expr, part: int, count: int) -> Expr:
@@ -252,16 +242,16 @@ class Units:
     def of_row(self, stage: RowStage) -> Iterator[Operation]:
         operator, target = stage.operator, stage.target
         given = [self.values(name) for name in stage.operands]
-        wide = self.slots[stage.operands[0]].width
+        wide = self.step.widths[stage.operands[0]]
         match operator:
             case RowOperator.SUM | RowOperator.MEAN | RowOperator.MAX:
-                if self.is_per_head(wide) and self.is_per_head(self.slots[target].width):
-                    yield FusedStatement(target, given[0][0], 0)  # the head has no other number
+                if self.is_per_head(wide) and self.is_per_head(self.step.widths[target]):
+                    yield Statement(target, given[0][0], 0)  # the head has no other number
                     return
-                is_late = operator is RowOperator.SUM and self.slots[target].width == ONE and not self.one_head
+                is_late = operator is RowOperator.SUM and self.step.widths[target] == ONE and not self.one_head
                 if is_late and not self.count(wide):
                     raise Unfit(NO_PLAIN_SUM)
-                if not self.count(wide) or not (is_late or self.is_per_head(self.slots[target].width)):
+                if not self.count(wide) or not (is_late or self.is_per_head(self.step.widths[target])):
                     raise Unfit(OVER_ALL_HEADS)
                 if is_late:
                     yield from self.of_late_sum(target, LateSum(given[0], stage.operands[0]))
@@ -272,23 +262,23 @@ class Units:
                 kind = ReductionKind.LARGEST if operator is RowOperator.MAX else ReductionKind.SUM
                 yield FusedReduction((whole,), kind, sources, self.number(wide))
                 if operator is RowOperator.MEAN:
-                    yield FusedStatement(target, apply("div", Ref(whole), self.elements(wide)), 0)
+                    yield Statement(target, apply("div", Ref(whole), self.elements(wide)), 0)
             case RowOperator.SPREAD:
                 if not self.is_per_head(wide):
                     raise Unfit(OVER_ALL_HEADS)
                 for part in self.parts(target):
-                    share = apply("div", given[0][0], self.elements(self.slots[target].width))
-                    yield FusedStatement(part, share, 0)
+                    share = apply("div", given[0][0], self.elements(self.step.widths[target]))
+                    yield Statement(part, share, 0)
             case RowOperator.SLICE:
                 self.require_one_width(stage)
                 first = self.offset(stage.offset, wide)
-                self.read_as[target] = given[0][first : first + max(1, self.count(self.slots[target].width))]
+                self.read_as[target] = given[0][first : first + max(1, self.count(self.step.widths[target]))]
             case RowOperator.CONCAT:
                 self.require_one_width(stage)
                 self.read_as[target] = tuple(value for values in given for value in values)
             case RowOperator.PAD:
                 self.require_one_width(stage)
-                first, count = self.offset(stage.offset, wide), self.count(self.slots[target].width)
+                first, count = self.offset(stage.offset, wide), self.count(self.step.widths[target])
                 zeros = (Const(0.0),) * count
                 self.read_as[target] = (*zeros[:first], *given[0], *zeros[first + len(given[0]) :])
             case RowOperator.CUMSUM | RowOperator.CUMSUM_REVERSED | RowOperator.REPEAT | RowOperator.SEGMENT_SUM:
@@ -296,14 +286,14 @@ class Units:
         # The target may be stored, so it is a value of its own too.
         if target in self.read_as:
             for part, value in zip(self.parts(target), self.read_as[target], strict=True):
-                yield FusedStatement(part, value, 0)
+                yield Statement(part, value, 0)
 
     def of_rules(self, stage: RowStage) -> Iterator[Operation]:
         """A row whose parts are products of the operand's parts and matrices given by rules."""
         target, (name,) = stage.target, stage.operands
-        widths = (self.slots[target].width, self.slots[name].width)
+        widths = (self.step.widths[target], self.step.widths[name])
         if all(map(self.is_per_head, widths)):
-            yield FusedStatement(target, self.values(name)[0], 0)  # the head has no other number
+            yield Statement(target, self.values(name)[0], 0)  # the head has no other number
             return
         if self.count(widths[0]) != self.count(widths[1]) or not self.count(widths[0]):
             raise Unfit(
@@ -323,15 +313,14 @@ class Units:
     def of_late_sum(self, target: str, summed: LateSum) -> Iterator[Operation]:
         """A sum over all heads: where it goes to memory, units make their terms of it."""
         self.late.known[target] = summed
-        slot = self.slots.get(target)
-        if isinstance(slot, StoredSlot) and slot.destinations:
+        if target in self.step.outputs:
             for name, term in zip(late_names(target, len(summed.parts)), summed.parts, strict=True):
-                yield FusedStatement(name, term, 0)
+                yield Statement(name, term, 0)
 
     def require_one_width(self, stage: RowStage) -> None:
         """A row may be cut, or put together, where all its parts have one width."""
         names = (stage.target, *stage.operands)
-        if len({split_multiple(self.slots[name].width)[1] for name in names}) > 1:
+        if len({split_multiple(self.step.widths[name])[1] for name in names}) > 1:
             raise Unfit(_SEVERAL_WIDTHS)
 
     def elements(self, width: Dim) -> Expr:

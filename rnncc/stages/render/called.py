@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rnncc.analysis.functions import MOST_COPIES, functions_of
-from rnncc.ir.kernel import Program, TileStage
+from rnncc.ir.kernel import Program
+from rnncc.ir.step import TileStage
 from rnncc.language.operators import OPERATORS
 
 

@@ -10,23 +10,10 @@ from typing import assert_never
 
 from rnncc.ir.dim import ONE, Dim
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.kernel import (
-    Access,
-    EdgeSlot,
-    Load,
-    Product,
-    Program,
-    ReadSlot,
-    RowStage,
-    Slot,
-    StoredSlot,
-    TileSlot,
-    TileStage,
-    VectorSlot,
-    ViewSlot,
-)
+from rnncc.ir.kernel import Program, Slot, StoredSlot, TileSlot, ViewSlot
 from rnncc.ir.plan import KernelPlan, NoForm, loop_name
 from rnncc.ir.scan import ScanLoop
+from rnncc.ir.step import Access, Edge, Load, Product, Read, RowStage, TileStage, Vector
 from rnncc.ir.structure import BlockDiagonal, Dense
 from rnncc.language.diagnostics import InternalError
 
@@ -47,15 +34,15 @@ class NamedProgram:
     @property
     def has_single(self) -> bool:
         """Whether there are kernels for a call of one step, beside the alternating kernel."""
-        if isinstance(self.form, ScanLoop) or self.program.masked:
+        if isinstance(self.form, ScanLoop) or self.program.step.masked:
             return False
         return launches(self.program) <= MOST_SINGLE_LAUNCHES
 
 
 def launches(program: Program) -> int:
     """How many launches run a single step. templates/include/rnncc/cuda/single_call.h says which stages each runs."""
-    pairs = pairwise(program.stages)
-    return 1 + sum(stage.barrier or RowStage in (type(before), type(stage)) for before, stage in pairs)
+    pairs = zip(pairwise(program.stages), program.barriers[1:], strict=True)
+    return 1 + sum(waits or RowStage in map(type, both) for both, waits in pairs)
 
 
 def named_programs(plan: KernelPlan) -> Iterator[NamedProgram]:
@@ -87,11 +74,11 @@ def image_of(program: Program, product: Product) -> Image:
     """The image that a product reads."""
     table = slot_table(program)
     slot = table[product.operand]
-    if isinstance(slot, EdgeSlot) and not slot.ahead:
+    if isinstance(slot, Edge) and not slot.ahead:
         slot = table[slot.link]
     if not isinstance(slot, StoredSlot):
         raise InternalError(f"the product's operand {product.operand} is not made by a stage")
-    matrix = next(matrix for matrix in program.matrices if matrix.name == product.matrices[0])
+    matrix = next(matrix for matrix in program.step.matrices if matrix.name == product.matrices[0])
     match matrix.structure:
         case Dense():
             return Image(slot.name, 1, ONE)
@@ -116,19 +103,19 @@ def readers(program: Program) -> dict[str, bool]:
 
     def read(name: str, shared: bool) -> None:
         slot = table[name]
-        while isinstance(slot, EdgeSlot | ViewSlot):
+        while isinstance(slot, Edge | ViewSlot):
             slot = table[slot.link]
         if isinstance(slot, StoredSlot):
             found[slot.name] = found.get(slot.name, False) or shared
 
-    for final in program.finals:
-        read(final.slot, False)
+    for final in program.step.finals:
+        read(final.edge, False)
     for stage in program.stages:
         match stage:
             case TileStage():
                 for load in stage.loads:
-                    if not isinstance(table[load.slot], TileSlot):
-                        read(load.slot, not is_early(load, stage, table, homes))
+                    if not isinstance(table[load.name], TileSlot):
+                        read(load.name, not is_early(load, stage, table, homes))
             case RowStage():
                 for name in stage.operands:
                     read(name, True)
@@ -139,23 +126,17 @@ def readers(program: Program) -> dict[str, bool]:
 
 def homes_of(program: Program) -> dict[str, tuple[Dim, Dim]]:
     """For each stored value the width and the blocks of the tile stage that stores it."""
-    return {
-        statement.target: (stage.width, stage.blocks)
-        for stage in program.stages
-        if isinstance(stage, TileStage)
-        for statement in stage.statements
-        if statement.stored
-    }
+    return {name: (stage.width, stage.blocks) for stage in program.step.tiles for name in stage.stored}
 
 
 def is_early(load: Load, stage: TileStage, table: Mapping[str, Slot], homes: Mapping[str, tuple[Dim, Dim]]) -> bool:
     """Whether the call gives the element, or the same thread wrote it in an earlier step."""
-    slot = table[load.slot]
+    slot = table[load.name]
     match slot:
-        case ReadSlot() | VectorSlot():
+        case Read() | Vector():
             return True
-        case EdgeSlot():
-            if isinstance(table[slot.link], ReadSlot):
+        case Edge():
+            if isinstance(table[slot.link], Read):
                 return True
             own = homes.get(slot.link) == (stage.width, stage.blocks)
             return own and load.access is Access.UNIT and not slot.ahead

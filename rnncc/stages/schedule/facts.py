@@ -11,9 +11,9 @@ from typing import assert_never
 from rnncc.ir.dim import Dim, evaluate
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
 from rnncc.ir.fused import FusedLoop, FusedPhase
-from rnncc.ir.kernel import Place, Table
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import ceil
+from rnncc.ir.step import Place, Table
 from rnncc.ir.structure import Sparsity
 from rnncc.ir.target import Target
 from rnncc.language.operators import OPERATORS

@@ -49,7 +49,7 @@ def planned(plan: KernelPlan, problem: Problem, target: Target) -> Plan:
     planned_loops = []
     for loop, (of_forward, of_backward) in zip(loops, found, strict=True):
         forward, backward, after = explained(of_forward), explained(of_backward), None
-        if not isinstance(loop.fused, NoForm) and loop.backward.outers and backward.step_us is not None:
+        if not isinstance(loop.fused, NoForm) and loop.backward.step.outers and backward.step_us is not None:
             after = round(after_us(loop.fused[1], problem, AFTER_STEPS, target) / AFTER_STEPS, 3)
         planned_loops.append(LoopSchedule(loop.segment, forward, backward, after))
     return Plan(plan.cell, problem, target, tuple(planned_loops), solve_ms)
@@ -95,7 +95,7 @@ def call_time(
         if training:
             found = expected(back, _schedule(back, problem, target), given, target)
             start, backward = start + found.start, backward + steps * found.step
-            after += after_us(back, given, steps, target) if loop.backward.outers else 0.0
+            after += after_us(back, given, steps, target) if loop.backward.step.outers else 0.0
     return CallTime(start, forward, backward, after)
 
 

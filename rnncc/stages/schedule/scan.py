@@ -13,10 +13,10 @@ from rnncc.constrint import Expression, Infeasible, Model, ceil_div, lookup, max
 from rnncc.ir.expr import operators
 from rnncc.ir.family import NEWTON, Family, Scope
 from rnncc.ir.fused import FusedRead, FusedWrite
-from rnncc.ir.kernel import Table
 from rnncc.ir.problem import Problem
 from rnncc.ir.scan import ScanLoop, entries, row_values
 from rnncc.ir.schedule import ScanPlan, ScanSchedule, ScanShape, ceil
+from rnncc.ir.step import Table
 from rnncc.ir.target import GPUS, REGISTERS, Target
 from rnncc.language.operators import OPERATORS
 

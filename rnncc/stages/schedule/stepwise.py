@@ -9,9 +9,9 @@ from itertools import takewhile
 
 from rnncc.ir.family import STEPWISE
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.kernel import Table
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedSchedule
+from rnncc.ir.step import Table
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.draft import round_up
 from rnncc.stages.schedule.facts import Facts, memory_us, reached_gb_s

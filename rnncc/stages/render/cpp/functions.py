@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from rnncc.ir.kernel import Access, TileStage
+from rnncc.ir.step import Access, TileStage
 from rnncc.stages.render.called import called
 from rnncc.stages.render.cpp.expressions import expression_text
 from rnncc.stages.render.cpp.names import slot_name
@@ -40,7 +40,7 @@ def program_functions(named: NamedProgram, source: str) -> ProgramFunctions:
     stages = [stage for stage in program.stages if isinstance(stage, TileStage)]
     calls = called(program)
     made = (
-        _function(f"function_{index}", stage, program.constants, source, calls.forms)
+        _function(f"function_{index}", stage, program.step.constants, source, calls.forms)
         for index, stage in enumerate(stages)
     )
     return ProgramFunctions(named.name, calls.names, tuple(made))
@@ -52,28 +52,26 @@ def _function(
     """The statements of a stage as a function of batch entries and units."""
     entries, lines = [], []
     for load in stage.loads:
-        start = _row_of(load.slot)
+        start = _row_of(load.name)
         match load.access:
             case Access.UNIT:
-                entries.append(f"const T* const {load.slot}__p = {start};")
+                entries.append(f"const T* const {load.name}__p = {start};")
             case Access.HEAD:
-                entries.append(f"const rnncc::Vec<T> {load.slot} = rnncc::broadcast({start}[head__]);")
+                entries.append(f"const rnncc::Vec<T> {load.name} = rnncc::broadcast({start}[head__]);")
             case Access.ONE:
-                entries.append(f"const rnncc::Vec<T> {load.slot} = rnncc::broadcast(*{start});")
+                entries.append(f"const rnncc::Vec<T> {load.name} = rnncc::broadcast(*{start});")
             case _:
                 assert_never(load.access)
-    for statement in stage.statements:
-        if statement.stored:
-            entries.append(f"T* const {statement.target}__to = {_row_of(statement.target)};")
+    entries += [f"T* const {name}__to = {_row_of(name)};" for name in stage.stored]
     lines += [
-        f"const rnncc::Vec<T> {load.slot} = rnncc::take<W__>({load.slot}__p, u__, n__);"
+        f"const rnncc::Vec<T> {load.name} = rnncc::take<W__>({load.name}__p, u__, n__);"
         for load in stage.loads
         if load.access is Access.UNIT
     ]
     for statement in stage.statements:
         origin = f"  // {source}:{statement.line}" if statement.line else ""
         lines.append(f"const rnncc::Vec<T> {statement.target} = {expression_text(statement.expr, forms)};{origin}")
-        if statement.stored:
+        if statement.target in stage.stored:
             lines.append(f"rnncc::put<W__>({statement.target}__to, u__, {statement.target}, n__);")
     return StageFunction(
         name,

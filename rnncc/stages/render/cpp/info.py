@@ -25,7 +25,7 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program, dim: Callable
     row_writes = fused.row_writes if fused else ()
     late_sums = fused.late_sums if fused else ()
     totals = form.totals if isinstance(form, ScanLoop) else ()
-    finals = [final.slot for final in program.finals]
+    finals = [final.edge for final in program.step.finals]
 
     def place_of(write: FusedWrite) -> int:
         return -1 if write.place is None else write.destination

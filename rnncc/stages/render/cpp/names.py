@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rnncc.ir.kernel import Program, TileStage
+from rnncc.ir.kernel import Program
 from rnncc.ir.plan import KernelPlan
+from rnncc.ir.step import TileStage
 from rnncc.stages.render.notation import listed
 
 # The names that macros of the standard's, the system's or CUDA's headers may have.
@@ -21,7 +22,7 @@ def enumerated(program: Program) -> Iterator[str]:
     """The enums of a program's slots and of its matrices."""
     for space, names in (
         ("slot__", [slot.name for slot in program.slots]),
-        ("matrix__", [matrix.name for matrix in program.matrices]),
+        ("matrix__", [matrix.name for matrix in program.step.matrices]),
     ):
         if names:
             yield listed(f"namespace {space} {{\nenum : int16_t {{", names, "};\n}", 4)
@@ -45,8 +46,8 @@ def macro_names(plan: KernelPlan) -> tuple[str, ...]:
     for loop in plan.loops:
         for program in (loop.forward, loop.backward):
             found.update(slot.name for slot in program.slots)
-            found.update(matrix.name for matrix in program.matrices)
-            found.update(program.constants)
+            found.update(matrix.name for matrix in program.step.matrices)
+            found.update(program.step.constants)
             tiles = [stage for stage in program.stages if isinstance(stage, TileStage)]
             found.update(statement.target for stage in tiles for statement in stage.statements)
     return tuple(sorted(name for name in found if _MACRO.fullmatch(name) and "__" not in name))

@@ -8,23 +8,8 @@ from typing import assert_never
 
 from rnncc.ir.cell import ACTIVE
 from rnncc.ir.dim import ONE, Dim, constant
-from rnncc.ir.kernel import (
-    EdgeSlot,
-    Matrix,
-    Place,
-    Product,
-    Program,
-    ReadSlot,
-    RowStage,
-    Slot,
-    StoredSlot,
-    Sum,
-    TileSlot,
-    TileStage,
-    VectorSlot,
-    ViewSlot,
-    row_parts,
-)
+from rnncc.ir.kernel import Program, Slot, StoredSlot, TileSlot, ViewSlot
+from rnncc.ir.step import Edge, Matrix, Place, Product, Read, RowStage, Sum, TileStage, Vector, row_parts
 from rnncc.ir.structure import diagonal_blocks
 from rnncc.stages.render.cpp.info import loop_info
 from rnncc.stages.render.cpp.initialisers import Member, numbers, row, rows, struct
@@ -69,7 +54,7 @@ class _Dims:
     columns, from `columns` on. These are repeated where they are equal, because the driver counts through them."""
 
     def __init__(self, program: Program) -> None:
-        weights = program.weights
+        weights = program.step.weights
         self.rows, self.columns = 1, 1 + len(weights)
         self._first = (constant(0), *(each.rows for each in weights), *(each.columns for each in weights))
         self._others: dict[Dim, int] = {}
@@ -93,16 +78,16 @@ def _arrays(program: Program, dim: _Dims) -> dict[str, str]:
     """The arrays that have entries, by their names in Tables."""
     slots, destinations = _slots(program, dim)
     stages, stage_slots = _stages(program, dim)
-    matrices = [_matrix(matrix, program, dim) for matrix in program.matrices]
-    sums = [_sum(each, program, dim) for each in program.sums]
-    zeros = [row("", **dim.place(zero.place), width=dim(zero.width)) for zero in program.zeros]
+    matrices = [_matrix(matrix, program, dim) for matrix in program.step.matrices]
+    sums = [_sum(each, program, dim) for each in program.step.sums]
+    zeros = [row("", **dim.place(zero.place), width=dim(zero.width)) for zero in program.step.zeros]
     images = [
         row("", slot=slot_name(image.slot), parts=image.parts, blocks=dim(image.blocks))
         for image in product_images(program)
     ]
     finals = [
-        row("", slot=slot_name(final.slot), table=final.place.table.value, index=final.place.index)
-        for final in program.finals
+        row("", slot=slot_name(final.edge), table=final.place.table.value, index=final.place.index)
+        for final in program.step.finals
     ]
     outers = [
         row(
@@ -112,7 +97,7 @@ def _arrays(program: Program, dim: _Dims) -> dict[str, str]:
             operand=slot_name(outer.operand),
             parts=outer.parts,
         )
-        for outer in program.outers
+        for outer in program.step.outers
     ]
     factors = [matrix_name(name) for _, product in _products(program) for name in product.matrices]
     structs = {
@@ -142,17 +127,17 @@ def _tables(program: Program, arrays: Mapping[str, str], dim: _Dims) -> str:
         "dim": len(dim.all()),
         "slot": len(program.slots),
         "destination": sum(len(slot.destinations) for slot in program.slots if isinstance(slot, StoredSlot)),
-        "matrix": len(program.matrices),
+        "matrix": len(program.step.matrices),
         "product": len(_products(program)),
         "product_matrix": sum(len(product.matrices) for _, product in _products(program)),
         "image": len(product_images(program)),
         "stage": len(program.stages),
-        "final": len(program.finals),
-        "outer": len(program.outers),
-        "sum": len(program.sums),
-        "zero": len(program.zeros),
-        "constant": len(program.constants),
-        "weight": len(program.weights),
+        "final": len(program.step.finals),
+        "outer": len(program.step.outers),
+        "sum": len(program.step.sums),
+        "zero": len(program.step.zeros),
+        "constant": len(program.step.constants),
+        "weight": len(program.step.weights),
     }
     return struct(
         "Tables",
@@ -162,13 +147,13 @@ def _tables(program: Program, arrays: Mapping[str, str], dim: _Dims) -> str:
         **{f"{name}_count": count or None for name, count in counts.items()},
         weight_rows=dim.rows,
         weight_columns=dim.columns,
-        masked=program.masked,
+        masked=program.step.masked,
         active=slot_name(ACTIVE) if any(slot.name == ACTIVE for slot in program.slots) else -1,
     )
 
 
 def _weight(program: Program, index: int) -> str:
-    return f"{index} /* {program.weights[index].name} */"
+    return f"{index} /* {program.step.weights[index].name} */"
 
 
 def _matrix(matrix: Matrix, program: Program, dim: _Dims) -> str:
@@ -180,13 +165,13 @@ def _matrix(matrix: Matrix, program: Program, dim: _Dims) -> str:
         columns=dim(matrix.columns),
         blocks=dim(diagonal_blocks(matrix.structure)),
         parts=matrix.parts,
-        sparse=program.weights[matrix.index].sparsity is not None or None,
+        sparse=program.step.weights[matrix.index].sparsity is not None or None,
     )
 
 
 def _sum(each: Sum, program: Program, dim: _Dims) -> str:
     index, offset = _weight(program, each.place.index), dim(each.place.offset)
-    return row("", index=index, offset=offset, width=dim(each.width), slot=slot_name(each.slot))
+    return row("", index=index, offset=offset, width=dim(each.width), slot=slot_name(each.value))
 
 
 def _products(program: Program) -> list[tuple[TileStage, Product]]:
@@ -222,15 +207,14 @@ def _stages(program: Program, dim: _Dims) -> tuple[list[str], list[str]]:
     found: list[str] = []
     named: list[str] = []
     products = functions = 0
-    for stage in program.stages:
+    for stage, waits in zip(program.stages, program.barriers, strict=True):
         first = len(named)
         match stage:
             case TileStage():
-                written = [statement.target for statement in stage.statements if statement.stored]
                 found.append(
                     row(
                         "",
-                        barrier=stage.barrier,
+                        barrier=waits,
                         width=dim(stage.width),
                         parts=stage.parts,
                         blocks=dim(stage.blocks),
@@ -239,18 +223,18 @@ def _stages(program: Program, dim: _Dims) -> tuple[list[str], list[str]]:
                         first_accumulator=slot_name(stage.accumulators[0]) if stage.accumulators else None,
                         accumulators=len(stage.accumulators) or None,
                         first_stored=first,
-                        stored=len(written),
+                        stored=len(stage.stored),
                         function=functions,
                     )
                 )
                 products += len(stage.products)
                 functions += 1
-                named += written
+                named += stage.stored
             case RowStage():
                 found.append(
                     row(
                         stage.target,
-                        barrier=stage.barrier,
+                        barrier=waits,
                         row=f"RowOperator::{stage.operator.value}",
                         width=dim(stage.width),
                         parts=1,
@@ -276,25 +260,27 @@ def _slots(program: Program, dim: _Dims) -> tuple[list[str], list[str]]:
     found: list[str] = []
     destinations: list[str] = []
     for slot in program.slots:
-        found.append(_slot(slot, dim, read_slots, len(destinations)))
+        members = _slot(slot, dim, read_slots, len(destinations))
+        if isinstance(slot, Read | StoredSlot):
+            members["lasting"] = slot.name in program.step.kept
+        found.append(row(slot.name, **{name: members[name] for name in _SLOT_INFO if name in members}))
         if isinstance(slot, StoredSlot):
             destinations += [row(slot.name, **dim.place(place)) for place in slot.destinations]
     return found, destinations
 
 
-def _slot(slot: Slot, dim: _Dims, read_slots: Mapping[str, bool], destinations: int) -> str:
-    """A SlotInfo. `destinations` counts those of the slots before this one."""
+def _slot(slot: Slot, dim: _Dims, read_slots: Mapping[str, bool], destinations: int) -> dict[str, Member]:
+    """The members of a SlotInfo. `destinations` counts those of the slots before this one."""
     own: dict[str, Member] = {"width": dim(slot.width), "parts": row_parts(slot.width)}
     match slot:
-        case ReadSlot(_, _, place, kept):
-            own |= {"kind": "Kind::read", "lasting": kept, **dim.place(place)}
-        case EdgeSlot(_, _, link, place, ahead):
+        case Read(_, _, place):
+            own |= {"kind": "Kind::read", **dim.place(place)}
+        case Edge(_, _, link, place, ahead):
             own |= {"kind": "Kind::next" if ahead else "Kind::previous", "link": slot_name(link), **dim.place(place)}
-        case VectorSlot(_, _, place):
+        case Vector(_, _, place):
             own |= {"kind": "Kind::vector", **dim.place(place)}
-        case StoredSlot(name, _, places, kept):
-            own |= {"kind": "Kind::stored", "lasting": kept}
-            own |= {"read": name in read_slots, "shared": read_slots.get(name, False)}
+        case StoredSlot(name, _, places):
+            own |= {"kind": "Kind::stored", "read": name in read_slots, "shared": read_slots.get(name, False)}
             if places:
                 own |= {"first_destination": destinations, "destinations": len(places)}
         case ViewSlot(_, _, link, offset):
@@ -303,4 +289,4 @@ def _slot(slot: Slot, dim: _Dims, read_slots: Mapping[str, bool], destinations: 
             own["kind"] = "Kind::tile"
         case _:
             assert_never(slot)
-    return row(slot.name, **{name: own[name] for name in _SLOT_INFO if name in own})
+    return own

@@ -16,9 +16,10 @@ from typing import assert_never
 
 from rnncc.ir.artifact import File
 from rnncc.ir.dim import Dim
-from rnncc.ir.kernel import Access, Program, RowStage, TileSlot, TileStage
+from rnncc.ir.kernel import Program, TileSlot
 from rnncc.ir.plan import KernelPlan
 from rnncc.ir.scan import ScanLoop
+from rnncc.ir.step import Access, RowStage, TileStage
 from rnncc.stages.render.cpp.expressions import expression_text
 from rnncc.stages.render.cpp.names import macro_names, slot_name
 from rnncc.stages.render.cuda.scalars import SCALARS
@@ -106,24 +107,24 @@ def _stage_struct(
     table = slot_table(program)
     early, late, lines, results = [], [], [], []
     for load in stage.loads:
-        if isinstance(table[load.slot], TileSlot):
-            lines.append(f"const float {load.slot} = sums__[{stage.accumulators.index(load.slot)}];")
+        if isinstance(table[load.name], TileSlot):
+            lines.append(f"const float {load.name} = sums__[{stage.accumulators.index(load.name)}];")
             continue
-        field = Field(load.slot, f"rnncc::load<{slot_name(load.slot)}>(run__, at__.entry, {_INDEX[load.access]})")
+        field = Field(load.name, f"rnncc::load<{slot_name(load.name)}>(run__, at__.entry, {_INDEX[load.access]})")
         if is_early(load, stage, table, homes):
             early.append(field)
-            lines.append(f"const float {load.slot} = early__.{load.slot};")
+            lines.append(f"const float {load.name} = early__.{load.name};")
         else:
             late.append(field)
-            lines.append(f"const float {load.slot} = late__.{load.slot};")
+            lines.append(f"const float {load.name} = late__.{load.name};")
     lines += [
-        f"const float {constant} = run__.plan.constants[{program.constants.index(constant)}];"
+        f"const float {constant} = run__.plan.constants[{program.step.constants.index(constant)}];"
         for constant in stage.constants
     ]
     for statement in stage.statements:
         origin = f"  // {source}:{statement.line}" if statement.line else ""
         lines.append(f"const float {statement.target} = {expression_text(statement.expr)};{origin}")
-        if statement.stored:
+        if statement.target in stage.stored:
             arguments = f"<{slot_name(statement.target)}>(run__, at__.entry, at__.unit"
             lines.append(f"rnncc::publish{arguments}, {statement.target});")
             results.append(Field(statement.target, f"rnncc::store_rest{arguments}, results__.{statement.target});"))

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rnncc.ir.fused import FusedLoop, FusedWrite, ReductionKind, Relay
-from rnncc.ir.kernel import Table
 from rnncc.ir.scan import ScanLoop, row_values
+from rnncc.ir.step import Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from functools import reduce
 from typing import assert_never
 
 from rnncc.ir.expr import Expr, references
-from rnncc.ir.fused import FusedLoop, FusedPhase, FusedReduction, FusedStatement, FusedWrite, ReductionKind
+from rnncc.ir.fused import FusedLoop, FusedPhase, FusedReduction, FusedWrite, ReductionKind
 from rnncc.ir.scan import AffineMap, Matrix, ScanLoop, Tangent, entries, row_values, slopes
+from rnncc.ir.step import Statement
 from rnncc.language.operators import OPERATORS
 from rnncc.stages.render.cpp.expressions import expression_text
 from rnncc.stages.render.cuda.step_constants import (
@@ -244,7 +245,7 @@ def _set(array: str, names: Sequence[str]) -> Iterator[_Line]:
     return (_Line(f"{array}[{index}] = {name};", (name,)) for index, name in enumerate(names))
 
 
-def _statements(statements: Iterable[FusedStatement], source: str) -> Iterator[_Line]:
+def _statements(statements: Iterable[Statement], source: str) -> Iterator[_Line]:
     for statement in statements:
         code = f"const float {statement.target} = {expression_text(statement.expr, _FAST)};"
         origin = f"  // {source}:{statement.line}" if statement.line else ""

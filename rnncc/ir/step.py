@@ -1,0 +1,306 @@
+"""One direction of a loop in values: what a step reads, computes and leaves.
+
+`lower` makes two of them from a segment, forward and backward. All kernels are made from them: the table-driven ones by
+way of a `Program`, which gives every value an address (kernel.py), those made for one loop by way of a `FusedLoop` or a
+`ScanLoop`. A value is known by its name. The only addresses here are those of the call's tensors.
+
+Every step runs all stages in order. A stage is elementwise statements of one width, with the products that feed them
+(`TileStage`), or one operator along rows (`RowStage`). templates/include/rnncc/core/tables.h has these types, name by
+name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from rnncc.ir.cell import RowOp, RowOperator
+from rnncc.ir.dim import HEADS, ONE, Dim, split_multiple
+from rnncc.ir.expr import Expr
+from rnncc.ir.structure import Sparsity, Structure
+
+
+def row_parts(width: Dim) -> int:
+    """The k of the layout [k, heads, …] of a row of this width. A value of one number per head is [1, heads, 1]."""
+    return 1 if width in (ONE, HEADS) else split_multiple(width)[0]
+
+
+class Table(Enum):
+    """A list of tensors of a call, by its name in tables.h."""
+
+    STREAMS = "STREAMS"
+    WEIGHTS = "WEIGHTS"
+    STATES = "STATES"
+    SEQUENCES = "SEQUENCES"
+    FINAL = "FINAL"
+    SAVED = "SAVED"
+    ROUNDED = "ROUNDED"  # entries of the same list, in the streams' dtype where the backend keeps them so
+    D_SEQUENCES = "D_SEQUENCES"
+    D_FINAL = "D_FINAL"
+    D_STREAMS = "D_STREAMS"
+    D_WEIGHTS = "D_WEIGHTS"
+    D_STATES = "D_STATES"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The units of tensor `index` of a table from `offset` on."""
+
+    table: Table
+    index: int
+    offset: Dim
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether a training forward writes it and a backward reads it."""
+        return self.table in (Table.SAVED, Table.ROUNDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A tensor [T, B, ...] that a step reads at its t."""
+
+    name: str
+    width: Dim
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """The value that another one, `link`, had one step earlier in the order of the loop (`ahead`: will have one step
+    later). Where there is no such step, a tensor [B, width]."""
+
+    name: str
+    width: Dim
+    link: str
+    place: Place
+    ahead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A vector or scalar weight."""
+
+    name: str
+    width: Dim
+    place: Place
+
+
+Input = Read | Edge | Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """`rows` rows of weight `index`, from `offset` on: [rows, columns], or what its structure stores of them. `parts`
+    is the k of the rows' layout."""
+
+    name: str
+    index: int
+    offset: Dim
+    rows: Dim
+    columns: Dim
+    structure: Structure
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Accumulators `first`, `first` + 1, … = matrix @ operand, one for each of `matrices`. `accumulate`: the products
+    are added to what the accumulators hold. `parts` is the k of the operand's layout."""
+
+    operand: str
+    matrices: tuple[str, ...]
+    first: int
+    parts: int
+    transposed: bool
+    accumulate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """`target = expr`. `line` is the line of the `.rnn` text, or 0 where none stands for the statement."""
+
+    target: str
+    expr: Expr
+    line: int
+
+
+class Access(Enum):
+    """The element of a value that belongs to a unit."""
+
+    UNIT = "unit"  # the unit's own
+    HEAD = "head"  # its head's
+    ONE = "one"  # the only one
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A value that statements read, and that their stage does not make by them."""
+
+    name: str
+    access: Access
+
+
+@dataclass(frozen=True, slots=True)
+class TileStage:
+    """Products and the statements that need them, element by element. The units are laid out as `width` = [parts,
+    blocks, …]. `accumulators` are what products make, in their order. `constants`: those that statements read.
+    `stored`: what statements make that lies in memory."""
+
+    width: Dim
+    parts: int
+    blocks: Dim
+    products: tuple[Product, ...]
+    accumulators: tuple[str, ...]
+    loads: tuple[Load, ...]
+    constants: tuple[str, ...]
+    statements: tuple[Statement, ...]
+    stored: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowStage:
+    """One operator along rows. `offset` counts elements."""
+
+    target: str
+    operator: RowOperator
+    operands: tuple[str, ...]
+    width: Dim
+    offset: Dim
+    times: int
+
+
+Stage = TileStage | RowStage
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """The value that an edge would have after the last step goes to a tensor [B, width]."""
+
+    edge: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """d_matrix += cotangent ⊗ operand, for all steps. `parts` is the k of the operand's layout."""
+
+    matrix: str
+    cotangent: str
+    operand: str
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """The gradient of `width` units of a weight: the sum of a value over all steps and the batch, and over its units
+    where it is wider."""
+
+    place: Place
+    width: Dim
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Zero:
+    """`width` units whose gradient is zero."""
+
+    place: Place
+    width: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class WeightShape:
+    """The shape of a weight as it is stored. A vector has one column. `sparsity`: which elements are not zero."""
+
+    name: str
+    rows: Dim
+    columns: Dim
+    sparsity: Sparsity | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One direction of a loop.
+
+    inputs    what a step reads of the call's tensors, by name
+    widths    the width of each value
+    stages    what it computes, in order
+    views     values that are units of another one, side by side: no stage makes them
+    outputs   the tensors that take a value at every step, by its name
+    kept      values that stay readable until the products over a block of steps are taken
+    finals    the tensors that take what edges have after the last step
+    outers    products over all steps, which are the gradients of matrices
+    sums      sums over all steps, which are the gradients of vectors
+    zeros     the gradients of streams that nothing depends on
+    masked    whether the loop has the mask streams
+    """
+
+    inputs: Mapping[str, Input]
+    widths: Mapping[str, Dim]
+    matrices: tuple[Matrix, ...]
+    stages: tuple[Stage, ...]
+    views: Mapping[str, RowOp]
+    outputs: Mapping[str, tuple[Place, ...]]
+    kept: tuple[str, ...]
+    finals: tuple[Final, ...]
+    outers: tuple[Outer, ...]
+    sums: tuple[Sum, ...]
+    zeros: tuple[Zero, ...]
+    weights: tuple[WeightShape, ...]
+    constants: tuple[str, ...]
+    masked: bool
+
+    @property
+    def tiles(self) -> tuple[TileStage, ...]:
+        """The stages that work element by element."""
+        return tuple(stage for stage in self.stages if isinstance(stage, TileStage))
+
+    @property
+    def carried(self) -> tuple[tuple[Edge, Place | None], ...]:
+        """The edges whose value a stage makes, each with the tensor that takes what it has after the last step."""
+        finals = {final.edge: final.place for final in self.finals}
+        edges = (each for each in self.inputs.values() if isinstance(each, Edge) and each.link not in self.inputs)
+        return tuple((edge, finals.get(edge.name)) for edge in edges)
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The values that stages write to memory."""
+        return tuple(name for name in self.in_memory() if name not in self.inputs and name not in self.views)
+
+    def places(self, name: str) -> tuple[Place | None, ...]:
+        """Where a stored value goes beside its own memory. None: to a record, which is read after the loop."""
+        return self.outputs.get(name) or ((None,) if name in self.kept else ())
+
+    def in_memory(self) -> tuple[str, ...]:
+        """The values that lie in memory, inputs among them, without accumulators: in the order of the tables and of
+        kernels' parameters. A value follows those that it is made of: an edge its link's, a view the whole."""
+        found: dict[str, None] = {}
+
+        def add(name: str) -> None:
+            match self.inputs.get(name):
+                case Edge(link=link) if name not in found:
+                    found[name] = None
+                    add(link)
+                case None if name in self.views and name not in found:
+                    add(self.views[name].operands[0])
+            found.setdefault(name, None)
+
+        for name in self._named():
+            add(name)
+        return tuple(found)
+
+    def _named(self) -> Iterator[str]:
+        """What lies in memory, by those that name it: edges, stages, and what is done after the loop."""
+        for name, each in self.inputs.items():
+            if isinstance(each, Edge) or name in self.kept:
+                yield name
+        for stage in self.stages:
+            if isinstance(stage, RowStage):
+                yield from (*stage.operands, stage.target)
+            else:
+                yield from (product.operand for product in stage.products)
+                yield from (load.name for load in stage.loads if load.name not in stage.accumulators)
+                yield from stage.stored
+        yield from self.kept
