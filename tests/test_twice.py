@@ -10,7 +10,7 @@ from rnncc.machine.paths import templates_dir
 from rnncc.runtime import choice
 from rnncc.runtime.first_use import Event
 from rnncc.stages.build import TORCH_ABI
-from rnncc.stages.lower import limits
+from rnncc.stages.lower import slots
 from rnncc.stages.schedule import expect, lanes, scan
 
 
@@ -37,7 +37,7 @@ def test_tables_of_a_loop() -> None:
     assert members(text, "enum class RowOperator") == ["none", *(operator.value for operator in RowOperator)]
     # Numbers in the tables have 16 bits.
     tables, _, _ = text.partition("struct LoopInfo")
-    assert limits.MOST == 2**15 - 1 and "int16_t" in tables and not re.search(r"int(32|64)_t", tables)
+    assert slots.MOST == 2**15 - 1 and "int16_t" in tables and not re.search(r"int(32|64)_t", tables)
 
 
 def test_the_oldest_torch() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import gcd
 
 
@@ -102,6 +103,7 @@ def names(dim: Dim) -> frozenset[str]:
     return frozenset(found)
 
 
+@cache
 def split_multiple(dim: Dim) -> tuple[int, Dim]:
     """`(k, base)` with `dim == k*base` and k the largest such integer (a known size n is `(1, n)`)."""
     if as_int(dim) is not None:

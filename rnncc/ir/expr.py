@@ -48,9 +48,9 @@ def apply(operator: str, *arguments: Expr) -> Apply:
     return Apply(operator, arguments)
 
 
-def references(expr: Expr) -> Iterator[str]:
+def references(expr: Expr) -> list[str]:
     """The names an expression reads, left to right, with repetitions."""
-    # Without recursion: to hand a name through the generators of all levels takes time in proportion to the depth.
+    found: list[str] = []
     waiting = [expr]
     while waiting:
         part = waiting.pop()
@@ -58,11 +58,12 @@ def references(expr: Expr) -> Iterator[str]:
             case Const():
                 pass
             case Ref(name):
-                yield name
+                found.append(name)
             case Apply(_, arguments):
                 waiting += reversed(arguments)
             case _:
                 assert_never(part)
+    return found
 
 
 def operators(expr: Expr) -> Iterator[str]:

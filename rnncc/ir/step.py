@@ -26,6 +26,11 @@ def row_parts(width: Dim) -> int:
     return 1 if width in (ONE, HEADS) else split_multiple(width)[0]
 
 
+def is_narrow(width: Dim) -> bool:
+    """Whether a value has less than one number per unit."""
+    return width in (ONE, HEADS)
+
+
 class Table(Enum):
     """A list of tensors of a call, by its name in tables.h."""
 

@@ -12,7 +12,7 @@ from rnncc.ir.step import Access, Edge, Outer, Place, Read, RowStage, Table, Til
 from rnncc.language.diagnostics import RnnccError
 from rnncc.language.source import Source
 from rnncc.machine.paths import cells_dir, shipped_cells
-from rnncc.stages.lower import limits
+from rnncc.stages.lower import slots
 from tests.compiling import lowered
 
 NOTHING = constant(0)
@@ -192,13 +192,13 @@ def test_what_no_table_can_hold_is_a_diagnostic(text: str, message: str) -> None
 def test_every_count_of_a_table_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Within the largest number of what ONLSTM needs it is lowered, below that it is not."""
     loops = shipped("onlstm").loops
-    most = max(count for loop in loops for p in (loop.forward, loop.backward) for count in limits._needs(p).values())
-    monkeypatch.setattr(limits, "MOST", most)
-    limits.check_limits("ONLSTM", loops)
-    monkeypatch.setattr(limits, "MOST", most - 1)
+    most = max(count for loop in loops for p in (loop.forward, loop.backward) for count in slots._needs(p).values())
+    monkeypatch.setattr(slots, "MOST", most)
+    slots.check_limits("ONLSTM", loops)
+    monkeypatch.setattr(slots, "MOST", most - 1)
     with pytest.raises(RnnccError, match=f"needs {most} .*, and their tables hold {most - 1}"):
-        limits.check_limits("ONLSTM", loops)
-    needs = limits._needs(loops[0].forward)
+        slots.check_limits("ONLSTM", loops)
+    needs = slots._needs(loops[0].forward)
     assert set(needs) >= {
         "values",
         "widths",

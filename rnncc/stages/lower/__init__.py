@@ -1,8 +1,8 @@
 """`lower`: what the kernels of a cell read, compute and write.
 
 Input: a Cell, its adjoints, the masked Cell and its adjoints. Output: one KernelPlan with two loops for every segment,
-plain and masked. Each direction of a loop is a Step first (steps.py): its values, products merged where they have one
-operand, elementwise equations grouped into stages. From the Step follow the forms that kernels of one loop run
+plain and masked. Each direction of a loop is a Step first (needs.py, stages.py): its values, products merged where they
+have one operand, elementwise equations grouped into stages. From the Step follow the forms that kernels of one loop run
 (fused.py, scan.py), and a Program, which has addresses (slots.py).
 Fails with: RnnccError RNN402 where the tables of a kernel are too small for the cell.
 """
@@ -17,11 +17,10 @@ from rnncc.ir.fused import FusedLoop
 from rnncc.ir.plan import KernelPlan, LoopPlan
 from rnncc.language.source import escaped, file_name
 from rnncc.stages.lower.fused import fuse
-from rnncc.stages.lower.limits import check_limits
+from rnncc.stages.lower.needs import backward_needs, forward_needs, unified
 from rnncc.stages.lower.scan import scan, with_tangent
-from rnncc.stages.lower.shape import unified
-from rnncc.stages.lower.slots import program_of
-from rnncc.stages.lower.steps import backward_step, forward_step
+from rnncc.stages.lower.slots import check_limits, program_of
+from rnncc.stages.lower.stages import staged
 
 __all__ = ["lower"]
 
@@ -45,7 +44,8 @@ def _loops(cell: Cell, adjoints: Sequence[Adjoint], *, masked: bool) -> Iterator
     solved = {size.name: size.solved for size in cell.sizes if size.solved is not None}
     for index, adjoint in enumerate(adjoints):
         values = unified(cell, value_table(cell) | {value.name: value for value in adjoint.values})
-        forward, backward = (make(cell, values, adjoint, masked=masked) for make in (forward_step, backward_step))
+        needs = (make(cell, values, adjoint, masked=masked) for make in (forward_needs, backward_needs))
+        forward, backward = (staged(each, cell.source) for each in needs)
         scan_backward = scan(backward)
         scan_forward = with_tangent(scan(forward), scan_backward)
         one_head = bool(cell.single_head_because)

@@ -1,4 +1,8 @@
-"""The phases of a fused step: what waits for what, made as few as the algebra of sums allows."""
+"""The phases of a fused step: what waits for what, made as few as the algebra of sums allows.
+
+A *relayed* phase is a product whose sums do nothing but go into the next product, as the first factor of a matrix of
+low rank gives them to the second.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from rnncc.ir.dim import add
-from rnncc.ir.fused import FusedPhase, FusedReduction, MatrixPart, MatrixRule
+from rnncc.ir.dim import HEADS, HIDDEN_SIZE, Dim, add, names, substitute
+from rnncc.ir.expr import Ref
+from rnncc.ir.fused import FusedPhase, FusedReduction, FusedWrite, MatrixPart, MatrixRule, Relay, Relays
 from rnncc.ir.plan import Unfit
-from rnncc.ir.step import Matrix, Statement
+from rnncc.ir.step import Matrix, Statement, Table
 from rnncc.ir.structure import Sparsity
 from rnncc.stages.lower.operations import Operation, Product, made_by, taken_by
 from rnncc.stages.lower.rules import with_joined_rules
 from rnncc.stages.lower.shorten import Given, needed, split, with_moments, with_rsqrt
 from rnncc.stages.lower.units import Units
+
+_KNOWN = names(HIDDEN_SIZE) | names(HEADS)
 
 
 @dataclass(slots=True)
@@ -160,3 +167,78 @@ def _follows(matrices: Mapping[str, Matrix], before: MatrixPart, after: MatrixPa
         return after.part == before.part + 1
     is_whole = before.part == one.parts - 1 and after.part == 0
     return is_whole and other.index == one.index and other.offset == add(one.offset, one.rows)
+
+
+def relays_of(
+    phases: Sequence[FusedPhase],
+    chain: Sequence[Sequence[Statement]],
+    writes: Sequence[FusedWrite],
+    elsewhere: frozenset[str],
+    sizes: Mapping[int, Dim],
+) -> Relays | None:
+    """The relayed phases of a step, if it has any. The sums of all have one width.
+
+    phases      the phases of the step
+    chain       the statements before, between and after them
+    writes      what goes to tensors
+    elsewhere   names that outlive their stage, or go to a row write
+    sizes       the widths that the hidden size and the number of heads determine, by number
+    """
+    found: list[tuple[Relay, ...]] = []
+    width = None
+    for number, phase in enumerate(phases):
+        found.append(())
+        if number + 1 == len(phases) or (number and found[-2]):
+            continue
+        after = phases[number + 1]
+        own = {*phase.sum_widths, *after.operand_widths}
+        if len(own) != 1 or not own <= set(sizes) or width not in (None, *own):
+            continue
+        between = chain[number + 1]
+        if elsewhere.isdisjoint((*phase.sums, *(each.target for each in between))):
+            found[-1] = _relays(phase, after, between, [each for each in writes if each.stage == number + 1])
+        if found[-1]:
+            (width,) = own
+    return None if width is None else Relays(width, sizes[width], tuple(found))
+
+
+def _relays(
+    phase: FusedPhase,
+    after: FusedPhase,
+    between: Sequence[Statement],
+    writes: Sequence[FusedWrite],
+) -> tuple[Relay, ...]:
+    """Where each sum of a phase goes, or nothing where the phase is not relayed. Between the phases, `between` must be
+    copies alone, and `writes` at most one of each sum."""
+    if phase.reductions or after.reductions or not phase.sums or not _has_runs_apart(phase):
+        return ()
+    copied = {name: name for name in phase.sums}
+    for statement in between:
+        if not isinstance(statement.expr, Ref) or statement.expr.name not in copied:
+            return ()
+        copied[statement.target] = copied[statement.expr.name]
+    taken = [copied.get(operand) for operand in after.operands]
+    written = [copied.get(write.value) for write in writes]
+    if sorted(map(str, taken)) != sorted(phase.sums) or None in written or len(set(written)) < len(written):
+        return ()
+    if any(write.place is not None and write.place.table is Table.SAVED for write in writes):
+        return ()
+    of_write = {copied[write.value]: write.value for write in writes}
+    return tuple(Relay(taken.index(name), of_write.get(name, "")) for name in phase.sums)
+
+
+def _has_runs_apart(phase: FusedPhase) -> bool:
+    """Whether each sum takes the operands of one run alone, and all runs have equally many operands: has_runs_apart in
+    templates/include/rnncc/cuda/fused/runs.cuh has the same rule."""
+    runs: dict[tuple[bool, ...], int] = {}
+    for taken in phase.taken_by:
+        runs[taken] = runs.get(taken, 0) + 1
+    once = all(sum(taken) == 1 for taken in zip(*runs, strict=True))
+    return once and len(set(runs.values())) == 1
+
+
+def known_sizes(widths: Sequence[Dim], solved: Mapping[str, Dim]) -> dict[int, Dim]:
+    """The widths that the hidden size and the number of heads determine, by number. `solved`: sizes that follow from
+    others, by name."""
+    found = {number: substitute(width, solved) for number, width in enumerate(widths)}
+    return {number: width for number, width in found.items() if names(width) <= _KNOWN}

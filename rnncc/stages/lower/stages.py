@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, RowOperator, operands
-from rnncc.ir.dim import HEADS, ONE
+from rnncc.ir.dim import HEADS, ONE, Dim, split_multiple
 from rnncc.ir.expr import Ref, references
 from rnncc.ir.step import (
     Access,
@@ -23,6 +23,7 @@ from rnncc.ir.step import (
     Statement,
     Step,
     TileStage,
+    is_narrow,
     row_parts,
 )
 from rnncc.ir.structure import diagonal_blocks
@@ -30,7 +31,14 @@ from rnncc.language.diagnostics import InternalError
 from rnncc.language.source import NOWHERE, Source, Span, line_and_column
 from rnncc.stages.lower.needs import Needs
 from rnncc.stages.lower.products import Accumulator, accumulate, form_products
-from rnncc.stages.lower.shape import Key, access, is_contiguous, is_narrow
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What the statements of a stage share: the width, and the blocks that its tiles must not cross."""
+
+    width: Dim
+    blocks: Dim
 
 
 def staged(needs: Needs, source: Source) -> Step:
@@ -227,3 +235,17 @@ def _alive(nodes: list[Node], wanted: Iterable[str]) -> list[Node]:
             kept.append(node)
             read.update(operands(node))
     return kept[::-1]
+
+
+def access(width: Dim, stage: Dim) -> Access:
+    """How a statement of a stage's width reads a value."""
+    if width == stage or not is_narrow(width):
+        return Access.UNIT
+    return Access.ONE if width == ONE else Access.HEAD
+
+
+def is_contiguous(offset: Dim, width: Dim, whole: Dim) -> bool:
+    """Whether units [offset, offset + width) of each head lie side by side: both are multiples of the base of
+    `whole`."""
+    _, base = split_multiple(whole)
+    return split_multiple(width)[1] == base and (not offset.terms or split_multiple(offset)[1] == base)

@@ -22,8 +22,17 @@ from rnncc.ir.plan import Unfit
 from rnncc.ir.step import Matrix, RowStage, Statement, Step, TileStage
 from rnncc.ir.step import Product as MatrixProduct
 from rnncc.ir.structure import diagonal_blocks
-from rnncc.stages.lower.late import NO_PLAIN_SUM, OVER_ALL_HEADS, LateSum, LateSums
-from rnncc.stages.lower.operations import Operation, Product, elements_per_head, late_names, part_names
+from rnncc.stages.lower.operations import (
+    NO_PLAIN_SUM,
+    OVER_ALL_HEADS,
+    LateSum,
+    LateSums,
+    Operation,
+    Product,
+    elements_per_head,
+    late_names,
+    part_names,
+)
 from rnncc.stages.lower.rules import rule_of
 
 _SEVERAL_WIDTHS = "values of several widths are put together, or a value is cut into such: use values of one width"
@@ -101,7 +110,7 @@ class Units:
         found: set[str] = set()
         for name in self.step.stored:
             if name in self.late:
-                found.update(late_names(name, len(self.late.known[name].parts)))
+                found.update(late_names(name, len(self.late[name].parts)))
             elif name in links or self.step.places(name):
                 found.update(self.parts(name))
         return frozenset(found)
@@ -312,7 +321,7 @@ class Units:
 
     def of_late_sum(self, target: str, summed: LateSum) -> Iterator[Operation]:
         """A sum over all heads: where it goes to memory, units make their terms of it."""
-        self.late.known[target] = summed
+        self.late[target] = summed
         if target in self.step.outputs:
             for name, term in zip(late_names(target, len(summed.parts)), summed.parts, strict=True):
                 yield Statement(name, term, 0)
