@@ -37,8 +37,6 @@ class FusedRead:
     name: str
     place: Place
     edge: Place | None = None
-    slot: str = ""
-    part: int = 0
     width: int = 0
 
 
@@ -53,16 +51,14 @@ class FusedRow:
 
 @dataclass(frozen=True, slots=True)
 class FusedVector:
-    """A weight with one number per unit, or one number for all units (`scalar`). It may be a `matrix` of one row or one
-    column."""
+    """A weight with one number per unit, or one number for all units (`scalar`). It may be a part of a `matrix` of one
+    row or one column."""
 
     name: str
     place: Place
     scalar: bool
-    slot: str = ""
-    part: int = 0
     width: int = 0
-    matrix: str = ""
+    matrix: MatrixPart | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from rnncc.ir.cell import ACTIVE
+from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Apply, Const, Expr
 from rnncc.ir.family import SCAN, WALK, Family
 from rnncc.ir.fused import FusedEdge, FusedLoop, FusedRead, FusedRow, FusedVector, FusedWrite
@@ -67,6 +68,7 @@ class ScanLoop:
     map      what a step does to the carries; None where it is no affine map, or a map of too many carries
     kept     values that read no carry, computed once for the map of a step and for its run
     masked   the same as in a FusedLoop
+    width    that of all values
     tangent  the derivatives of a walk's step, where they are known
     """
 
@@ -81,6 +83,7 @@ class ScanLoop:
     map: AffineMap | None
     kept: tuple[str, ...]
     masked: bool
+    width: Dim
     tangent: Tangent | None = None
 
     @property
@@ -107,7 +110,7 @@ def without_names(loop: ScanLoop) -> Hashable:
                 return operator, numbered(arguments)
             case Statement(target, expr, _):
                 return numbered(target), numbered(expr)
-            case Place() | int() | None:
+            case Place() | Dim() | int() | None:
                 return part
             case _:
                 return type(part), *(numbered(getattr(part, field.name)) for field in fields(part))

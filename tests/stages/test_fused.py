@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rnncc.ir.dim import named
+from rnncc.ir.dim import named, scale
 from rnncc.ir.expr import references
 from rnncc.ir.family import Scope
 from rnncc.ir.fused import FusedLoop, MatrixPart, MatrixRule, ReductionKind, Relation, inference
@@ -114,7 +114,8 @@ def test_norms_are_reductions_over_the_units_of_a_head() -> None:
     moments = forward.phases[1].reductions[0]
     assert moments.sources == tuple(f"v__R__{part}of4" for part in range(4))
     assert moments.kind is ReductionKind.MOMENTS and forward.phases[1].reduced == moments.results
-    assert [read.part for read in forward.reads] == [0, 1, 2, 3] and {read.slot for read in forward.reads} == {"v__x"}
+    assert [read.name for read in forward.reads] == [f"v__x__{part}of4" for part in range(4)]
+    assert [read.place.offset for read in forward.reads] == [scale(named("H"), part) for part in range(4)]
     # What each head has once goes to tensors of that width.
     assert [write.value for write in forward.row_writes] == ["v__9__part__rsqrt", "h__5__part__rsqrt"]
 
@@ -131,7 +132,7 @@ def test_widths_are_those_of_the_values() -> None:
     for loop in (forward, backward):
         assert set(loop.widths) == {hidden, projected}
         for read in loop.reads:
-            assert loop.widths[read.width] == (projected if read.slot == "d_h__sequence" else hidden)
+            assert loop.widths[read.width] == (projected if read.name == "d_h__sequence" else hidden)
     gates, projection = (
         ([forward.widths[at] for at in phase.sum_widths], [forward.widths[at] for at in phase.operand_widths])
         for phase in forward.phases
@@ -143,7 +144,7 @@ def test_widths_are_those_of_the_values() -> None:
 def test_a_matrix_of_one_row_or_column_is_a_vector() -> None:
     """LMU writes one number into its memory: that number is a sum over the units, times a column it is no product."""
     forward, _ = both_ways(plan_of("lmu"))
-    assert {vector.matrix for vector in forward.vectors} == {"R_u", "E_u", "B"}
+    assert {vector.matrix for vector in forward.vectors} == {MatrixPart(name) for name in ("R_u", "E_u", "B")}
     assert [forward.widths[reduction.width] for reduction in forward.phases[0].reductions] == [named("H"), named("N")]
 
 

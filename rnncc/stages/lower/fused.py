@@ -176,22 +176,21 @@ def reads_of(
                 continue
             match each:
                 case Read(_, width, place) if count:
-                    reads.append(FusedRead(name, _part(place, part, width), None, each.name, part, number))
+                    reads.append(FusedRead(name, _part(place, part, width), None, number))
                 case Read(_, width, place):
                     rows.append(FusedRow(name, place, width == HEADS))
                 case Edge(_, _, link, place) if isinstance(linked := step.inputs.get(link), Read) and count == 1:
-                    reads.append(FusedRead(name, linked.place, place, each.name, part, number))
+                    reads.append(FusedRead(name, linked.place, place, number))
                 case Edge(_, _, link) if link not in step.inputs:
                     pass
                 case Vector(_, width, place) if width != HEADS:
-                    vectors.append(FusedVector(name, _part(place, part, width), width == ONE, each.name, part, number))
+                    vectors.append(FusedVector(name, _part(place, part, width), width == ONE, number))
                 case _:
                     raise Unfit(_not_one_per_unit(each.name, count))
     for name, matrix in units.vectors.items():
         known = units.matrices[matrix.name]
-        place = _part(Place(Table.WEIGHTS, known.index, known.offset), matrix.part, known.rows)
         own = units.number(known.columns if known.rows == ONE else known.rows)
-        vectors.append(FusedVector(name, place, False, "", matrix.part, own, matrix.name))
+        vectors.append(FusedVector(name, Place(Table.WEIGHTS, known.index, known.offset), False, own, matrix))
     return tuple(reads), tuple(rows), tuple(vectors)
 
 

@@ -62,6 +62,7 @@ def _loop(step: Step) -> ScanLoop:
         affine,
         _kept(affine, statements) if affine else (),
         step.masked,
+        width,
     )
 
 

@@ -5,80 +5,93 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from rnncc.ir.dim import Dim, named
-from rnncc.ir.fused import FusedLoop, FusedRead, FusedVector, FusedWrite, MatrixPart
-from rnncc.ir.kernel import Program
+from rnncc.ir.fused import FusedLoop, FusedWrite, MatrixPart, MatrixRule
 from rnncc.ir.scan import ScanLoop
+from rnncc.ir.step import Place
 from rnncc.ir.structure import DENSER
-from rnncc.stages.render.cpp.initialisers import numbers, struct
+from rnncc.stages.render.cpp.initialisers import designated, numbers, row, rows, struct
 from rnncc.stages.render.cpp.names import matrix_name, slot_name
 
+# The index of a dim of the program.
+DimIndex = Callable[[Dim], str | None]
 
-def loop_info(form: FusedLoop | ScanLoop | None, program: Program, dim: Callable[[Dim], str | None]) -> Iterator[str]:
-    """The LoopInfo of a program in that form, behind the arrays that it points to. Without a form nothing is set.
-    `dim`: the index of a dim of the program."""
+
+def loop_info(form: FusedLoop | ScanLoop | None, dim: DimIndex) -> Iterator[str]:
+    """The LoopInfo of a program in that form, behind the arrays that it points to. Without a form nothing is set."""
     if form is None:
         yield "static constexpr LoopInfo info = {};"
         return
-    fused = form if isinstance(form, FusedLoop) else None
-    phases = fused.phases if fused else ()
-    matrices = [part for phase in phases for row in phase.matrices for part in row]
-    row_writes = fused.row_writes if fused else ()
-    late_sums = fused.late_sums if fused else ()
-    totals = form.totals if isinstance(form, ScanLoop) else ()
-    finals = [final.edge for final in program.step.finals]
+    arrays = {name: (type, entries) for name, type, entries in _arrays(form, dim) if entries}
+    for name, (type, entries) in arrays.items():
+        yield numbers(f"info_{name}", entries) if type == "int16_t" else rows(type, f"info_{name}", entries)
+    own = _of_fused(form, dim) if isinstance(form, FusedLoop) else {"units": dim(form.width)}
+    constants = {name: f"{{info_{name}, {len(entries)}}}" for name, (_, entries) in arrays.items()}
+    yield struct("LoopInfo", "info", **own, handed=len(form.kept) or None, **constants)
 
-    def place_of(write: FusedWrite) -> int:
-        return -1 if write.place is None else write.destination
 
-    lists: dict[str, list[str | int]] = {
-        "width_dims": [dim(width) or "0" for width in (fused.widths if fused else ())],
-        "matrices": [matrix_name(part.name) if isinstance(part, MatrixPart) else -1 for part in matrices],
-        "matrix_parts": [part.part if isinstance(part, MatrixPart) else 0 for part in matrices],
-        "edge_slots": [slot_name(edge.name) for edge in form.edges],
-        "edge_finals": [finals.index(edge.name) if edge.name in finals else -1 for edge in form.edges],
-        "read_slots": [slot_name(_slot(read)) for read in form.reads],
-        "read_parts": [read.part for read in form.reads],
-        "row_slots": [slot_name(row.name) for row in form.rows],
-        "vector_slots": [-1 if vector.matrix else slot_name(_slot(vector)) for vector in form.vectors],
-        "vector_matrices": [matrix_name(vector.matrix) if vector.matrix else -1 for vector in form.vectors],
-        "vector_parts": [vector.part for vector in form.vectors],
-        "write_slots": [slot_name(_slot(write)) for write in form.writes],
-        "write_parts": [write.part for write in form.writes],
-        "write_places": [place_of(write) for write in form.writes],
-        "row_write_slots": [slot_name(_slot(write)) for write in row_writes],
-        "row_write_places": [place_of(write) for write in row_writes],
-        "late_slots": [slot_name(late.slot) for late in late_sums],
-        "late_terms": [slot_name(late.terms) for late in late_sums],
-        "total_slots": [slot_name(name) for name in totals],
+def _of_fused(loop: FusedLoop, dim: DimIndex) -> dict[str, str | int | None]:
+    """The members that a loop without products does not set."""
+    is_sparse = any(phase.sparsity for phase in loop.phases)
+    return {
+        "sums": max(len(phase.sums) for phase in loop.phases) or None,
+        "operands": loop.operands or None,
+        "reductions": sum(len(phase.reduced) for phase in loop.phases) or None,
+        "relayed": loop.relays.count if loop.relays else None,
+        "relayed_width": loop.relays.width or None if loop.relays else None,
+        "denser_dim": dim(named(DENSER)) if is_sparse else None,
     }
-    counts = {
-        "products": len(matrices),
-        "sums": max((len(phase.sums) for phase in phases), default=0),
-        "operands": sum(len(phase.operands) for phase in phases),
-        "reductions": sum(len(phase.reduced) for phase in phases),
-        "edges": len(form.edges),
-        "reads": len(form.reads),
-        "rows": len(form.rows),
-        "vectors": len(form.vectors),
-        "writes": len(form.writes),
-        "row_writes": len(row_writes),
-        "late_sums": len(late_sums),
-        "totals": len(totals),
-        "widths": len(fused.widths) if fused else 0,
-        "handed": len(form.kept),
-        "relayed": fused.relays.count if fused and fused.relays else 0,
-        "relayed_width": fused.relays.width if fused and fused.relays else 0,
-    }
-    yield from (numbers(f"info_{name}", entries) for name, entries in lists.items() if entries)
-    yield struct(
-        "LoopInfo",
-        "info",
-        **{name: count or None for name, count in counts.items()},
-        denser_dim=dim(named(DENSER)) if any(phase.sparsity for phase in phases) else None,
-        **{name: f"info_{name}" if entries else None for name, entries in lists.items()},
+
+
+def _arrays(form: FusedLoop | ScanLoop, dim: DimIndex) -> Iterator[tuple[str, str, list[str]]]:
+    """The arrays in the order of LoopInfo: name, type of the elements, and these."""
+    if isinstance(form, FusedLoop):
+        parts = (part for phase in form.phases for line in phase.matrices for part in line)
+        yield "widths", "int16_t", [dim(width) or "0" for width in form.widths]
+        yield "matrices", "LoopMatrix", [f"    {_matrix(part)}," for part in parts]
+    edges = (
+        row(edge.name, first=_place(edge.place, dim), last=_place(edge.last, dim), has_last=edge.last is not None)
+        for edge in form.edges
     )
+    yield "edges", "LoopEdge", [*edges]
+    reads = (
+        row(read.name, place=_place(read.place, dim), end=_place(read.edge, dim), shifted=read.edge is not None)
+        for read in form.reads
+    )
+    yield "reads", "LoopRead", [*reads]
+    yield "rows", "LoopPlace", [f"    /* {each.name} */ {_place(each.place, dim)}," for each in form.rows]
+    vectors = (
+        row(each.name, place=_place(each.place, dim), part=_matrix(each.matrix), wide=not each.scalar)
+        for each in form.vectors
+    )
+    yield "vectors", "LoopVector", [*vectors]
+    writes = [_write(write, is_scalar=False) for write in form.writes]
+    if isinstance(form, FusedLoop):
+        writes += [_write(write, is_scalar=True) for write in form.row_writes]
+    yield "writes", "LoopWrite", writes
+    if isinstance(form, FusedLoop):
+        late = (row("", sum=slot_name(each.slot), terms=slot_name(each.terms)) for each in form.late_sums)
+        yield "late", "LoopLate", [*late]
+    else:
+        yield "totals", "int16_t", [slot_name(name) for name in form.totals]
 
 
-def _slot(of: FusedRead | FusedVector | FusedWrite) -> str:
-    """The slot that holds it. Where values have no parts, it is the value's own."""
-    return of.slot or (of.value if isinstance(of, FusedWrite) else of.name)
+def _place(place: Place | None, dim: DimIndex) -> str | None:
+    if place is None:
+        return None
+    return designated(table=place.table.value, index=place.index, offset=dim(place.offset))
+
+
+def _matrix(part: MatrixPart | MatrixRule | None) -> str:
+    if isinstance(part, MatrixPart):
+        return designated(matrix=matrix_name(part.name), part=part.part or None)
+    return designated(matrix=-1)
+
+
+def _write(write: FusedWrite, *, is_scalar: bool) -> str:
+    return row(
+        write.value,
+        slot=slot_name(write.slot or write.value),
+        part=write.part or None,
+        place=-1 if write.place is None else write.destination or None,
+        scalar=is_scalar,
+    )

@@ -40,7 +40,7 @@ def program_tables(named: NamedProgram, sizes: Sequence[str]) -> ProgramTables:
     program = named.program
     dim = _Dims(program)
     arrays = _arrays(program, dim)
-    info = tuple(loop_info(named.form, program, dim))
+    info = tuple(loop_info(named.form, dim))
     return ProgramTables(
         named.name,
         tuple(enumerated(program)),

@@ -167,36 +167,76 @@ struct ZeroInfo {
   int16_t width;
 };
 
+// An array of constants.
+template <class T>
+struct Constants {
+  const T* first;
+  int16_t count;
+  constexpr const T* begin() const { return first; }
+  constexpr const T* end() const { return first + count; }
+  constexpr const T& operator[](int index) const { return first[index]; }
+};
+
+// Tensor `index` of a table, from unit `offset` on, which is a dim.
+struct LoopPlace {
+  Table table;
+  int16_t index, offset;
+};
+
+// A part of a matrix of the program: its rows lie as [parts, ...]. `matrix`: -1 where a rule gives it, or there is none.
+struct LoopMatrix {
+  int16_t matrix, part;
+};
+
+// A carry: the tensors of its initial value, and of its value after the last step where `has_last`.
+struct LoopEdge {
+  LoopPlace first, last;
+  bool has_last;
+};
+
+// A tensor that a step reads at its t; where it is `shifted` at the next step, and after the last one the tensor `end`.
+struct LoopRead {
+  LoopPlace place, end;
+  bool shifted;
+};
+
+// A weight of one number per unit (`wide`), or of one for all units. It may be a part of a matrix of one row or column.
+struct LoopVector {
+  LoopPlace place;
+  LoopMatrix part;
+  bool wide;
+};
+
+// A part of a slot, which goes to destination `place` of the slot's, or to its record: -1. `scalar`: it has one number
+// per head.
+struct LoopWrite {
+  int16_t slot, part, place;
+  bool scalar;
+};
+
+// A sum over all heads, taken after the loop: the slots of the sum, and of the record that has its terms.
+struct LoopLate {
+  int16_t sum, terms;
+};
+
 // A loop in a form that has kernels of its own: a fused step (cuda/fused/call.cuh), or that of a scan or walk, whose
-// units do not wait for each other (cuda/scan/lanes.cuh). Arrays hold slots where nothing else is said. All zero: the
-// loop has neither form.
+// units do not wait for each other (cuda/scan/lanes.cuh). All zero: the loop has neither form.
 struct LoopInfo {
-  int16_t products, sums, operands, reductions, edges, reads, rows, vectors, writes, row_writes, totals;
-  int16_t late_sums;            // over all heads, taken after the loop
-  int16_t widths;               // of the values of a fused loop; 0 for any other loop
-  int16_t handed;               // values that stages of a step hand on, besides edges
-  int16_t relayed;              // operands that are sums of the phase before, with nothing in between
-  int16_t relayed_width;        // their width, among the `widths`
-  int16_t denser_dim;           // 1 where masks are denser than planned; dim 0, which is 0, where there is none
-  const int16_t* width_dims;    // of the program's dims
-  const int16_t* matrices;      // [products], of the program's matrices; -1: given by a rule, or none
-  const int16_t* matrix_parts;  // which of the parts of the rows
-  const int16_t* edge_slots;
-  const int16_t* edge_finals;  // of the program's finals, or -1
-  const int16_t* read_slots;
-  const int16_t* read_parts;  // which of the parts of the slot
-  const int16_t* row_slots;
-  const int16_t* vector_slots;     // or -1
-  const int16_t* vector_matrices;  // the matrix of one row or one column that a vector is, or -1
-  const int16_t* vector_parts;
-  const int16_t* write_slots;
-  const int16_t* write_parts;
-  const int16_t* write_places;     // of the slot's destinations, or -1: its record
-  const int16_t* row_write_slots;  // values with one number per head
-  const int16_t* row_write_places;
-  const int16_t* late_slots;   // the sums
-  const int16_t* late_terms;   // whose records have the terms
-  const int16_t* total_slots;  // values of which only the sum over all steps is wanted
+  int16_t units;  // a dim: those of a batch entry, where the loop has no products
+  int16_t sums, operands, reductions;
+  int16_t relayed;                 // operands that are sums of the phase before, with nothing in between
+  int16_t relayed_width;           // their width, among the `widths`
+  int16_t denser_dim;              // 1 where masks are denser than planned; dim 0, which is 0, where there is none
+  int16_t handed;                  // values that stages of a step hand on, besides edges
+  Constants<int16_t> widths;       // dims: those of the values of a fused loop; none for any other loop
+  Constants<LoopMatrix> matrices;  // of all phases, sum by sum
+  Constants<LoopEdge> edges;
+  Constants<LoopRead> reads;
+  Constants<LoopPlace> rows;  // read at (t, entry): one number, or one per head
+  Constants<LoopVector> vectors;
+  Constants<LoopWrite> writes;  // those of one number per head come last
+  Constants<LoopLate> late;
+  Constants<int16_t> totals;  // slots of which only the sum over all steps is wanted
 };
 
 // A kernel of a loop without products. A group is `vector` channels of one batch entry, side by side in a lane.

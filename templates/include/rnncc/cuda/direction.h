@@ -182,14 +182,14 @@ class DeviceRun {
 
   // The sums over all heads that a fused kernel has left.
   void sum_late(const LoopInfo& info) {
-    for (int l = 0; l < info.late_sums; ++l) {
-      const SlotInfo& slot = tables_.slots[info.late_slots[l]];
+    for (const LoopLate& late : info.late) {
+      const SlotInfo& slot = tables_.slots[late.sum];
       for (int d = slot.first_destination; d < slot.first_destination + slot.destinations; ++d) {
         const Destination& to = tables_.destinations[d];
         const rnncc_tensor& t = tensors_.at(to.table, to.index);
         if (!t.data) continue;
-        const rnncc_tensor& terms = records_.at(info.late_terms[l]);
-        const std::vector<int64_t> sizes = sizes_of_all_steps(call_, dim(tables_.slots[info.late_terms[l]].width));
+        const rnncc_tensor& terms = records_.at(late.terms);
+        const std::vector<int64_t> sizes = sizes_of_all_steps(call_, dim(tables_.slots[late.terms].width));
         sum_into(over(element(t, dim(to.offset)), {sizes[0], sizes[1]}, {t.step, t.entry}, t.dtype, device_),
                  over(terms.data, sizes, {terms.step, terms.entry, 1}, terms.dtype, device_), {2});
       }

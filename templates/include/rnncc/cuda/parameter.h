@@ -70,91 +70,78 @@ class LoopParameter {
     std::map<int, rnncc_tensor>& records = direction.records;
     records.clear();  // a kernel that did not take the tensors may have left some
     *take<int64_t>(1) = call.descending;
-    FusedPlace* reads = take<FusedPlace>(info_.reads);
-    FusedEdge* read_edges = take<FusedEdge>(info_.reads);
-    for (int r = 0; r < info_.reads; ++r) {
-      const SlotInfo& slot = tables_.slots[info_.read_slots[r]];
-      const bool shifted = slot.kind != Kind::read;
-      const SlotInfo& source = shifted ? tables_.slots[slot.link] : slot;
-      reads[r] = along(call, tensors.at(source.table, source.index),
-                       dim(source.offset) + part_begin(slot, info_.read_parts[r]), shifted);
-      read_edges[r] = shifted ? edge(tensors.either(slot.table, slot.index)) : FusedEdge{};
-      if (!fits(reads[r], dtype_bytes(tensors.at(source.table, source.index).dtype))) return false;
+    FusedPlace* const reads = take<FusedPlace>(info_.reads.count);
+    FusedEdge* const read_edges = take<FusedEdge>(info_.reads.count);
+    for (int r = 0; r < info_.reads.count; ++r) {
+      const auto& [place, end, shifted] = info_.reads[r];
+      const rnncc_tensor& t = tensors.at(place.table, place.index);
+      reads[r] = along(call, t, dim(place.offset), shifted);
+      read_edges[r] = shifted ? edge(tensors.either(end.table, end.index)) : FusedEdge{};
+      if (!fits(reads[r], dtype_bytes(t.dtype))) return false;
     }
-    FusedPlace* rows = take<FusedPlace>(info_.rows);
-    for (int r = 0; r < info_.rows; ++r) {
-      const SlotInfo& slot = tables_.slots[info_.row_slots[r]];
-      rows[r] = along(call, tensors.at(slot.table, slot.index), dim(slot.offset));
-    }
+    FusedPlace* const rows = take<FusedPlace>(info_.rows.count);
+    for (int r = 0; r < info_.rows.count; ++r)
+      rows[r] = along(call, tensors.at(info_.rows[r].table, info_.rows[r].index), dim(info_.rows[r].offset));
     std::vector<FusedPlace> writes;
-    std::set<std::pair<int, int>> recorded;  // slots, and which of their destinations: all parts go to a record
-    for (int w = 0; w < info_.writes; ++w) {
-      const int s = info_.write_slots[w];
-      const SlotInfo& slot = tables_.slots[s];
-      const int64_t begin = part_begin(slot, info_.write_parts[w]);
-      if (info_.write_places[w] < 0) {
-        if (training_) writes.push_back(record(s, begin, direction));
-        if (training_ && !fits(writes.back(), dtype_bytes(tensors.scalar()))) return false;
-        continue;
-      }
-      // The kernel for inference writes nothing that is saved for the backward.
-      if (is_saved(tables_.destinations[slot.first_destination + info_.write_places[w]].table) && !training_) continue;
-      const Destination& to = destination(slot, info_.write_places[w], tensors);
-      const rnncc_tensor& t = tensors.at(to.table, to.index);
-      // Products and sums after the loop may want a value that nobody else does.
-      const std::pair<int, int> wanted = {s, info_.write_places[w]};
-      const bool is_record = !t.data && !is_saved(to.table) && (!records.count(s) || recorded.count(wanted));
-      if (is_record) recorded.insert(wanted);
-      const FusedPlace place = is_record ? record(s, begin, direction) : along(call, t, dim(to.offset) + begin);
-      // A returned sequence may also be the saved one. It is then written once.
-      const bool again =
-          std::any_of(writes.begin(), writes.end(), [&](const FusedPlace& w) { return w.base == place.base; });
-      writes.push_back(again ? FusedPlace{} : place);
-      if (!fits(writes.back(), dtype_bytes(t.dtype))) return false;
-      if (t.data && !records.count(s))
-        records[s] = {static_cast<char*>(t.data) + dim(to.offset) * dtype_bytes(t.dtype), t.step, t.entry, t.dtype};
-    }
-    for (int w = 0; w < info_.row_writes; ++w) {
-      const int s = info_.row_write_slots[w];
-      const SlotInfo& slot = tables_.slots[s];
-      if (info_.row_write_places[w] < 0) {
-        if (training_) writes.push_back(record(s, 0, direction));
-        continue;
-      }
-      const Destination& to = tables_.destinations[slot.first_destination + info_.row_write_places[w]];
-      if (is_saved(to.table) && !training_) continue;
-      const rnncc_tensor& t = tensors.at(to.table, to.index);
-      // Products after the loop may want a value that nobody else does.
-      const bool is_record = !t.data && !is_saved(to.table) && !records.count(s);
-      writes.push_back(is_record ? record(s, 0, direction) : along(call, t, dim(to.offset)));
-      if (t.data && !records.count(s))
-        records[s] = {static_cast<char*>(t.data) + dim(to.offset) * dtype_bytes(t.dtype), t.step, t.entry, t.dtype};
-    }
+    if (!place_writes(direction, fits, writes)) return false;
     FusedPlace* const written = take<FusedPlace>(int(writes.size()));
     std::copy(writes.begin(), writes.end(), written);
-    FusedEdge* initial = take<FusedEdge>(info_.edges);
-    FusedEdge* last = take<FusedEdge>(info_.edges);
-    for (int e = 0; e < info_.edges; ++e) {
-      const SlotInfo& slot = tables_.slots[info_.edge_slots[e]];
-      initial[e] = edge(tensors.either(slot.table, slot.index));
-      const int end = info_.edge_finals[e];
-      last[e] = end < 0 ? FusedEdge{} : edge(tensors.either(tables_.finals[end].table, tables_.finals[end].index));
+    FusedEdge* const initial = take<FusedEdge>(info_.edges.count);
+    FusedEdge* const last = take<FusedEdge>(info_.edges.count);
+    for (int e = 0; e < info_.edges.count; ++e) {
+      const LoopEdge& info = info_.edges[e];
+      initial[e] = edge(tensors.either(info.first.table, info.first.index));
+      last[e] = info.has_last ? edge(tensors.either(info.last.table, info.last.index)) : FusedEdge{};
     }
-    FusedEdge* vectors = take<FusedEdge>(info_.vectors);
-    for (int v = 0; v < info_.vectors; ++v) {
-      if (const int m = info_.vector_matrices[v]; m >= 0) {
-        const rnncc_dtype dtype = tensors.at(WEIGHTS, tables_.matrices[m].index).dtype;
-        vectors[v] = {matrix(tensors, m, info_.vector_parts[v]), 1, dtype == RNNCC_FLOAT32, 0};
-        continue;
+    FusedEdge* const vectors = take<FusedEdge>(info_.vectors.count);
+    for (int v = 0; v < info_.vectors.count; ++v) {
+      const auto& [place, part, wide] = info_.vectors[v];
+      const bool is_matrix = part.matrix >= 0;
+      const rnncc_tensor weight = is_matrix ? tensors.at(WEIGHTS, place.index) : tensors.either(WEIGHTS, place.index);
+      char* const first = static_cast<char*>(weight.data) + dim(place.offset) * dtype_bytes(weight.dtype);
+      vectors[v] = {is_matrix ? matrix(tensors, part) : first, wide, weight.dtype == RNNCC_FLOAT32, 0};
+    }
+    places_.insert(places_.end(),
+                   {{reads, info_.reads.count}, {rows, info_.rows.count}, {written, int(writes.size())}});
+    edges_.insert(edges_.end(),
+                  {{read_edges, info_.reads.count}, {initial, info_.edges.count}, {last, info_.edges.count}});
+    return true;
+  }
+
+  // Finds where each value of a step goes. Returns false where a tensor does not fit.
+  bool place_writes(const LoopDirection& direction, Fits fits, std::vector<FusedPlace>& writes) {
+    const Call& call = direction.call;
+    CallTensors& tensors = direction.tensors;
+    std::map<int, rnncc_tensor>& records = direction.records;
+    std::set<std::pair<int, int>> recorded;  // slots, and which of their destinations: all parts go to a record
+    for (const LoopWrite& write : info_.writes) {
+      const int s = write.slot;
+      const SlotInfo& slot = tables_.slots[s];
+      const int64_t begin = part_begin(slot, write.part);
+      rnncc_dtype dtype = tensors.scalar();
+      if (write.place < 0) {
+        if (!training_) continue;
+        writes.push_back(record(s, begin, direction));
+      } else {
+        // The kernel for inference writes nothing that is saved for the backward.
+        if (is_saved(tables_.destinations[slot.first_destination + write.place].table) && !training_) continue;
+        const Destination& to = destination(slot, write.place, tensors);
+        const rnncc_tensor& t = tensors.at(to.table, to.index);
+        dtype = t.dtype;
+        // Products and sums after the loop may want a value that nobody else does.
+        const std::pair<int, int> wanted = {s, write.place};
+        const bool is_record = !t.data && !is_saved(to.table) && (!records.count(s) || recorded.count(wanted));
+        if (is_record) recorded.insert(wanted);
+        const FusedPlace place = is_record ? record(s, begin, direction) : along(call, t, dim(to.offset) + begin);
+        // A returned sequence may also be the saved one. It is then written once.
+        const bool again =
+            std::any_of(writes.begin(), writes.end(), [&](const FusedPlace& w) { return w.base == place.base; });
+        writes.push_back(again ? FusedPlace{} : place);
+        if (t.data && !records.count(s))
+          records[s] = {static_cast<char*>(t.data) + dim(to.offset) * dtype_bytes(t.dtype), t.step, t.entry, t.dtype};
       }
-      const SlotInfo& slot = tables_.slots[info_.vector_slots[v]];
-      const rnncc_tensor weight = tensors.either(WEIGHTS, slot.index);
-      const int64_t first = dim(slot.offset) + part_begin(slot, info_.vector_parts[v]);
-      vectors[v] = {static_cast<char*>(weight.data) + first * dtype_bytes(weight.dtype), dim(slot.width) > 1,
-                    weight.dtype == RNNCC_FLOAT32, 0};
+      if (!write.scalar && !fits(writes.back(), dtype_bytes(dtype))) return false;
     }
-    places_.insert(places_.end(), {{reads, info_.reads}, {rows, info_.rows}, {written, int(writes.size())}});
-    edges_.insert(edges_.end(), {{read_edges, info_.reads}, {initial, info_.edges}, {last, info_.edges}});
     return true;
   }
 
@@ -206,9 +193,9 @@ class LoopParameter {
   }
   // Whether a slot has the terms of a sum over all heads that goes to some tensor.
   bool is_summed_late(int s, CallTensors& tensors) const {
-    for (int l = 0; l < info_.late_sums; ++l) {
-      const SlotInfo& sum = tables_.slots[info_.late_slots[l]];
-      for (int d = 0; info_.late_terms[l] == s && d < sum.destinations; ++d) {
+    for (const LoopLate& late : info_.late) {
+      const SlotInfo& sum = tables_.slots[late.sum];
+      for (int d = 0; late.terms == s && d < sum.destinations; ++d) {
         const Destination& to = tables_.destinations[sum.first_destination + d];
         if (tensors.at(to.table, to.index).data) return true;
       }
@@ -216,10 +203,10 @@ class LoopParameter {
     return false;
   }
   // The address of a part of a matrix of the program. Its rows lie as [parts, ...].
-  char* matrix(CallTensors& tensors, int m, int16_t part) const {
-    const MatrixInfo& info = tables_.matrices[m];
+  char* matrix(CallTensors& tensors, const LoopMatrix& of) const {
+    const MatrixInfo& info = tables_.matrices[of.matrix];
     const rnncc_tensor& weight = tensors.at(WEIGHTS, info.index);
-    const int64_t row = dim(info.row) + part * (dim(info.rows) / info.parts);
+    const int64_t row = dim(info.row) + of.part * (dim(info.rows) / info.parts);
     return static_cast<char*>(weight.data) + row * (dim(info.columns) / dim(info.blocks)) * dtype_bytes(weight.dtype);
   }
   // Where a part of a slot begins, in units.

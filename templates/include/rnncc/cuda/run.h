@@ -65,8 +65,7 @@ class DeviceRuns {
     const rnncc_dtype dtype = runs[0]->scalar();
     const int size = dtype == RNNCC_FLOAT32 ? 0 : 1;
     const std::string file = name_ + "_" + dtype_name(dtype);
-    const int64_t channels =
-        int64_t(runs.size()) * first().batch * runs[0]->dims()[tables_.slots[info_.edge_slots[0]].width];
+    const int64_t channels = int64_t(runs.size()) * first().batch * runs[0]->dims()[info_.units];
     const bool tall = is_tall(loop_.scans->vectorised[size], channels, gpu(device_).sms);
     const ScanForm& iterating = loop_.scans->newton[size];
     ScanRun newton(tables_, info_, iterating, true, runs[0]->dims());
@@ -115,18 +114,18 @@ class DeviceRuns {
   std::vector<FusedChoice> together() const { return no_slower(choices(runs_[0], 2), choices(runs_[0], 1)); }
 
   // Whether there may be fused kernels for the loop.
-  bool can_be_fused() const { return info_.widths && first().steps <= INT32_MAX; }
+  bool can_be_fused() const { return info_.widths.count && first().steps <= INT32_MAX; }
   // The head_dim that a fused kernel is made for: the widest of a step's values. fused_head_dims in
   // rnncc/runtime/spec.py has the same rule.
   int64_t head_dim(const DeviceRun& run) const {
     int64_t widest = 0;
-    for (int w = 0; w < info_.widths; ++w) widest = std::max(widest, run.dims()[info_.width_dims[w]]);
+    for (const int16_t width : info_.widths) widest = std::max(widest, run.dims()[width]);
     return widest / first().heads;
   }
   // Whether each value of a step has a whole number of blocks of units per head.
   bool has_whole_blocks(const DeviceRun& run) const {
     const int64_t block = FUSED_BLOCK * first().heads;
-    return std::all_of(info_.width_dims, info_.width_dims + info_.widths,
+    return std::all_of(info_.widths.begin(), info_.widths.end(),
                        [&](int16_t width) { return run.dims()[width] % block == 0; });
   }
 

@@ -149,7 +149,7 @@ class FusedRun : LoopParameter {
     const Call& call = directions[0].call;
     stream_ = current_stream(directions[0].tensors.device.index);
     const bool is_grid = kernel_.scope == FusedScope::grid, by_steps = kernel_.scope == FusedScope::step;
-    if (kernel_.narrow > 0 && dim(info_.width_dims[info_.relayed_width]) != kernel_.narrow * call.heads) return false;
+    if (kernel_.narrow > 0 && dim(info_.widths[info_.relayed_width]) != kernel_.narrow * call.heads) return false;
     if (is_grid && !make_exchange(directions)) return false;
     if (by_steps) {
       if (!Cublas::exists()) return false;
@@ -157,8 +157,8 @@ class FusedRun : LoopParameter {
     }
     FusedHeader* const header = take<FusedHeader>(1);
     *header = {int32_t(call.steps), int32_t(call.batch), int32_t(call.heads), int32_t(choice_.share.group)};
-    int32_t* const head_dims = take<int32_t>(int(round_up(info_.widths, 2)));
-    for (int w = 0; w < info_.widths; ++w) head_dims[w] = int32_t(dim(info_.width_dims[w]) / call.heads);
+    int32_t* const head_dims = take<int32_t>(int(round_up(info_.widths.count, 2)));
+    for (int w = 0; w < info_.widths.count; ++w) head_dims[w] = int32_t(dim(info_.widths[w]) / call.heads);
     take_extents(call);
     take_constants(call);
     for (const LoopDirection& direction : directions)
@@ -255,9 +255,9 @@ class FusedRun : LoopParameter {
   // Fills in the record of a direction, as FusedTensors has it.
   bool fill(const LoopDirection& direction) {
     CallTensors& tensors = direction.tensors;
-    const void** matrices = take<const void*>(info_.products);
-    for (int m = 0; m < info_.products; ++m) {
-      matrices[m] = info_.matrices[m] < 0 ? nullptr : matrix(tensors, info_.matrices[m], info_.matrix_parts[m]);
+    const void** matrices = take<const void*>(info_.matrices.count);
+    for (int m = 0; m < info_.matrices.count; ++m) {
+      matrices[m] = info_.matrices[m].matrix < 0 ? nullptr : matrix(tensors, info_.matrices[m]);
       if (reinterpret_cast<uintptr_t>(matrices[m]) % 16 != 0) return false;
     }
     if (!fill_tensors(direction, has_pieces)) return false;
@@ -299,7 +299,7 @@ class FusedRun : LoopParameter {
     const Device device = directions[0].tensors.device;
     const bool transposed = tables_.products[0].transposed;
     const int64_t head_dim = kernel_.head_dim, elements = call.batch * head_dim, gates = info_.sums * info_.operands;
-    const int64_t carried = round_up((info_.edges + info_.handed) * elements * 4, 256);
+    const int64_t carried = round_up((info_.edges.count + info_.handed) * elements * 4, 256);
     const int64_t operands = round_up(info_.operands * elements * dtype_bytes(scalar), 256);
     exchange_bytes_ = carried + operands + round_up(info_.sums * elements * 4, 256);
     held_.push_back(empty({exchange_bytes_ * int64_t(directions.size())}, aoti_torch_dtype_uint8(), device));
@@ -309,7 +309,7 @@ class FusedRun : LoopParameter {
     for (size_t d = 0; d < directions.size(); ++d) {
       char* const base = exchanges_ + d * exchange_bytes_;
       const int width = int(info_.sums * head_dim), terms = int(info_.operands * head_dim);
-      const void* const weight = matrix(directions[d].tensors, info_.matrices[first], info_.matrix_parts[first]);
+      const void* const weight = matrix(directions[d].tensors, info_.matrices[first]);
       products_.push_back({int(call.batch),
                            width,
                            terms,

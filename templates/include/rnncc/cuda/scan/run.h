@@ -78,7 +78,7 @@ class ScanRun : LoopParameter {
     const Call& call = directions[0].call;
     const CallTensors& tensors = directions[0].tensors;
     const int32_t device = tensors.device.index;
-    const int64_t units = dim(tables_.slots[info_.edge_slots[0]].width), bytes = dtype_bytes(tensors.scalar());
+    const int64_t units = dim(info_.units), bytes = dtype_bytes(tensors.scalar());
     if (aligned_ && units * bytes % 16 != 0) return false;
     const int64_t groups = call.batch * (units / form_.vector), clusters = ceil_divide(groups, int64_t(form_.groups));
     // A kernel counts steps in 32 bits, and its last tile may reach beyond them. It counts channels in 32 bits, too.
@@ -112,9 +112,9 @@ class ScanRun : LoopParameter {
 
   // Fills in the end of ScanTensors: the tensors of totals.
   void fill_totals(const LoopDirection& direction, int64_t rows) {
-    float** const totals = take<float*>(info_.totals);
-    for (int i = 0; i < info_.totals; ++i) {
-      const int slot = info_.total_slots[i];
+    float** const totals = take<float*>(info_.totals.count);
+    for (int i = 0; i < info_.totals.count; ++i) {
+      const int slot = info_.totals[i];
       if (!After::reads(tables_, direction.call, slot)) continue;
       Tensor made = empty({rows, dim(tables_.slots[slot].width)}, aoti_torch_dtype_float32(), direction.tensors.device);
       totals[i] = static_cast<float*>(made.data());
