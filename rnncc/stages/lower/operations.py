@@ -20,7 +20,7 @@ from rnncc.ir.step import Statement
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class PartProduct:
     """sum += matrix @ operand. The widths are numbers of Units.widths. `transposed`: None where a rule gives the
     matrix."""
 
@@ -32,13 +32,13 @@ class Product:
     operand_width: int
 
 
-Operation = Statement | Product | FusedReduction
+Operation = Statement | PartProduct | FusedReduction
 
 
 def made_by(operation: Operation) -> tuple[str, ...]:
     """The names of what an operation makes."""
     match operation:
-        case Product(name) | Statement(name):
+        case PartProduct(name) | Statement(name):
             return (name,)
         case FusedReduction(results):
             return results
@@ -48,7 +48,7 @@ def made_by(operation: Operation) -> tuple[str, ...]:
 def taken_by(operation: Operation) -> tuple[str, ...]:
     """The names of what an operation takes."""
     match operation:
-        case Product(_, operand):
+        case PartProduct(_, operand):
             return (operand,)
         case FusedReduction(_, _, sources):
             return sources

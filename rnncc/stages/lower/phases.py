@@ -17,7 +17,7 @@ from rnncc.ir.fused import FusedPhase, FusedReduction, FusedWrite, MatrixPart, M
 from rnncc.ir.plan import Unfit
 from rnncc.ir.step import Matrix, Statement, Table
 from rnncc.ir.structure import Sparsity
-from rnncc.stages.lower.operations import Operation, Product, made_by, taken_by
+from rnncc.stages.lower.operations import Operation, PartProduct, made_by, taken_by
 from rnncc.stages.lower.rules import with_joined_rules
 from rnncc.stages.lower.shorten import Given, needed, split, with_moments, with_rsqrt
 from rnncc.stages.lower.units import Units
@@ -26,9 +26,9 @@ _KNOWN = names(HIDDEN_SIZE) | names(HEADS)
 
 
 @dataclass(slots=True)
-class Found:
-    """A phase: its sums, each with the matrices that it takes, by operand; its reductions; and the widths of sums and
-    operands."""
+class PhaseDraft:
+    """A phase while it is filled: its sums, each with the matrices that it takes, by operand; its reductions; and the
+    widths of sums and operands."""
 
     transposed: bool | None = None
     matrices: dict[str, dict[str, MatrixPart | MatrixRule]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Phased:
 
     operations: Sequence[Operation]
     levels: Mapping[str, int]
-    found: Sequence[Found]
+    found: Sequence[PhaseDraft]
 
 
 def in_fewest_phases(units: Units, operations: Sequence[Operation], given: Given) -> Phased:
@@ -70,38 +70,38 @@ def in_fewest_phases(units: Units, operations: Sequence[Operation], given: Given
 
 def phased(operations: Sequence[Operation]) -> Phased:
     """Operations as they are, and what they wait for. Raises Unfit."""
-    made = {name for each in operations if not isinstance(each, Product) for name in made_by(each)}
-    sums: dict[str, list[Product]] = {}
+    made = {name for each in operations if not isinstance(each, PartProduct) for name in made_by(each)}
+    sums: dict[str, list[PartProduct]] = {}
     for each in operations:
-        if isinstance(each, Product):
+        if isinstance(each, PartProduct):
             sums.setdefault(each.sum, []).append(each)
     levels: dict[str, int] = {}
-    found: dict[int, Found] = {}
+    found: dict[int, PhaseDraft] = {}
 
     def level_of(names: Iterable[str]) -> int:
         return max((levels.get(name, 0) for name in names), default=0)
 
     for each in operations:
         match each:
-            case Product(name):
+            case PartProduct(name):
                 # The first product of a sum stands for all of them.
                 if name not in levels:
                     level = level_of(product.operand for product in sums[name])
                     for product in sums[name]:
                         if product.operand in made and product.operand not in levels:
                             raise Unfit(f"a sum of products takes {product.operand} before it is computed")
-                    _add_sum(found.setdefault(level, Found()), sums[name])
+                    _add_sum(found.setdefault(level, PhaseDraft()), sums[name])
                     levels[name] = level + 1
             case FusedReduction(results):
                 level = level_of(taken_by(each))
-                found.setdefault(level, Found()).reductions.append(each)
+                found.setdefault(level, PhaseDraft()).reductions.append(each)
                 levels |= dict.fromkeys(results, level + 1)
             case Statement(name):
                 levels[name] = level_of(taken_by(each))
     return Phased(operations, levels, [found[level] for level in sorted(found)])
 
 
-def _add_sum(phase: Found, products: Sequence[Product]) -> None:
+def _add_sum(phase: PhaseDraft, products: Sequence[PartProduct]) -> None:
     """Adds all products of a sum to a phase."""
     name = products[0].sum
     for product in products:
@@ -112,7 +112,7 @@ def _add_sum(phase: Found, products: Sequence[Product]) -> None:
     phase.widths |= {product.operand: product.operand_width for product in products} | {name: products[0].sum_width}
 
 
-def phase_of(units: Units, found: Found) -> FusedPhase:
+def phase_of(units: Units, found: PhaseDraft) -> FusedPhase:
     """A phase, with its matrices as a table of sums and operands."""
     operands = _side_by_side(found)
     rows = tuple(tuple(taken.get(operand) for operand in operands) for taken in found.matrices.values())
@@ -133,7 +133,7 @@ def phase_of(units: Units, found: Found) -> FusedPhase:
     )
 
 
-def _side_by_side(found: Found) -> tuple[str, ...]:
+def _side_by_side(found: PhaseDraft) -> tuple[str, ...]:
     """The operands in the order of the sums, but for those that the same sums take: they stand side by side."""
     by_sums: dict[tuple[str, ...], list[str]] = {}
     for operand in dict.fromkeys(operand for taken in found.matrices.values() for operand in taken):

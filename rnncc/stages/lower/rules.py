@@ -13,7 +13,7 @@ from rnncc.ir.cell import RowOperator
 from rnncc.ir.expr import Apply, Expr, Ref, references, substitute
 from rnncc.ir.fused import MatrixRule, Relation
 from rnncc.ir.step import Statement
-from rnncc.stages.lower.operations import Operation, Product
+from rnncc.stages.lower.operations import Operation, PartProduct
 
 
 def rule_of(operator: RowOperator, times: int, part: int, taken: int) -> MatrixRule | None:
@@ -33,9 +33,9 @@ def rule_of(operator: RowOperator, times: int, part: int, taken: int) -> MatrixR
 
 def with_joined_rules(operations: Sequence[Operation]) -> list[Operation]:
     """The operations in which no product by a rule waits for another one, where one product can be both."""
-    sums: dict[str, list[Product]] = {}
+    sums: dict[str, list[PartProduct]] = {}
     for each in operations:
-        if isinstance(each, Product):
+        if isinstance(each, PartProduct):
             sums.setdefault(each.sum, []).append(each)
     by_rules = {
         name: product for name, (product, *more) in sums.items() if not more and isinstance(product.matrix, MatrixRule)
@@ -43,14 +43,14 @@ def with_joined_rules(operations: Sequence[Operation]) -> list[Operation]:
     known = {each.target: each.expr for each in operations if isinstance(each, Statement)}
     found: list[Operation] = []
     for each in operations:
-        if isinstance(each, Product) and each.sum in by_rules:
+        if isinstance(each, PartProduct) and each.sum in by_rules:
             found += _joined(each, by_rules, known)
         else:
             found.append(each)
     return found
 
 
-def _joined(outer: Product, by_rules: Mapping[str, Product], known: dict[str, Expr]) -> list[Operation]:
+def _joined(outer: PartProduct, by_rules: Mapping[str, PartProduct], known: dict[str, Expr]) -> list[Operation]:
     """A product by a rule, made of products that wait for less, or itself. The statements in between are made again,
     from those products."""
     between, leaves = _traced(outer.operand, known)

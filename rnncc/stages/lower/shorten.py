@@ -25,7 +25,7 @@ from functools import partial, reduce
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply, references, substitute
 from rnncc.ir.fused import FusedReduction, ReductionKind
 from rnncc.ir.step import Statement
-from rnncc.stages.lower.operations import Operation, Product, elements_per_head, made_by, taken_by
+from rnncc.stages.lower.operations import Operation, PartProduct, elements_per_head, made_by, taken_by
 
 # The sums that may stand for one. Each is sent apart, and many would take longer than the phase.
 MOST_PARTS = 2
@@ -219,7 +219,7 @@ class _Linear:
         self.first: dict[Expr, str] = {}  # names of the same number are one
         for each in operations:
             match each:
-                case Product(name):
+                case PartProduct(name):
                     self.made[name] = False
                 case FusedReduction(results):
                     self.made |= dict.fromkeys(results, True)

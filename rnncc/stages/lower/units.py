@@ -19,8 +19,7 @@ from rnncc.ir.dim import HEADS, ONE, Dim, split_multiple
 from rnncc.ir.expr import Const, Expr, Ref, apply, references, substitute
 from rnncc.ir.fused import FusedReduction, MatrixPart, ReductionKind, head_dim_name
 from rnncc.ir.plan import Unfit
-from rnncc.ir.step import Matrix, RowStage, Statement, Step, TileStage
-from rnncc.ir.step import Product as MatrixProduct
+from rnncc.ir.step import Matrix, Product, RowStage, Statement, Step, TileStage
 from rnncc.ir.structure import diagonal_blocks
 from rnncc.stages.lower.operations import (
     NO_PLAIN_SUM,
@@ -28,7 +27,7 @@ from rnncc.stages.lower.operations import (
     LateSum,
     LateSums,
     Operation,
-    Product,
+    PartProduct,
     elements_per_head,
     late_names,
     part_names,
@@ -167,7 +166,7 @@ class Units:
                 named, operands = self.named(product.operand, f"{accumulator}__of_{name}")
                 made += [*named, *self.of_product(matrix, sums, operands, product.transposed)]
         # Copies of operands come before all products of their sums.
-        yield from sorted(made, key=lambda each: isinstance(each, Product))
+        yield from sorted(made, key=lambda each: isinstance(each, PartProduct))
         for accumulator, summed in added.items():
             self.read_as[accumulator] = tuple(
                 reduce(partial(apply, "add"), of_part) for of_part in zip(*summed, strict=True)
@@ -195,7 +194,7 @@ class Units:
         for part in range(len(rows)):
             target, operand = (sums[0], operands[part]) if transposed else (sums[part], operands[0])
             operand = yield from self.taken_once(target, operand)
-            yield Product(target, operand, MatrixPart(matrix.name, part), transposed, wide, taken)
+            yield PartProduct(target, operand, MatrixPart(matrix.name, part), transposed, wide, taken)
 
     def taken_once(self, target: str, operand: str) -> Generator[Statement, None, str]:
         """The name by which a sum takes an operand. R@h + U@h takes h once, and a copy of it for the second matrix."""
@@ -207,9 +206,7 @@ class Units:
         self.taken.add((target, operand))
         return operand
 
-    def of_vector(
-        self, matrix: Matrix, target: str, product: MatrixProduct
-    ) -> tuple[list[Operation], tuple[Expr, ...]]:
+    def of_vector(self, matrix: Matrix, target: str, product: Product) -> tuple[list[Operation], tuple[Expr, ...]]:
         """A matrix of one row or one column is a vector. To multiply it is a sum over the units, or elementwise: the
         operations, and what they make."""
         wide = matrix.columns if matrix.rows == ONE else matrix.rows
@@ -316,7 +313,7 @@ class Units:
             for other, operand in enumerate(operands):
                 if rule := rule_of(stage.operator, stage.times, part, other):
                     taken = yield from self.taken_once(own, operand)
-                    products.append(Product(own, taken, rule, None, *map(self.number, widths)))
+                    products.append(PartProduct(own, taken, rule, None, *map(self.number, widths)))
         yield from products
 
     def of_late_sum(self, target: str, summed: LateSum) -> Iterator[Operation]:
