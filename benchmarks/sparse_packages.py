@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from rnncc.language.source import Source
 from rnncc.machine.cache import Cache, default_root, digest
 from rnncc.machine.targets import architectures
 from rnncc.pipeline import compile_cells
+from rnncc.progress import Progress
 from rnncc.show.schedule import show_rejected
 from rnncc.stages.build import Job, Product, build, find_nvrtc, find_toolchain, first_key, install
 from rnncc.stages.render import render
@@ -85,10 +86,10 @@ def plan_case(case: SparseCase, plan: KernelPlan) -> Planned:
     return Planned(tuple(found), tuple(alternating))
 
 
-def alternating_file(program: str) -> str:
+def alternating_file(program: str, dtype: str = DTYPE) -> str:
     """The file with the alternating kernels of a program. Inference has those of the forward."""
     loop, _, kind = program.rpartition("_")
-    return f"{loop}_{'forward' if kind == 'inference' else kind}_{INDEX_DTYPES[DTYPE]}"
+    return f"{loop}_{'forward' if kind == 'inference' else kind}_{INDEX_DTYPES[dtype]}"
 
 
 def programs_of(plan: KernelPlan, loop: LoopPlan, run: str) -> Iterator[tuple[str, FusedLoop]]:
@@ -160,6 +161,20 @@ def build_one(name: str, cases: Sequence[SparseCase], folder: Path) -> dict[Spar
     plans = {plan.cell: plan for plan in compile_cells(request, "lower").plans}
     planned = {case: plan_case(case, plans[cell_name(case)]) for case in cases}
     kernels = {cell: fused_of({c: p for c, p in planned.items() if cell_name(c) == cell}) for cell in texts}
+    alternating = sorted({name for found in planned.values() for name in found.alternating})
+    install_with(request, kernels, alternating, folder, print)
+    return {case: found.impossible for case, found in planned.items() if found.impossible}
+
+
+def install_with(
+    request: Request,
+    kernels: Mapping[str, tuple[FusedKernels, ...]],
+    alternating: Sequence[str],
+    folder: Path,
+    progress: Progress | None = None,
+) -> None:
+    """Builds the package of a request with these fused kernels, by cell, and these files of alternating ones, and no
+    other kernels for sizes. It goes to the folder. Raises RnnccError."""
 
     def produce() -> Product:
         made = compile_cells(request)
@@ -169,11 +184,9 @@ def build_one(name: str, cases: Sequence[SparseCase], folder: Path) -> dict[Spar
         return replace(make_product(request), files=files, bundle=replace(bundle, device_units=units))
 
     nvrtc, compiler = find_nvrtc(request.architectures, required=True), find_toolchain()
-    alternating = sorted({name for found in planned.values() for name in found.alternating})
     key = digest(first_key(request, nvrtc, compiler), repr(kernels), repr(alternating))[:32]
     folder.mkdir(parents=True, exist_ok=True)
-    install(build(Job(key, name, Cache(default_root()), compiler, nvrtc, print), produce), folder)
-    return {case: found.impossible for case, found in planned.items() if found.impossible}
+    install(build(Job(key, request.name, Cache(default_root()), compiler, nvrtc, progress), produce), folder)
 
 
 def fused_of(planned: dict[SparseCase, Planned]) -> tuple[FusedKernels, ...]:
