@@ -69,8 +69,9 @@ def build_package(request: Request, out: Path, target: str = "auto", progress: P
     return install(package, out)
 
 
-def load_module(request: Request) -> ModuleType:
+def load_module(request: Request, compute_types: tuple[str, ...] = ("f32",)) -> ModuleType:
     """The module of a request's cells, for this machine's processor and GPUs. It is built now, or found in the cache.
+    `compute_types`: those of the CPU kernels that are built now. Others are built when a call first needs them.
 
     Raises:
         RnnccError: as for `rnncc.load`.
@@ -85,9 +86,10 @@ def load_module(request: Request) -> ModuleType:
     except RnnccError as error:
         say(f"{error.diagnostics[0].message}: {request.name} runs its eager fallback, which is many times slower")
     nvrtc = find_nvrtc(architectures("auto"), required=False) if toolchain is not None else None
-    # What stays on this machine needs no code for others, which takes three times as long to compile. Kernels for GPUs
-    # are compiled when a call first needs them: most packages need few.
-    wanted = _for_gpus(replace(request, instructions=own_instructions()), nvrtc, "auto")
+    # What stays on this machine needs no code for others, which takes three times as long to compile. Kernels for GPUs,
+    # and those of the CPU for other dtypes, are compiled when a call first needs them: most packages need few.
+    own = replace(request, instructions=own_instructions(), compute_types=compute_types)
+    wanted = _for_gpus(own, nvrtc, "auto")
     package = _build(wanted, toolchain, None, say, meanwhile=_import_load)
     if wanted.newton and wanted.has_clusters and not about(package)["newton"]:
         say(f"parallel_newton changes nothing: {request.name} has no loop that it is for")
@@ -174,6 +176,35 @@ def compile_file(
     key = first_key(request, nvrtc, None, file)
     job = Job(key, name, Cache(default_root()), nvrtc=nvrtc, progress=say)
     return build_kernels(job, f"{file} for {architecture}", produce) / "cuda"
+
+
+def compile_for_cpu(text: str, name: str, options: Mapping[str, Any], made_for: tuple[str, str], code: str) -> Path:
+    """The CPU kernels of a package of that text: the library that has them. Found in the cache, or compiled now.
+    `made_for`: the instruction set and the compute type. `options`: as `_rnncc.json` has them. `code`: as for
+    `compile_fused`.
+
+    Raises:
+        RnnccError: RNN601 without a compiler, RNN602 where it failed, RNN605 for a cache that cannot be written,
+            RNN607, RNN609 for a package of another rnncc, RNN610 for a folder that is no cache of the user's.
+    """
+    from rnncc.machine.cache import Cache, default_root
+    from rnncc.stages.build import Job, build_kernels, find_toolchain, first_key, library_name, own_code
+
+    if code != own_code():
+        raise built_by_another()
+    instructions, compute_type = made_for
+    compiler = find_toolchain()
+    program = {option: tuple(value) if isinstance(value, list) else value for option, value in options.items()}
+    own = Request.of(Source(f"<{name}>", text), name, program)
+    request = replace(own, instructions=instructions, compute_types=(compute_type,))
+
+    def produce() -> Bundle:
+        bundle = compile_cells(request).bundle
+        return replace(bundle, units=tuple(unit for unit in bundle.units if unit.compute_type))
+
+    key = first_key(request, None, compiler, "kernels")
+    job = Job(key, name, Cache(default_root()), compiler, progress=say)
+    return build_kernels(job, f"{name} in {compute_type.replace('f', 'float')}", produce) / library_name(name)
 
 
 def compile_fused(
@@ -337,7 +368,7 @@ def _names(made: Compilation) -> tuple[str, ...]:
 
 
 def _origin(request: Request) -> dict[str, object]:
-    return {"rnncc": VERSION, "source": request.source.text}
+    return {"rnncc": VERSION, "source": request.source.text, "options": request.options()}
 
 
 def _warn_of_cost(made: Compilation, progress: Progress) -> None:

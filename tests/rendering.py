@@ -8,14 +8,16 @@ from rnncc.ir.artifact import Bundle
 from rnncc.ir.package import CellKernels, Package
 from rnncc.ir.plan import KernelPlan
 from rnncc.ir.schedule import FusedKernels
-from rnncc.ir.target import EVERY
+from rnncc.ir.target import COMPUTE_TYPES, EVERY
 from rnncc.stages.render import render
 from rnncc.stages.schedule.kernels import scan_kernels
 
 
-def for_cpus(plans: Sequence[KernelPlan], instructions: str = EVERY) -> Bundle:
+def for_cpus(
+    plans: Sequence[KernelPlan], instructions: str = EVERY, compute_types: tuple[str, ...] = tuple(COMPUTE_TYPES)
+) -> Bundle:
     """The kernels of a package for CPUs alone."""
-    return render(Package("", kernels=tuple(map(CellKernels, plans)), instructions=instructions))[1]
+    return render(Package("", (), tuple(map(CellKernels, plans)), instructions, compute_types))[1]
 
 
 def for_gpus(

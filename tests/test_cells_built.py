@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -12,8 +13,11 @@ import torch
 from torch import Tensor
 
 import rnncc
+from rnncc.driver import load_module
 from rnncc.ir.cell import Cell
 from rnncc.ir.recurrence import RecurrenceKind
+from rnncc.ir.request import Request
+from rnncc.language.read import from_text, read_request
 from rnncc.stages.classify import classify
 from rnncc.verify import HALF, verify
 
@@ -25,8 +29,9 @@ TOLERANCE = 1e-10  # relative, float64
 
 
 def module_of(oracle: Oracle) -> ModuleType:
-    shaping: dict[str, Any] = dict(oracle.shaping)
-    return rnncc.load(oracle.cell, **shaping) if oracle.text is None else rnncc.compile(oracle.text, **shaping)
+    """Its module, compiled in float64 alone."""
+    found = read_request(oracle.cell) if oracle.text is None else Request(from_text("<cell>", oracle.text), "cell")
+    return load_module(replace(found, constants=dict(oracle.shaping)), ("f64",))
 
 
 def layer_of(oracle: Oracle, case: Case) -> Any:

@@ -76,7 +76,7 @@ def test_ctas_that_share_the_steps_of_a_scan() -> None:
 
 
 def test_events_of_a_first_call() -> None:
-    events = re.search(r"enum KernelEvent : int32_t \{(.*?)\}", header("cuda/handler.h"))
+    events = re.search(r"enum KernelEvent : int32_t \{(.*?)\}", header("core/handler.h"))
     assert events is not None
     found = {name: int(value) for name, value in re.findall(r"(\w+) = (\d+)", events[1])}
     assert found == {event.name: event.value for event in Event}

@@ -17,12 +17,12 @@ class File:
 class Unit:
     """A translation unit to compile: `path` is one of the bundle's files; `isa` its instruction set (`generic`, `v3`,
     `v4`: x86-64's levels). `shared`: the same bytes for every cell, so that what it is compiled to may be kept between
-    builds. `is_double`: whether it computes in double."""
+    builds. `compute_type`: that of the kernels in it; empty where it has none."""
 
     path: str
     isa: str
     shared: bool = False
-    is_double: bool = False
+    compute_type: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,4 +52,5 @@ class Compilation:
         cells = map(CompiledCell, self.cells, self.masked, self.recurrences, self.adjoints, self.masked_adjoints)
         kernels = map(CellKernels, self.plans, self.scans, self.fused)
         request = self.request
-        return Package(request.name, tuple(cells), tuple(kernels), request.instructions, request.is_for_gpus)
+        made_for = (request.instructions, request.compute_types, request.is_for_gpus)
+        return Package(request.name, tuple(cells), tuple(kernels), *made_for)

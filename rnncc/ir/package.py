@@ -9,6 +9,7 @@ from rnncc.ir.cell import Cell
 from rnncc.ir.plan import KernelPlan
 from rnncc.ir.recurrence import Recurrence
 from rnncc.ir.schedule import FusedKernels, ScanKernels
+from rnncc.ir.target import COMPUTE_TYPES
 
 # The files of GPU kernels that every package for GPUs has: they are the same for every cell.
 OF_EVERY_PACKAGE = ("_core", "_small_f32", "_small_bf16", "_small_f16")
@@ -46,6 +47,7 @@ class Package:
     cells          what its Python files are made of, and the registration of its ops
     kernels        of the same cells
     instructions   the one instruction set that CPU kernels are for, or EVERY; empty: there are none for CPUs
+    compute_types  those of the CPU kernels; a call may ask for others when it needs them
     on_gpus        whether ops take tensors of GPUs: then there are kernels for all sizes, besides fused ones
     """
 
@@ -53,4 +55,5 @@ class Package:
     cells: tuple[CompiledCell, ...] = ()
     kernels: tuple[CellKernels, ...] = ()
     instructions: str = ""
+    compute_types: tuple[str, ...] = tuple(COMPUTE_TYPES)
     on_gpus: bool = False

@@ -18,6 +18,8 @@ INSTRUCTION_SETS = {
     "v3": frozenset({"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe", "abm"}),
     "v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
 }
+# The types that CPU kernels compute in, and what C++ calls them: float64 in doubles, every other dtype in floats.
+COMPUTE_TYPES = {"f32": "float", "f64": "double"}
 EVERY = "all"  # in place of one of them: all, in one library that chooses when it runs
 ARCHITECTURE = re.compile(r"(?:sm|compute)_(\d{2,3})(a?)", re.ASCII)
 

@@ -1,6 +1,6 @@
 """Compiles missing kernels when a call first needs them, and warns where a slower kernel runs.
 
-The op itself asks (templates/include/rnncc/cuda/handler.h). So it makes no difference whether the call comes
+The op itself asks (templates/include/rnncc/core/handler.h). So it makes no difference whether the call comes
 from Python, from a graph that torch.compile made, from an exported program, or while a CUDA graph is captured.
 """
 
@@ -29,7 +29,7 @@ _Handler = ctypes.CFUNCTYPE(
 
 
 class Event(enum.IntEnum):
-    """What happens for the first time: rnncc::KernelEvent in cuda/handler.h, which says what each means."""
+    """What happens for the first time: rnncc::KernelEvent in core/handler.h, which says what each means."""
 
     FIRST_CALL = 0
     FIRST_LONG_CALL = 1
@@ -56,12 +56,11 @@ def attach(library: ctypes.CDLL, cells: Sequence[CellSpec]) -> None:
     _CELLS.clear()
     _CELLS.update({segment.name: cell for cell in cells for segment in cell.segments})
     _WARNED.clear()
-    if hasattr(library, "rnncc_set_kernel_handler"):
-        library.rnncc_set_kernel_handler(_HANDLER)
-        # When Python ends, threads may still run a loop, and must not call the handler any more. Until then the library
-        # may call it at any time. The registration below holds a reference to the handler, which keeps it alive even
-        # where nothing else refers to this module.
-        atexit.register(_forget, library, _HANDLER)
+    library.rnncc_set_kernel_handler(_HANDLER)
+    # When Python ends, threads may still run a loop, and must not call the handler any more. Until then the library may
+    # call it at any time. The registration below holds a reference to the handler, which keeps it alive even where
+    # nothing else refers to this module.
+    atexit.register(_forget, library, _HANDLER)
 
 
 def _forget(library: ctypes.CDLL, handler: object) -> None:
@@ -73,7 +72,10 @@ def _HANDLER(*given):  # type: ignore[no-untyped-def]
     name, dtype, head_dim, heads, directions, device, event, problem, size = given
     try:
         if event == Event.MISSING:
-            provide(name.decode(), fused.gpu_of(device))
+            if device < 0:
+                provide_for_cpu(name.decode(), dtype.decode())
+            else:
+                provide(name.decode(), fused.gpu_of(device))
             return 0
         torch_dtype = next(found for found, (short, _) in DTYPES.items() if short == dtype.decode())
         prepare((*split_program(name.decode()), head_dim, heads, directions, torch_dtype, device), Event(event))
@@ -128,24 +130,48 @@ def provide(file: str, gpu: Gpu) -> None:
             STATE.provided.add((file, gpu.capability))
 
 
+def provide_for_cpu(instructions: str, compute_type: str) -> None:
+    """Compile the package's CPU kernels of a compute type, and add them to the library. The op calls this where there
+    are none. Raises RuntimeError where they cannot be compiled, and OSError where they cannot be opened."""
+    with _LOCKS.setdefault((instructions, compute_type), threading.Lock()):
+        if (instructions, compute_type) not in STATE.provided:
+            path = _compile_for_cpu(instructions, compute_type)
+            assert STATE.library is not None
+            opened = ctypes.CDLL(str(path))  # ctypes never closes it
+            STATE.library.rnncc_add_library(ctypes.c_void_p(opened._handle))
+            STATE.provided.add((instructions, compute_type))
+
+
+def _compile_for_cpu(instructions: str, compute_type: str) -> Path:
+    what = f"CPU kernels that compute in {compute_type.replace('f', 'float')}"
+    return _compile_missing(what, "", "compile_for_cpu", STATE.about["options"], (instructions, compute_type))
+
+
 def _compile_file(file: str, gpu: Gpu) -> Path:
-    name, about = "sm_{}{}".format(*gpu.capability), STATE.about
+    name = "sm_{}{}".format(*gpu.capability)
     # The file's name begins with the loop's, but for those that are the same for every cell.
     cell = next((own for loop, own in _CELLS.items() if file.startswith(f"{loop}_")), next(iter(_CELLS.values())))
-    options = cell.program() | {"newton": bool(about["newton"])}
+    options = cell.program() | {"newton": bool(STATE.about["newton"])}
+    return _compile_missing(f"kernels for {name}", f" --target {name}", "compile_file", options, file, gpu.numbers)
+
+
+def _compile_missing(what: str, target: str, function: str, *arguments: Any) -> Path:
+    """What a function of rnncc's driver compiles for this package. `target`: the option of `rnncc build` for it. Raises
+    RuntimeError where it cannot be compiled."""
+    about = STATE.about
     try:
         rnncc, driver = importlib.import_module("rnncc"), importlib.import_module("rnncc.driver")
-        compile_file = driver.compile_file
+        compile_missing = getattr(driver, function)
     except (ImportError, AttributeError) as error:
         raise RuntimeError(
-            f"this package has no kernels for {name}, and rnncc, which compiles them when they are needed, cannot be "
-            f"imported ({error}); `rnncc build {about['stem']} --target {name}` makes a package that has them"
+            f"this package has no {what}, and rnncc, which compiles them when they are needed, cannot be imported "
+            f"({error}); `rnncc build {about['stem']}{target}` makes a package that has them"
         ) from None
     try:
-        folder: Path = compile_file(about["source"], about["stem"], options, file, gpu.numbers, about["code"])
+        path: Path = compile_missing(about["source"], about["stem"], *arguments, about["code"])
     except rnncc.RnnccError as error:
-        raise RuntimeError(f"this package has no kernels for {name} yet: {_said(error)}") from None
-    return folder
+        raise RuntimeError(f"this package has no {what} yet: {_said(error)}") from None
+    return path
 
 
 def _said(error: Any) -> str:

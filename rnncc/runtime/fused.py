@@ -172,7 +172,7 @@ class _State:
     lines: list[_Line]
     readable: bool  # whether the package's own index could be read
     answers: dict[Key, Answer]  # of first_use.settle, one for each size that was asked for
-    provided: set[tuple[str, tuple[int, int]]]  # files of first_use.provide, with the GPU's compute capability
+    provided: set[tuple[object, ...]]  # what first_use provided: files for GPUs, and compute types
 
 
 STATE = _State(None, {}, [], True, {}, set())

@@ -48,7 +48,7 @@ def test_the_best_code_that_there_is_or_none(tmp_path: Path) -> None:
     ]
     answers = {(isa, suffix): 10 * n + m for n, isa in enumerate(INSTRUCTION_SETS, 1) for m, suffix in enumerate(TYPES)}
     for name in sets:
-        lines.append(f"RNNCC_DISPATCH(take_{name}, {name}, int, RNNCC_FLOAT32 + *call)")
+        lines.append(f"RNNCC_DISPATCH(take_{name}, {name}, {name}, int, RNNCC_FLOAT32 + *call)")
         for (isa, suffix), answer in answers.items():
             lines.append(f'extern "C" int32_t take_{name}_{isa}_{suffix}(const int*) {{ return {answer}; }}')
     calls = "".join(f' std::printf("%d ", take_{name}(&wide));' for name in sets)
@@ -63,6 +63,47 @@ def test_the_best_code_that_there_is_or_none(tmp_path: Path) -> None:
             runs = [answers[isa, suffix] if n <= best else 4 for n, isa in enumerate(INSTRUCTION_SETS)]
             expected += [runs[best], *runs]
     assert [int(number) for number in found] == expected
+
+
+def test_what_was_not_compiled_is_found_once(tmp_path: Path) -> None:
+    """By its name, for the best instruction set that may be there; other dtypes do not look for it. Nothing is asked
+    for on a processor that could not run it, and a failure is no answer for the next call."""
+    lines = [
+        "#include <cstdio>",
+        "#include <stdexcept>",
+        '#include "rnncc/cpu/dispatch.h"',
+        "static int level;",
+        "#define rnncc_level() level",
+        "RNNCC_DISPATCH(take, v3, late_v3, int, RNNCC_FLOAT32 + *call)",
+        "RNNCC_DISPATCH(other, late_all, late_all, int, RNNCC_FLOAT32 + *call)",
+        'extern "C" int32_t take_v3_f32(const int*) { return 1; }',
+        "static int asked;",
+        "static int32_t late(const int*) { return 2; }",
+        "void* rnncc_late_function(const char* name, const char* set, const char* type) {",
+        '  std::printf("%s_%s_%s ", name, set, type);',
+        '  if (!asked++) throw std::runtime_error("none");',
+        "  return reinterpret_cast<void*>(late);",
+        "}",
+        "int main() {",
+        "  const int narrow = 0, wide = 1;",
+        "  level = 1;",
+        '  std::printf("%d ", take(&wide));',
+        "  level = 3;",
+        '  std::printf("%d ", take(&narrow));',
+        '  try { take(&wide); } catch (const std::runtime_error& error) { std::printf("%s ", error.what()); }',
+        '  std::printf("%d ", take(&wide));',
+        '  std::printf("%d ", take(&wide));',
+        '  for (int l : {4, 1}) { level = l; std::printf("%d ", other(&narrow) + other(&wide)); }',
+        "}",
+    ]
+    (tmp_path / "host.cpp").write_text("\n".join(lines))
+    command = [*find_toolchain().command, f"-I{templates_dir() / 'include'}", "host.cpp", "-o", "host"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    found = subprocess.run([tmp_path / "host"], capture_output=True, text=True, check=True).stdout.split()
+    assert found == [
+        "4", "1", "take_v3_f64", "none", "take_v3_f64", "2", "2",
+        "other_v4_f32", "other_v4_f64", "4", "other_generic_f32", "other_generic_f64", "4",
+    ]  # fmt: skip
 
 
 def test_the_flags_use_nothing_else() -> None:

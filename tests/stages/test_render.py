@@ -24,11 +24,11 @@ def test_units_of_a_package() -> None:
     assert {unit.path for unit in bundle.units} <= set(paths)
     units = {unit.path: unit for unit in bundle.units}
     for cell, chooses in (("lstm", "lstm_dispatch"), ("gru", "gru_dispatch"), ("_core", "_core")):
-        assert units[f"src/{chooses}.cpp"].isa == "generic"
+        assert units[f"src/{chooses}.cpp"].isa == "binding"
         for isa in ("generic", "v3", "v4"):
             for suffix in ("f32", "f64"):
                 unit = units[f"src/{cell}_{isa}_{suffix}.cpp"]
-                assert (unit.isa, unit.shared) == (isa, cell == "_core")
+                assert (unit.isa, unit.shared, unit.compute_type) == (isa, cell == "_core", suffix)
     assert (units["src/_core_binding.cpp"].isa, units["src/_core_binding.cpp"].shared) == ("binding", True)
     assert len(units) == 22
     include = templates_dir() / "include"
@@ -63,7 +63,7 @@ def test_entry_points() -> None:
     for name in ("lstm_0_forward", "lstm_0_backward", "lstm_0_masked_forward", "lstm_0_masked_backward"):
         direction = name.rsplit("_", 1)[1]
         assert f"int32_t {name}_v3_f64(\n    const rnncc_{direction}_call* call)" in entries
-        chosen = f"RNNCC_DISPATCH({name}, all, rnncc_{direction}_call, call->streams[0].dtype)"
+        chosen = f"RNNCC_DISPATCH({name}, all, all, rnncc_{direction}_call, call->streams[0].dtype)"
         assert chosen in texts["src/lstm_dispatch.cpp"]
 
 
@@ -75,8 +75,28 @@ def test_code_for_one_set_of_instructions(instructions: str) -> None:
     assert compiled.keys() - own == {"src/_core.cpp", "src/_core_binding.cpp", "src/lstm_dispatch.cpp"}
     assert {compiled[path] for path in own} == {instructions}
     texts = {file.path: file.text for file in bundle.files}
-    assert f"RNNCC_DISPATCH(lstm_0_forward, {instructions}, " in texts["src/lstm_dispatch.cpp"]
-    assert f"RNNCC_DISPATCH(rnncc_linear_forward, {instructions}, " in texts["src/_core.cpp"]
+    assert f"RNNCC_DISPATCH(lstm_0_forward, {instructions}, {instructions}, " in texts["src/lstm_dispatch.cpp"]
+    assert f"RNNCC_DISPATCH(rnncc_linear_forward, {instructions}, {instructions}, " in texts["src/_core.cpp"]
+
+
+@pytest.mark.parametrize(
+    ("compute_types", "chosen"), [(("f32",), "v3, late_v3"), (("f64",), "late_v3, v3"), ((), "late_v3, late_v3")]
+)
+def test_what_is_not_compiled_with_a_package_is_found_later(compute_types: tuple[str, ...], chosen: str) -> None:
+    """Its other files are those of a package with both compute types."""
+    whole, part = for_cpus([plan_of("lstm")], "v3"), for_cpus([plan_of("lstm")], "v3", compute_types)
+    units = [unit for unit in part.units if unit.compute_type]
+    assert [unit.path for unit in units] == [
+        f"src/{name}_v3_{t}.cpp" for name in ("_core", "lstm") for t in compute_types
+    ]
+    texts = {file.path: file.text for file in part.files}
+    assert f"RNNCC_DISPATCH(lstm_0_backward, {chosen}, " in texts["src/lstm_dispatch.cpp"]
+    assert f"RNNCC_DISPATCH(rnncc_pack, {chosen}, " in texts["src/_core.cpp"]
+    chooses = {"src/lstm_dispatch.cpp", "src/_core.cpp"}
+    left_out = {unit.path for unit in whole.units} - {unit.path for unit in part.units}
+    assert {file.path: file.text for file in whole.files if file.path not in left_out | chooses} == {
+        path: text for path, text in texts.items() if path not in chooses
+    }
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from rnncc.ir.artifact import Unit
+from rnncc.ir.target import COMPUTE_TYPES
 from rnncc.stages.build import Toolchain, find_toolchain, toolchain
 
 
@@ -15,7 +16,7 @@ def test_gcc_compiles_what_cells_share_and_doubles_with_parts_of_o2_and_clang_wi
         Toolchain(("c++",), "clang version 14.0.6"),
     )
     core, cell, binding = Unit("core.cpp", "v3", True), Unit("cell.cpp", "v3"), Unit("binding.cpp", "binding")
-    doubles = Unit("cell_f64.cpp", "v3", is_double=True)
+    doubles = Unit("cell_f64.cpp", "v3", compute_type="f64")
     for compiler, core_level, binding_level in ((gcc, "-O1", "-Og"), (clang, "-O2", "-O1")):
         for unit, level in ((core, core_level), (cell, "-O2"), (doubles, core_level), (binding, binding_level)):
             flags = toolchain.unit_flags(unit, compiler)
@@ -38,7 +39,7 @@ def test_what_cells_share_fuses_products_into_sums(tmp_path: Path) -> None:
         "}\n"
     )
     compiler = find_toolchain()
-    for is_double in (False, True):
-        flags = toolchain.unit_flags(Unit("core.cpp", "v3", True, is_double), compiler)
+    for compute_type in COMPUTE_TYPES:
+        flags = toolchain.unit_flags(Unit("core.cpp", "v3", True, compute_type), compiler)
         command = [*compiler.command, *flags, "-S", str(source), "-o", "-"]
         assert "vfmadd" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

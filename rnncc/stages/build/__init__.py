@@ -1,5 +1,5 @@
 """`build` makes a package in the cache from a Bundle and the package's own files; `install` copies it to the user's
-folder. `build_kernels` compiles GPU kernels alone, for a package that is loaded already.
+folder. `build_kernels` compiles kernels alone, for a package that is loaded already.
 
 Input: a Product of the stages before, the compilers. Output: the folder of a finished package.
 Fails with RnnccError: RNN601 (no compiler; from `find_toolchain`), RNN602 (compilation failed), RNN605 (cache cannot be
@@ -30,7 +30,7 @@ from rnncc.stages.build import commands, toolchain
 from rnncc.stages.build.install import check_stem, install, prepared
 from rnncc.stages.build.nvrtc import Nvrtc, find_nvrtc
 from rnncc.stages.build.processes import Outcome
-from rnncc.stages.build.toolchain import Toolchain, find_toolchain
+from rnncc.stages.build.toolchain import Toolchain, find_toolchain, library_name
 
 # The oldest torch that has the C interface which the binding calls (templates/include/rnncc/torch/shim.h).
 TORCH_ABI = "2.10"
@@ -58,6 +58,7 @@ __all__ = [
     "find_toolchain",
     "first_key",
     "install",
+    "library_name",
     "own_code",
     "prepared",
 ]
@@ -71,10 +72,10 @@ class Product:
     bundle   the kernels, or None for a package that runs the eager fallback alone
     cells    names of the cells, in order
     missing  why there is no bundle, or empty
-    about    further entries of `_rnncc.json`: `rnncc` (the version), `source` (the text), `fused` (for each loop, why
-             it has no fused form, or empty), `scans` (for each loop without products, which kernels run it), `newton`
-             (the loops that also have kernels which iterate), `architectures` (of the GPUs for which kernels are
-             compiled at first use)
+    about    further entries of `_rnncc.json`: `rnncc` (the version), `source` (the text), `options` (those of its
+             request, which say which program of the text it is), `fused` (for each loop, why it has no fused form, or
+             empty), `scans` (for each loop without products, which kernels run it), `newton` (the loops that also have
+             kernels which iterate), `architectures` (of the GPUs for which kernels are compiled at first use)
     """
 
     files: tuple[File, ...]
@@ -134,6 +135,7 @@ def first_key(request: Request, nvrtc: Nvrtc | None, compiler: Toolchain | None,
         "newton": request.newton and request.has_clusters,
         "architectures": request.architectures,
         "instructions": request.instructions,
+        "compute_types": request.compute_types,
     }
     knobs = json.dumps(wanted, sort_keys=True, default=str)
     target = nvrtc.key() if nvrtc is not None else "cpu"
@@ -173,7 +175,7 @@ def build(job: Job, produce: Callable[[], Product]) -> Path:
         _write_runtime(folder)
         compiler = job.compiler if bundle is not None else None
         if bundle is not None and compiler is not None:
-            _compile(job, bundle, compiler, namespace, folder)
+            _compile(job, bundle, compiler, folder, namespace)
         # This comes last: a package without a manifest is not finished.
         _describe(job, product, compiler, namespace, folder)
 
@@ -181,28 +183,35 @@ def build(job: Job, produce: Callable[[], Product]) -> Path:
 
 
 def build_kernels(job: Job, what: str, produce: Callable[[], Bundle]) -> Path:
-    """Return a folder in the cache that holds GPU kernels and nothing else. Where the cache has none, `produce` runs
-    and its bundle is compiled. `what` names the kernels in the lines of progress."""
-    nvrtc, say = job.nvrtc, job.progress or (lambda message: None)
-    assert nvrtc is not None
+    """Return a folder in the cache that holds kernels and nothing else: those of GPUs, each in a file, or with a
+    compiler those of the CPU, as a library. Where the cache has none, `produce` runs and its bundle is compiled. `what`
+    names the kernels in the lines of progress."""
+    say = job.progress or (lambda message: None)
 
     def make(folder: Path) -> None:
         commands.most_jobs()  # a wrong setting is an error before the work
         bundle = produce()
         _write(bundle.files, folder)
-        if bundle.device_units:
+        if bundle.units or bundle.device_units:
             say(f"compiling {what}")
             begin = time.monotonic()
-            units = _device_units(bundle, folder, nvrtc, say)
-            compiles = [nvrtc.command(unit, architecture, bundle.include) for unit, architecture in units]
-            outcome = commands.run(compiles, None, folder, job.progress)
-            if not outcome.succeeded:
-                raise _failed(job, outcome, folder)
+            if job.compiler is not None:
+                _compile(job, bundle, job.compiler, folder)
+            else:
+                _compile_device_units(job, bundle, folder)
             say(f"compiled {what} in {time.monotonic() - begin:.1f} s")
-        about = {"stem": job.stem, "fingerprint": job.key, "kernels": [unit.name for unit in bundle.device_units]}
-        manifest.seal(folder, about)
+        manifest.seal(folder, {"stem": job.stem, "fingerprint": job.key})
 
     return job.cache.build(job.key, job.stem, make, job.progress)
+
+
+def _compile_device_units(job: Job, bundle: Bundle, folder: Path) -> None:
+    assert job.nvrtc is not None
+    units = _device_units(bundle, folder, job.nvrtc, job.progress or (lambda message: None))
+    compiles = [job.nvrtc.command(unit, architecture, bundle.include) for unit, architecture in units]
+    outcome = commands.run(compiles, None, folder, job.progress)
+    if not outcome.succeeded:
+        raise _failed(job, outcome, folder)
 
 
 def _write(files: Sequence[File], folder: Path) -> None:
@@ -236,7 +245,7 @@ def _describe(job: Job, product: Product, compiler: Toolchain | None, namespace:
         "cells": list(product.cells),
         "fingerprint": job.key,
         "namespace": namespace,
-        "library": toolchain.library_name(job.stem) if compiler is not None else None,
+        "library": library_name(job.stem) if compiler is not None else None,
         "missing": product.missing if compiler is None else "",
         "compiler": compiler.version if compiler is not None else None,
         "torch_abi": TORCH_ABI,
@@ -253,9 +262,9 @@ def _describe(job: Job, product: Product, compiler: Toolchain | None, namespace:
     manifest.seal(folder, about)
 
 
-def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, folder: Path) -> None:
-    """Compile and link. Object files go to a folder beside the package. All paths in commands are relative to the
-    package, so that the output does not depend on where it lies."""
+def _compile(job: Job, bundle: Bundle, compiler: Toolchain, folder: Path, namespace: str = "") -> None:
+    """Compile and link. With a `namespace` the library registers its ops there. Object files go to a folder beside the
+    package. All paths in commands are relative to the package, so that the output does not depend on where it lies."""
     work = folder.parent / "object-files"
     work.mkdir()
     include = [f"-I{path}" for path in bundle.include]
@@ -270,7 +279,7 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, fold
     wanted: list[tuple[commands.Command, str]] = []  # with the keys of those whose output may be kept
     objects: list[str] = []
     binding = Unit("src/binding.cpp", "binding", False)
-    for unit in (*bundle.units, binding):
+    for unit in (*bundle.units, binding) if namespace else bundle.units:
         output = f"../object-files/{Path(unit.path).stem}.o"
         objects.append(output)
         flags = toolchain.unit_flags(unit, compiler)
@@ -295,7 +304,7 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, fold
     (folder / empty).write_text("int rnncc_no_symbol_of_torch;\n", encoding="utf-8")
     stub_command = (*compiler.command, "-shared", "-fPIC", empty, "-Wl,-soname,libtorch.so", "-o", stub)
     compiles.append(commands.Command(stub, stub_command))
-    library = toolchain.library_name(job.stem)
+    library = library_name(job.stem)
     link = commands.Command(
         library,
         (*compiler.command, *toolchain.LINK, *objects, "-Wl,--no-as-needed", stub, "-o", library),

@@ -83,8 +83,8 @@ def find_toolchain() -> Toolchain:
 
 
 def library_name(stem: str) -> str:
-    """The package's library. Not `_STEM.so`: of a package called `reference` Python would take that for the module
-    `_reference`, before `_reference.py`."""
+    """The library of a package, or of kernels of it. Not `_STEM.so`: of a package called `reference` Python would take
+    that for the module `_reference`, before `_reference.py`."""
     return f"lib{stem}.so"
 
 
@@ -94,7 +94,7 @@ def unit_flags(unit: Unit, compiler: Toolchain) -> tuple[str, ...]:
     if unit.isa == "binding":
         return BINDING_OF_CLANG if is_clang else BINDING
     core = CORE_OF_CLANG if is_clang else CORE
-    level = DOUBLES if unit.is_double and not is_clang else core if unit.shared else CELL
+    level = DOUBLES if unit.compute_type == "f64" and not is_clang else core if unit.shared else CELL
     return (*KERNEL, *level, *ISA[unit.isa])
 
 

@@ -52,7 +52,8 @@ _LEAST_SECONDS, _LEAST_KILOBYTES = 0.2, 8.0
 # The memory of a unit's compiler grows with its time. It took 52 MB for the LSTM, 130, 270 and 1090 for 400, 1000 and
 # 5000 times tanh, 326 for 200 products, 356 for 200 sums, 298 for the delta rule.
 _MEGABYTES, _MEGABYTES_PER_SECOND = 45.0, 22.0
-# `rnncc.load` compiles a unit for float and one for double. (`rnncc build` does so for three instruction sets.)
+# There is a unit for float and one for double. `rnncc.load` compiles the first, and a call may have the second one
+# compiled. (`rnncc build` compiles both for three instruction sets.)
 _UNITS = 2
 # `rnncc check` warns of a cell from this `Cost.seconds` on.
 WARN_SECONDS = 30.0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import product
 
 from rnncc.ir.artifact import Bundle, File, Unit
 from rnncc.ir.package import Package
 from rnncc.ir.plan import KernelPlan
-from rnncc.ir.target import EVERY, INSTRUCTION_SETS
+from rnncc.ir.target import COMPUTE_TYPES, EVERY, INSTRUCTION_SETS
 from rnncc.stages.render.cpp.functions import program_functions
 from rnncc.stages.render.cpp.names import macro_names
 from rnncc.stages.render.cpp.tables import program_tables
@@ -16,52 +16,47 @@ from rnncc.stages.render.programs import named_programs
 from rnncc.stages.render.templates import text
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
-    """A compute type: its C++ name, and what symbols call it."""
-
-    name: str
-    suffix: str
-
-
-SCALARS = (Scalar("float", "f32"), Scalar("double", "f64"))
-
-
 def cpu_kernels(package: Package) -> Bundle:
     """The driver, whose units are the same for every package, and the loops of each cell."""
     if not package.instructions:
         return Bundle((), (), ())
-    made = list(_driver(package.instructions))
+    made = list(_driver(package))
     for kernels in package.kernels:
-        made += _loops(kernels.plan, package.instructions)
+        made += _loops(kernels.plan, package)
     headers = [header for kernels in package.kernels for header in _headers(kernels.plan)]
     return Bundle((*headers, *(file for file, _ in made)), tuple(unit for _, unit in made), ())
 
 
-def _sets(instructions: str) -> tuple[str, ...]:
-    return tuple(INSTRUCTION_SETS) if instructions == EVERY else (instructions,)
+def _variants(package: Package) -> Iterator[tuple[str, str]]:
+    """The instruction sets and compute types that there are kernels for."""
+    sets = INSTRUCTION_SETS if package.instructions == EVERY else (package.instructions,)
+    return product(sets, package.compute_types)
 
 
-def _driver(instructions: str) -> Iterator[tuple[File, Unit]]:
+def _code(package: Package) -> dict[str, str]:
+    """What code there is of each compute type, as RNNCC_DISPATCH takes it."""
+    sets = package.instructions
+    return {each: sets if each in package.compute_types else f"late_{sets}" for each in COMPUTE_TYPES}
+
+
+def _driver(package: Package) -> Iterator[tuple[File, Unit]]:
     """For each instruction set and compute type a unit; one that chooses among them; and one that registers ops."""
-    for isa in _sets(instructions):
-        for scalar in SCALARS:
-            content = text("cpp/core.cpp.j2", isa=isa, scalar=scalar)
-            yield _unit(f"_core_{isa}_{scalar.suffix}", isa, content, shared=True, is_double=scalar.name == "double")
-    chooses = text("cpp/core_dispatch.cpp.j2", instructions=instructions)
-    yield _unit("_core", "generic", chooses, shared=True)
+    for isa, compute_type in _variants(package):
+        content = text("cpp/core.cpp.j2", isa=isa, suffix=compute_type, scalar=COMPUTE_TYPES[compute_type])
+        yield _unit(f"_core_{isa}_{compute_type}", isa, content, shared=True, compute_type=compute_type)
+    # What chooses may throw, as the binding does.
+    yield _unit("_core", "binding", text("cpp/core_dispatch.cpp.j2", code=_code(package)), shared=True)
     yield _unit("_core_binding", "binding", text("cpp/core_binding.cpp.j2"), shared=True)
 
 
-def _loops(plan: KernelPlan, instructions: str) -> Iterator[tuple[File, Unit]]:
+def _loops(plan: KernelPlan, package: Package) -> Iterator[tuple[File, Unit]]:
     """For each instruction set and compute type a unit, and one that chooses among them."""
     name, programs = plan.cell.lower(), list(named_programs(plan))
-    chooses = text("cpp/dispatch.cpp.j2", cell=plan.cell, instructions=instructions, programs=programs)
-    yield _unit(f"{name}_dispatch", "generic", chooses)
-    for isa in _sets(instructions):
-        for scalar in SCALARS:
-            content = text("cpp/cell.cpp.j2", cell=plan.cell, name=name, isa=isa, scalar=scalar, programs=programs)
-            yield _unit(f"{name}_{isa}_{scalar.suffix}", isa, content, is_double=scalar.name == "double")
+    about = {"cell": plan.cell, "name": name, "programs": programs}
+    yield _unit(f"{name}_dispatch", "binding", text("cpp/dispatch.cpp.j2", **about, code=_code(package)))
+    for isa, compute_type in _variants(package):
+        content = text("cpp/cell.cpp.j2", **about, isa=isa, suffix=compute_type, scalar=COMPUTE_TYPES[compute_type])
+        yield _unit(f"{name}_{isa}_{compute_type}", isa, content, compute_type=compute_type)
 
 
 def _headers(plan: KernelPlan) -> Iterator[File]:
@@ -74,6 +69,6 @@ def _headers(plan: KernelPlan) -> Iterator[File]:
     yield File(f"src/{name}_functions.h", text("cpp/functions.h.j2", **about, programs=functions))
 
 
-def _unit(name: str, isa: str, content: str, *, shared: bool = False, is_double: bool = False) -> tuple[File, Unit]:
+def _unit(name: str, isa: str, content: str, *, shared: bool = False, compute_type: str = "") -> tuple[File, Unit]:
     path = f"src/{name}.cpp"
-    return File(path, content), Unit(path, isa, shared, is_double)
+    return File(path, content), Unit(path, isa, shared, compute_type)

@@ -1,9 +1,12 @@
-// Chooses at run time, from what was compiled, the code for this processor.
+// Chooses at run time the code for this processor: from what was compiled with the package, or later (late.h).
 #pragma once
 
 #include <cpuid.h>
 
 #include "../core/call.h"
+
+// Returns the function NAME_SET_TYPE, which another library than the package's has. Throws where there is none.
+void* rnncc_late_function(const char* name, const char* set, const char* type);
 
 // The features that -march=x86-64-v3 and -v4 let the compiler use.
 enum rnncc_feature {
@@ -58,29 +61,74 @@ static inline int rnncc_level() {
   return level;
 }
 
-#define RNNCC_DECLARE(name, set, call_type)     \
-  int32_t name##_##set##_f32(const call_type*); \
-  int32_t name##_##set##_f64(const call_type*);
-#define RNNCC_DECLARE_v4(name, call_type) RNNCC_DECLARE(name, v4, call_type)
-#define RNNCC_DECLARE_v3(name, call_type) RNNCC_DECLARE(name, v3, call_type)
-#define RNNCC_DECLARE_generic(name, call_type) RNNCC_DECLARE(name, generic, call_type)
-#define RNNCC_DECLARE_all(name, call_type) \
-  RNNCC_DECLARE_v4(name, call_type) RNNCC_DECLARE_v3(name, call_type) RNNCC_DECLARE_generic(name, call_type)
+namespace rnncc {
 
-#define RNNCC_CALL(name, set, level) \
-  if (rnncc_level() >= level) return wide ? name##_##set##_f64(call) : name##_##set##_f32(call);
-#define RNNCC_CALL_v4(name) RNNCC_CALL(name, v4, 4)
-#define RNNCC_CALL_v3(name) RNNCC_CALL(name, v3, 3)
-#define RNNCC_CALL_generic(name) RNNCC_CALL(name, generic, 1)
-#define RNNCC_CALL_all(name) RNNCC_CALL_v4(name) RNNCC_CALL_v3(name) RNNCC_CALL_generic(name)
+// A function of a compute type that was not compiled with the package. It is found when it is first called.
+class LateFunction {
+ public:
+  constexpr LateFunction(const char* name, const char* set, const char* type) : name_(name), set_(set), type_(type) {}
 
-// Defines int32_t name(const call_type*), which calls name_SET_TYPE. There is code for one instruction set (`v4`, `v3`,
-// `generic`) or for `all`, and then the best one runs. Where this processor lacks the only one, the function returns 4.
-// `dtype_expression` reads `call`.
-#define RNNCC_DISPATCH(name, set, call_type, dtype_expression)                                                      \
-  extern "C" {                                                                                                      \
-  RNNCC_DECLARE_##set(name, call_type) __attribute__((visibility("default"))) int32_t name(const call_type* call) { \
-    const bool wide = (dtype_expression) == RNNCC_FLOAT64;                                                          \
-    RNNCC_CALL_##set(name) return 4;                                                                                \
-  }                                                                                                                 \
+  template <class Function>
+  Function* get() {
+    void* known = __atomic_load_n(&known_, __ATOMIC_ACQUIRE);
+    if (!known) {
+      known = rnncc_late_function(name_, set_, type_);
+      __atomic_store_n(&known_, known, __ATOMIC_RELEASE);
+    }
+    return reinterpret_cast<Function*>(known);
+  }
+
+ private:
+  const char *name_, *set_, *type_;
+  void* known_ = nullptr;
+};
+
+}  // namespace rnncc
+
+#define RNNCC_DECLARE(name, set, type, call_type) int32_t name##_##set##_##type(const call_type*);
+#define RNNCC_DECLARE_v4(name, type, call_type) RNNCC_DECLARE(name, v4, type, call_type)
+#define RNNCC_DECLARE_v3(name, type, call_type) RNNCC_DECLARE(name, v3, type, call_type)
+#define RNNCC_DECLARE_generic(name, type, call_type) RNNCC_DECLARE(name, generic, type, call_type)
+#define RNNCC_DECLARE_all(name, type, call_type)                                  \
+  RNNCC_DECLARE_v4(name, type, call_type) RNNCC_DECLARE_v3(name, type, call_type) \
+      RNNCC_DECLARE_generic(name, type, call_type)
+#define RNNCC_DECLARE_late_v4(name, type, call_type)
+#define RNNCC_DECLARE_late_v3(name, type, call_type)
+#define RNNCC_DECLARE_late_generic(name, type, call_type)
+#define RNNCC_DECLARE_late_all(name, type, call_type)
+
+#define RNNCC_CALL(name, set, level, type) \
+  if (rnncc_level() >= level) return name##_##set##_##type(call);
+#define RNNCC_CALL_v4(name, type, call_type) RNNCC_CALL(name, v4, 4, type)
+#define RNNCC_CALL_v3(name, type, call_type) RNNCC_CALL(name, v3, 3, type)
+#define RNNCC_CALL_generic(name, type, call_type) RNNCC_CALL(name, generic, 1, type)
+#define RNNCC_CALL_all(name, type, call_type) \
+  RNNCC_CALL_v4(name, type, call_type) RNNCC_CALL_v3(name, type, call_type) RNNCC_CALL_generic(name, type, call_type)
+#define RNNCC_CALL_LATE(name, set, level, type, call_type)   \
+  if (rnncc_level() >= level) {                              \
+    static rnncc::LateFunction function(#name, #set, #type); \
+    return function.get<int32_t(const call_type*)>()(call);  \
+  }
+#define RNNCC_CALL_late_v4(name, type, call_type) RNNCC_CALL_LATE(name, v4, 4, type, call_type)
+#define RNNCC_CALL_late_v3(name, type, call_type) RNNCC_CALL_LATE(name, v3, 3, type, call_type)
+#define RNNCC_CALL_late_generic(name, type, call_type) RNNCC_CALL_LATE(name, generic, 1, type, call_type)
+#define RNNCC_CALL_late_all(name, type, call_type)                                    \
+  RNNCC_CALL_late_v4(name, type, call_type) RNNCC_CALL_late_v3(name, type, call_type) \
+      RNNCC_CALL_late_generic(name, type, call_type)
+
+// Defines int32_t name(const call_type*), which calls name_SET_TYPE. `f32_code` and `f64_code` say what code there is of a compute
+// type: for one instruction set (`v4`, `v3`, `generic`), or for `all`, and then the best one runs. Before either,
+// `late_` says that it was not compiled with the package; then the function throws where it cannot be found. Where this
+// processor lacks the only instruction set, the function returns 4. `dtype_expression` reads `call`.
+#define RNNCC_DISPATCH(name, f32_code, f64_code, call_type, dtype_expression)                   \
+  extern "C" {                                                                                  \
+  RNNCC_DECLARE_##f32_code(name, f32, call_type) RNNCC_DECLARE_##f64_code(name, f64, call_type) \
+      __attribute__((visibility("default"))) int32_t name(const call_type* call) {              \
+    if ((dtype_expression) == RNNCC_FLOAT64) {                                                  \
+      RNNCC_CALL_##f64_code(name, f64, call_type)                                               \
+    } else {                                                                                    \
+      RNNCC_CALL_##f32_code(name, f32, call_type)                                               \
+    }                                                                                           \
+    return 4;                                                                                   \
+  }                                                                                             \
   }

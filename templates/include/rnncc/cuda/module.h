@@ -6,9 +6,9 @@
 #include <mutex>
 #include <tuple>
 
+#include "../core/handler.h"
 #include "architecture.h"
 #include "driver.h"
-#include "handler.h"
 
 extern "C" __attribute__((weak)) int32_t aoti_torch_get_current_cuda_stream(int32_t device, void** stream);
 

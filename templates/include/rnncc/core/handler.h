@@ -10,9 +10,12 @@
 // Compiles kernels, where they are missing and can be compiled, and adds them to this package's. `event` is a
 // rnncc::KernelEvent.
 //
-// name        a program (lstm_0_masked_inference); for MISSING a file of kernels (lstm_0_forward_bf16)
+// name        a program (lstm_0_masked_inference); for MISSING a file of kernels (lstm_0_forward_bf16) or, for the CPU,
+//             an instruction set (v4)
 // dtype, head_dim, heads, directions
-//             the size; `heads` are those of one direction. Empty and 0 for MISSING
+//             the size; `heads` are those of one direction. Empty and 0 for MISSING, but for the CPU: there the dtype is
+//             the compute type (f64)
+// device      the GPU's number, or -1 for the CPU
 //
 // Returns 0; or -1, with the text of the error in `problem` (of `size` bytes); or -2 after Ctrl-C.
 typedef int32_t (*rnncc_kernel_handler)(const char* name, const char* dtype, int64_t head_dim, int64_t heads,
@@ -22,7 +25,7 @@ namespace rnncc {
 
 // What happens for the first time. FIRST_CALL: a call of several steps. FIRST_LONG_CALL: a call that is long enough for
 // a warning that it is slow. LEFT_OUT: such a long call where there are fused kernels, but none takes its tensors as
-// they lie. MISSING: a call needs a file of kernels that take every size.
+// they lie. MISSING: a call needs a file of kernels that take every size, or the kernels for the CPU in a compute type.
 enum KernelEvent : int32_t { FIRST_CALL = 0, FIRST_LONG_CALL = 1, LEFT_OUT = 2, MISSING = 3 };
 
 struct KernelSize {

@@ -1,0 +1,398 @@
+"""CPU kernels of a dtype that were not compiled with their package: a call that needs them has them compiled."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import rnncc
+from rnncc import driver
+from rnncc.driver import build_package, load_module
+from rnncc.ir.request import Request
+from rnncc.language.read import from_text
+from rnncc.machine.targets import own_instructions
+from tests.compilers import write_compiler
+
+TEXT = "cell Late\nstate h\nh[t] = tanh(W@x + R@h[t-1] + b)\n"
+SECONDS = 60
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def shared_objects() -> None:
+    """The cache of all tests has what all packages share."""
+    load_module(request_of(TEXT, "late_shared")).Late(3, 4).double()(ones(5, 2, 3))
+
+
+@pytest.fixture
+def own_cache(shared_objects: None, cell_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RNNCC_CACHE_DIR", str(cell_cache))
+    return cell_cache
+
+
+def request_of(text: str, name: str, **program: Any) -> Request:
+    return Request(from_text(f"<{name}>", text), name, **program)
+
+
+@pytest.fixture
+def module(own_cache: Path, request: pytest.FixtureRequest) -> ModuleType:
+    """A package that no test has called before. It has no CPU kernels at all."""
+    return load_module(request_of(TEXT, re.sub(r"\W", "_", request.node.name)), ())
+
+
+def first_use_of(module: ModuleType) -> Any:
+    return sys.modules[f"{module.__name__}._runtime.first_use"]
+
+
+def compiled(said: str) -> list[str]:
+    """The compute types that were compiled, as progress names them."""
+    return re.findall(r"^rnncc: compiling \w+ in (\w+)$", said, re.MULTILINE)
+
+
+def agrees(layer: Any, dtype: torch.dtype = torch.float64) -> None:
+    """The layer's values and gradients are those of torch's own, for which the cell's name is RNN."""
+    torch.manual_seed(0)
+    theirs: Any = nn.RNN(3, 4).to(dtype)
+    with torch.no_grad():
+        theirs.bias_hh_l0.zero_()
+        for name, value in layer.to(dtype).named_parameters():
+            getattr(theirs, name).copy_(value)
+    x = torch.randn(5, 2, 3, dtype=dtype, requires_grad=True)
+    for output, expected in zip(results(layer, x), results(theirs, x), strict=True):
+        torch.testing.assert_close(output, expected)
+
+
+def results(layer: Any, x: Tensor) -> list[Tensor]:
+    """The output, and gradients."""
+    output = layer(x)[0]
+    return [output, *torch.autograd.grad(output.square().sum(), [x, layer.weight_ih_l0, layer.weight_hh_l0])]
+
+
+def test_float64_is_compiled_by_the_first_call_and_once(own_cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    module = rnncc.compile(TEXT, "late_float64")
+    assert compiled(capfd.readouterr().err) == []
+    agrees(module.Late(3, 4), torch.float32)
+    assert compiled(capfd.readouterr().err) == []
+    agrees(module.Late(3, 4))
+    assert compiled(capfd.readouterr().err) == ["float64"]
+    agrees(module.Late(3, 4))
+    first_use_of(module).STATE.provided.clear()  # as in another process: found in the cache, without a word
+    first_use_of(module).provide_for_cpu(own_instructions(), "f64")
+    assert capfd.readouterr().err == ""
+
+
+def test_float64_alone(own_cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Then other dtypes come later, and those of 16 bits with float32."""
+    module = load_module(request_of(TEXT, "late_float64_alone"), ("f64",))
+    agrees(module.Late(3, 4))
+    assert compiled(capfd.readouterr().err) == []
+    layer = module.Late(3, 4)
+    expected = layer(torch.ones(2, 1, 3))[0]
+    assert compiled(capfd.readouterr().err) == ["float32"]
+    agrees(layer, torch.float32)
+    found = layer.bfloat16()(torch.ones(2, 1, 3, dtype=torch.bfloat16))[0]
+    torch.testing.assert_close(found.float(), expected, rtol=0.02, atol=0.02)
+    assert compiled(capfd.readouterr().err) == []
+
+
+def ones(*shape: int) -> Tensor:
+    return torch.ones(*shape, dtype=torch.float64)
+
+
+def whole(module: ModuleType) -> Any:
+    """Without gradients: the op of a whole layer."""
+    layer = module.Late(3, 4).double().eval()
+    with torch.inference_mode():
+        return layer(ones(5, 2, 3))[0]
+
+
+def packed_weights(module: ModuleType) -> Any:
+    layer = module.Late(3, 4).double().eval().requires_grad_(False)
+    return layer(ones(1, 1, 3))[0]
+
+
+def masked(module: ModuleType) -> Any:
+    return module.Late(3, 4).double()(ones(5, 2, 3), lengths=torch.tensor([2, 5]))[0]
+
+
+def step(module: ModuleType) -> Any:
+    return module.LateCell(3, 4).double()(ones(2, 3))[0]
+
+
+def functional(module: ModuleType) -> Any:
+    return module.late(ones(5, 2, 4), [ones(4, 4).requires_grad_()], hidden_size=4)[0]
+
+
+def linear(module: ModuleType) -> Any:
+    kernels, _ = module._package.kernels()
+    return kernels.ops["linear"](ones(2, 3), ones(4, 3), None)
+
+
+def by_torch_compile(module: ModuleType) -> Any:
+    compiled_layer: Any = torch.compile(module.Late(3, 4).double(), fullgraph=True, backend="aot_eager")
+    return compiled_layer(ones(5, 2, 3))[0]
+
+
+def exported(module: ModuleType) -> Any:
+    program: Any = torch.export.export(module.Late(3, 4).double(), (ones(5, 2, 3),))
+    return program.module()(ones(5, 2, 3))[0]
+
+
+def checkpointed(module: ModuleType) -> Any:
+    layer: Any = module.Late(3, 4).double()
+    return checkpoint(lambda x: layer(x)[0], ones(5, 2, 3), use_reentrant=False)
+
+
+@pytest.mark.parametrize(
+    "call", [whole, packed_weights, masked, step, functional, linear, by_torch_compile, exported, checkpointed],
+    ids=lambda call: call.__name__,
+)  # fmt: skip
+def test_whatever_calls(
+    call: Callable[[ModuleType], Tensor], module: ModuleType, capfd: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    result = call(module)
+    assert result.dtype == torch.float64 and result.isfinite().all()
+    if result.requires_grad:
+        torch.autograd.backward(result.sum())
+    assert compiled(capfd.readouterr().err) == ["float64"]
+    torch.manual_seed(0)
+    assert torch.equal(call(module), result)
+
+
+def test_a_thread_of_autograds_is_the_first(module: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+    """In a backward, on a thread that is not Python's main one."""
+
+    def backward(gradient: Tensor) -> Tensor:
+        assert threading.current_thread() is not threading.main_thread()
+        made: Tensor = linear(module)[:, :3] * gradient
+        return made
+
+    def run() -> None:
+        y: Any = x * 1
+        y.register_hook(backward)
+        torch.autograd.backward(y.sum())
+
+    x = ones(2, 3).requires_grad_()
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert x.grad is not None and torch.equal(x.grad, 3 * ones(2, 3))
+    assert compiled(capfd.readouterr().err) == ["float64"]
+
+
+def test_threads_have_it_compiled_once(module: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+    began = threading.Barrier(4, timeout=SECONDS)
+    layer, x = module.Late(3, 4).double(), ones(5, 2, 3)
+
+    def run(_: int) -> Tensor:
+        began.wait()
+        output: Tensor = layer(x)[0]
+        return output
+
+    with ThreadPoolExecutor(4) as pool:
+        first, *others = pool.map(run, range(4))
+    assert all(torch.equal(first, other) for other in others)
+    assert compiled(capfd.readouterr().err) == ["float64"]
+
+
+def test_a_child_that_is_forked_meanwhile_is_not_kept_waiting(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, release = threading.Event(), threading.Event()
+    compile_for_cpu = driver.compile_for_cpu
+
+    def wait(*given: Any) -> Path:
+        began.set()
+        assert release.wait(SECONDS)
+        return compile_for_cpu(*given)
+
+    monkeypatch.setattr(driver, "compile_for_cpu", wait)
+    layer, x = module.Late(3, 4).double(), ones(5, 2, 3)
+    with ThreadPoolExecutor(1) as pool:
+        parent = pool.submit(layer, x)
+        assert began.wait(SECONDS)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(SECONDS)
+            driver.compile_for_cpu = compile_for_cpu
+            os._exit(0 if layer(x)[0].isfinite().all() else 1)
+        try:
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        finally:
+            release.set()
+        assert parent.result()[0].isfinite().all()
+
+
+def run_layer(layer: Any, x: Tensor, results: Any) -> None:
+    results.put(layer(x)[0].detach().tolist())
+
+
+def test_a_layer_in_a_spawned_process(module: ModuleType) -> None:
+    """It comes pickled; that process has called nothing."""
+    layer, x = module.Late(3, 4).double(), ones(5, 2, 3)
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    process = context.Process(target=run_layer, args=(layer, x, results))
+    process.start()
+    found = results.get(timeout=SECONDS)
+    process.join()
+    assert found == layer(x)[0].tolist()
+
+
+PROGRAM = """
+import torch
+from rnncc.driver import load_module
+from tests.runtime.test_late import request_of
+layer = load_module(request_of({text!r}, "late_processes"), ()).Late(3, 4).double()
+print("ready", flush=True)
+input()
+layer(torch.ones(5, 2, 3, dtype=torch.float64))[0].sum().backward()
+"""
+
+
+def test_processes_have_it_compiled_once(own_cache: Path) -> None:
+    command = [sys.executable, "-c", PROGRAM.format(text=TEXT)]
+    both = [
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        for _ in range(2)
+    ]
+    for process in both:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    said = []
+    for process in both:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in both:
+        said.append(process.communicate(timeout=SECONDS)[1])
+        assert process.returncode == 0, said
+    assert compiled("\n".join(said)) == ["float64"]
+
+
+def test_where_it_cannot_be_compiled_the_op_says_why(
+    module: ModuleType, own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the next call tries again."""
+    layer, x = module.Late(3, 4).double(), ones(5, 2, 3)
+    begin = "this package has no CPU kernels that compute in float64"
+    with monkeypatch.context() as without:
+        without.setenv("CXX", str(tmp_path / "none"))
+        with pytest.raises(RuntimeError, match=begin + r" yet: no C\+\+ compiler found: .*\[RNN601\]; install one"):
+            layer(x)
+    fails = write_compiler(tmp_path / "fails", 'echo half > "$out"; echo "error: no" >&2; exit 1')
+    said = begin + r" yet: the compiler failed on \w+: error: no \[RNN602\]"
+    with monkeypatch.context() as broken, pytest.raises(RuntimeError, match=said) as caught:
+        broken.setenv("CXX", str(fails))
+        layer(x)
+    assert list((own_cache / "tmp").iterdir()) == []
+    log = re.search(r"everything it said is in (\S+log)", str(caught.value))
+    assert log and "error: no" in Path(log[1]).read_text(encoding="utf-8")
+    state = first_use_of(module).STATE
+    with monkeypatch.context() as another:
+        another.setattr(state, "about", {**state.about, "code": "another"})
+        with pytest.raises(RuntimeError, match=begin + r" yet: another rnncc than this one .*\[RNN609\]"):
+            layer(x)
+    with monkeypatch.context() as alone:
+        alone.setitem(sys.modules, "rnncc.driver", None)
+        with pytest.raises(RuntimeError, match=begin + ", and rnncc, which compiles them .*`rnncc build"):
+            layer(x)
+    state.library.rnncc_set_kernel_handler(None)
+    with pytest.raises(RuntimeError, match=begin + "; `rnncc build` makes a package that has kernels for every dtype"):
+        layer(x)
+    state.library.rnncc_set_kernel_handler(first_use_of(module)._HANDLER)
+    agrees(module.Late(3, 4))
+
+
+def test_an_interrupt_while_it_compiles_is_pythons(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next call begins anew."""
+
+    def interrupted(*given: Any) -> Path:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "compile_for_cpu", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            try:
+                step(module)
+            except RuntimeError:
+                time.sleep(1)  # where the interrupt comes, if it came not at once
+    agrees(module.Late(3, 4))
+
+
+@pytest.mark.parametrize("setting", ["0", "1"])
+def test_the_setting_about_fused_kernels_is_not_about_these(
+    setting: str, module: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without kernels a call could not run."""
+    monkeypatch.setenv("RNNCC_COMPILE", setting)
+    agrees(module.Late(3, 4))
+    assert compiled(capfd.readouterr().err) == ["float64"]
+
+
+def test_a_built_package_has_every_dtype_and_asks_for_none(tmp_path: Path) -> None:
+    folder = build_package(request_of(TEXT, "late_built"), tmp_path, "cpu")
+    program = (
+        "import sys; sys.modules['rnncc'] = None\n"
+        "import torch, late_built\n"
+        "for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):\n"
+        "    late_built.Late(3, 4).to(dtype)(torch.ones(5, 2, 3, dtype=dtype))[0].sum().backward()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    symbols = ctypes.CDLL(str(folder / "liblate_built.so"))
+    for isa in ("generic", "v3", "v4"):
+        assert all(hasattr(symbols, f"late_0_forward_{isa}_{suffix}") for suffix in ("f32", "f64"))
+
+
+def test_a_package_remembers_which_program_it_is(own_cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Constants that one of its cells has otherwise, and zoneout."""
+    text = "\n".join(
+        f"cell {name}\nconst n = {n}\nstate h\nv[0] = W@x + R@h[t-1] + b\n"
+        "for m in 1..n:\n    v[m] = tanh(2*v[m-1])\nh[t] = v[n]\n"
+        for name, n in (("One", 1), ("Three", 3))
+    )
+    for shaping, zoneout in (({}, ()), ({"n": 2}, ("h",))):
+        module = load_module(request_of(text, "late_options", constants=shaping, zoneout=zoneout), ())
+        for name in ("One", "Three"):
+            layer = getattr(module, name)(3, 4, dtype=torch.float64).eval()
+            x = torch.randn(5, 2, 3, dtype=torch.float64)
+            expected = getattr(module, name)(3, 4, dtype=torch.float64, backend="reference").eval()
+            expected.load_state_dict(layer.state_dict())
+            torch.testing.assert_close(layer(x)[0], expected(x)[0])
+    assert compiled(capfd.readouterr().err) == ["float64"] * 2
+
+
+def test_what_is_in_the_cache_is_checked(
+    module: ModuleType, own_cache: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    agrees(module.Late(3, 4))
+    instructions, state = own_instructions(), first_use_of(module).STATE
+    source, stem, options, code = (state.about[name] for name in ("source", "stem", "options", "code"))
+    made = driver.compile_for_cpu(source, stem, options, (instructions, "f64"), code)
+    capfd.readouterr()
+    content = made.read_bytes()
+    made.unlink()  # the open library stays as it is
+    made.write_bytes(content[:-1] + b"\1")
+    state.provided.clear()
+    first_use_of(module).provide_for_cpu(instructions, "f64")
+    assert "is damaged" in capfd.readouterr().err
