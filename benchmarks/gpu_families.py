@@ -101,7 +101,7 @@ def draw(case: Case, module: ModuleType, steps: int, device: str = "cuda") -> Gi
     layer_class = getattr(module, CHOSEN)
     own = {name: hidden // part for name, part in PARTS.get(case.cell, {}).items()}
     layer = layer_class(hidden, hidden, num_heads=case.heads, device=device, dtype=dtype, **own)
-    specs = import_module(f"{module.__name__}._runtime.function_inputs").specs_of(
+    specs = import_module(f"{module.__name__}._runtime.modules.function_inputs").specs_of(
         layer_class.spec, masked=False, return_delays=False
     )
     sizes = layer._sizes[0]
@@ -127,7 +127,7 @@ def call_of(case: Case, module: ModuleType, party: str, given: Given) -> Callabl
 
 def check_kernels(case: Case, module: ModuleType, expected: Expected) -> None:
     """Raises WrongError where the library does not choose what was planned: another GPU has other sizes."""
-    fused = import_module(f"{module.__name__}._runtime.fused")
+    fused = import_module(f"{module.__name__}._runtime.kernels.fused")
     device = torch.cuda.current_device()
     for party, family in ((CHOSEN, expected.chosen), (WITHOUT, expected.without)):
         spec = getattr(module, party).spec

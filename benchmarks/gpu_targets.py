@@ -99,7 +99,7 @@ def measure(compared: Sequence[Case], modules: Mapping[str, ModuleType], rounds:
 
 def kernels_of(case: Case, module: ModuleType) -> str:
     """Which kernels run the case, as the package's library chooses them."""
-    fused = import_module(f"{module.__name__}._runtime.fused")
+    fused = import_module(f"{module.__name__}._runtime.kernels.fused")
     device = torch.cuda.current_device()
     spec = module.LSTM.spec
     (segment,) = spec.segments

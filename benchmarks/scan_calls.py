@@ -20,7 +20,7 @@ from scan_cells import layer_class, op_of
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from rnncc.runtime.function_inputs import taken_streams, taken_weights
+from rnncc.runtime.modules.function_inputs import taken_streams, taken_weights
 
 # Steps that one compiled function of `Loop` takes: torch.compile unrolls loops, and takes minutes for 1024 steps.
 UNROLLED = 16

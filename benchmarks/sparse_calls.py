@@ -98,7 +98,7 @@ def kernels_of(case: SparseCase) -> str:
     backward `forward grid, backward alternating`."""
     _, layer_class = op_of(case)
     (segment,) = layer_class.spec.segments
-    fused = import_module(f"{package_name(case.shape)}._runtime.fused")
+    fused = import_module(f"{package_name(case.shape)}._runtime.kernels.fused")
     device = torch.cuda.current_device()
     wanted = fused.Wanted(layer_class.spec, segment.name, case.hidden, 1, DTYPE, fused.gpu_of(device))
     words: str = fused.chosen(wanted, case.batch, device, denser=False)

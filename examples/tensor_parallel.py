@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.nn import functional
 
 import rnncc
-from rnncc.runtime.layer import RecurrentLayer
+from rnncc.runtime.modules.layer import RecurrentLayer
 
 WIDTH, HIDDEN, HEADS, BLOCKS = 64, 128, 4, 2
 

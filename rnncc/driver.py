@@ -28,7 +28,7 @@ from rnncc.machine.paths import shipped_cell
 from rnncc.machine.targets import architectures, gpu_at, known_gpus, own_instructions
 from rnncc.pipeline import compile_cells, run_stages
 from rnncc.progress import Progress, check_settings, debug, say
-from rnncc.runtime.arguments import held, read_flag
+from rnncc.runtime.arguments.arguments import held, read_flag
 from rnncc.version import VERSION
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def compile_fused(
     is none. Found in the cache, or compiled now. `wanted`: the cell, and which programs of each of its loops, by what
     follows the loop's name (`masked_forward`).
 
-    A package in use calls it (rnncc/runtime/first_use.py). `options`: those of a program, and `problems`, each
+    A package in use calls it (rnncc/runtime/kernels/first_use.py). `options`: those of a program, and `problems`, each
     (head_dim, heads, dtype), which are alike but in heads. `gpu`: the compute capability, and the GPU's number on this
     machine. `code`: that of the rnncc which built the package, since kernels must take what its library gives.
 

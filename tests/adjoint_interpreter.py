@@ -12,7 +12,7 @@ from rnncc.analysis.recurrent import CLIP, recurrent_reads, with_aliases
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Segment, value_table
 from rnncc.ir.dim import ONE
-from rnncc.runtime.elementwise import clip_gradient
+from rnncc.runtime.eager.elementwise import clip_gradient
 from rnncc.verify.reference import Interpreter
 
 Tensors = Mapping[str, Tensor]

@@ -41,13 +41,13 @@ def runtime_of(layer: Any, module: str) -> Any:
 
 def go_the_long_way(layer: Any, patch: pytest.MonkeyPatch) -> None:
     """From now on no call of the layer's package is one op for its product and its loop."""
-    patch.setattr(runtime_of(layer, "base"), "run_whole", lambda *_: None)
+    patch.setattr(runtime_of(layer, "modules.base"), "run_whole", lambda *_: None)
 
 
 def streams_of(layer: Any, monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> tuple[dict[str, Tensor], Any]:
     """What the loops read step by step in a call of a layer with one direction, by name as `taken` has it, and what the
     call returns."""
-    directions = runtime_of(layer, "directions")
+    directions = runtime_of(layer, "modules.directions")
     run_loop = directions.run_loop
     streams: dict[str, Tensor] = {}
 

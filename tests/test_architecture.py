@@ -101,7 +101,7 @@ def test_the_command_line_imports_torch_only_inside_functions(path: Path) -> Non
         assert not (isinstance(node, ast.ImportFrom) and is_within(node.module or "", "torch"))
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "runtime").glob("*.py")), ids=module_name)
+@pytest.mark.parametrize("path", sorted((PACKAGE / "runtime").rglob("*.py")), ids=module_name)
 def test_the_runtime_needs_torch_and_python_alone(path: Path) -> None:
     """It is copied into packages, which must run where rnncc is not installed."""
     import sys
@@ -148,10 +148,10 @@ def test_no_module_imports_itself_through_others() -> None:
 # What users call may have more arguments than six: as many as what it stands in for. Its name, and what that is. (What
 # click decorates is the command line, whose options are arguments there.)
 CALLED_BY_USERS = {
-    "rnncc.runtime.layer.RecurrentLayer.__init__": "torch.nn.LSTM's arguments, and those that every cell has",
-    "rnncc.runtime.layer.RecurrentLayer.forward": "torch.nn.LSTM's, and what says where sequences begin and end",
-    "rnncc.runtime.cell.RecurrentCell.__init__": "torch.nn.LSTMCell's arguments, and those that every cell has",
-    "rnncc.runtime.function.run_function": "the functional op of every cell, with the options of a layer",
+    "rnncc.runtime.modules.layer.RecurrentLayer.__init__": "torch.nn.LSTM's arguments, and those that every cell has",
+    "rnncc.runtime.modules.layer.RecurrentLayer.forward": "torch.nn.LSTM's, and where sequences begin and end",
+    "rnncc.runtime.modules.cell.RecurrentCell.__init__": "torch.nn.LSTMCell's arguments, and those that every cell has",
+    "rnncc.runtime.modules.function.run_function": "the functional op of every cell, with the options of a layer",
     "rnncc.compat.flash.flashrnn": "FlashRNN's function",
     "rnncc.compat.haste._Lstm.__init__": "the constructor of Haste's LSTM and LayerNormLSTM",
 }

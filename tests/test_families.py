@@ -10,7 +10,7 @@ import pytest
 
 from rnncc.ir.family import FAMILIES, FUSED, Family, Scope
 from rnncc.machine.paths import templates_dir
-from rnncc.runtime import fused
+from rnncc.runtime.kernels import fused
 from rnncc.stages.schedule.families import MODELS
 from tests.test_architecture import MODULES, PACKAGE, TEMPLATES, module_name
 

@@ -15,7 +15,7 @@ from rnncc.ir.target import GPUS, Target, has_clusters
 from rnncc.language.diagnostics import RnnccError
 from rnncc.language.read import read_request
 from rnncc.machine import gpus, targets
-from rnncc.runtime.kernels import Kernels
+from rnncc.runtime.kernels.kernels import Kernels
 from rnncc.stages.build import Product, nvrtc
 from tests.compilers import replace_nvrtc
 

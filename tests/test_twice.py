@@ -7,8 +7,8 @@ import re
 from rnncc.ir.cell import RowOperator
 from rnncc.ir.step import Table
 from rnncc.machine.paths import templates_dir
-from rnncc.runtime import choice
-from rnncc.runtime.first_use import Event
+from rnncc.runtime.kernels import choice
+from rnncc.runtime.kernels.first_use import Event
 from rnncc.stages.build import TORCH_ABI
 from rnncc.stages.lower import slots
 from rnncc.stages.schedule import expect, lanes, scan

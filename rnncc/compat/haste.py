@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rnncc.compat import cells
-from rnncc.runtime import rows
+from rnncc.runtime.eager import rows
 
 States = Tensor | tuple[Tensor, ...]
 # Parameters beside the kernels: the shape, the last axis in multiples of H, and the initial value.

@@ -16,8 +16,8 @@ from torch.nn.utils import parametrize
 
 import rnncc
 from rnncc.compat.instances import KINDS, STEPS, Module, instance_of, is_ours
-from rnncc.runtime.cell import RecurrentCell
-from rnncc.runtime.layer import RecurrentLayer
+from rnncc.runtime.modules.cell import RecurrentCell
+from rnncc.runtime.modules.layer import RecurrentLayer
 
 # What nn.RNNBase keeps of its weights, beside the parameters.
 _KEPT = frozenset({"_flat_weights", "_flat_weights_names", "_flat_weight_refs", "_all_weights"})

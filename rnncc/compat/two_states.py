@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rnncc.runtime.inputs import described
+from rnncc.runtime.arguments.inputs import described
 
 
 class TwoStates(nn.Module):

@@ -21,7 +21,7 @@ class Operator:
     derivative  see operators.py
     cpp         C++ text with `{0}`, `{1}`: an infix form, or a function that `rnncc/cpu/math.h` has for CPUs and
                 `rnncc/cuda/math.cuh` for GPUs
-    torch       Python text of the same; `f` is `rnncc.runtime.elementwise`, `m` is `rnncc.runtime.matrices`
+    torch       Python text of the same; `f` is `rnncc.runtime.eager.elementwise`, `m` is `rnncc.runtime.eager.matrices`
     meaning     a sentence for docs/language.md, where torch has no such function of that name
     domain      where tests draw each argument from
     kinks       first arguments where the value or the derivative jumps (tests stay away)

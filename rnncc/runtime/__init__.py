@@ -1,6 +1,15 @@
 """The code that every built package contains. It imports torch and nothing else.
 
-A call of a layer goes through these modules:
+    modules/    layers, single steps and the functional op: what users construct and call
+    arguments/  what callers give, checked and brought into one form
+    ops/        the torch ops of a package, and the records that they take
+    kernels/    which kernels run a call, and what compiles them when one first needs them
+    eager/      functions that the generated eager fallback calls
+
+spec.py has what a generated module says about its cell; package.py, manifest.py, settings.py and pickling.py are about
+the package as a whole. modules/ knows all other folders; kernels/ and ops/ do not know it.
+
+A call of a layer goes through these files:
 
     layer.py       `RecurrentLayer.forward`. A single step begins in cell.py. base.py is what the two share.
     whole.py       makes a plain call by one op, and ends there; frozen.py keeps packed weights for it on the CPU. Other

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from . import first_use, fused, manifest
-from .kernels import Kernels
-from .ops import open_library
+from . import manifest
+from .kernels import first_use, fused
+from .kernels.kernels import Kernels
+from .ops.ops import open_library
 from .spec import CellSpec, Regularisation
 
 

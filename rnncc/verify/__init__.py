@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rnncc.ir.cell import Cell
-from rnncc.runtime import fused
+from rnncc.runtime.kernels import fused
 from rnncc.verify.cases import CASES, HALF, Case, cases_of, problem_sizes
 from rnncc.verify.problem import Named, Problem
 from rnncc.verify.runner import Runner, together

@@ -36,7 +36,7 @@ from rnncc.ir.expr import Apply, Const, Expr, Ref, references
 from rnncc.ir.structure import diagonal_blocks
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.operators import OPERATORS
-from rnncc.runtime import elementwise, matrices
+from rnncc.runtime.eager import elementwise, matrices
 
 
 def _torch_function(name: str) -> Callable[..., Tensor]:

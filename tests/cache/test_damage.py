@@ -72,7 +72,7 @@ def as_pipe(path: Path) -> None:
 
 
 DAMAGES = (cut, empty, zeros, flip, grow, Path.unlink, as_folder, as_link, as_pipe)
-OTHERS = ("_rnncc.json", "_runtime/layer.py")  # which every package has
+OTHERS = ("_rnncc.json", "_runtime/modules/layer.py")  # which every package has
 FILES = (*OTHERS, "__init__.py", "libtoy.so", "cuda/fused.txt", "cuda/a_sm_90a.cubin")
 
 

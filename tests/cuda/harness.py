@@ -93,7 +93,7 @@ class Packages:
 
 def add_kernels(module: ModuleType, folder: Path) -> int:
     """Gives a package those of a folder with an index: how many."""
-    count: int = importlib.import_module(f"{module.__name__}._runtime.fused").STATE.library.rnncc_add_kernels(
+    count: int = importlib.import_module(f"{module.__name__}._runtime.kernels.fused").STATE.library.rnncc_add_kernels(
         str(folder).encode()
     )
     return count

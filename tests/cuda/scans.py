@@ -15,7 +15,7 @@ from torch import Tensor
 import rnncc
 from rnncc.language.read import read_source
 from rnncc.machine.paths import locate
-from rnncc.runtime.function_inputs import taken_streams
+from rnncc.runtime.modules.function_inputs import taken_streams
 from rnncc.verify import BOUNDS, relative_error
 from tests.compiling import front
 from tests.cuda import harness

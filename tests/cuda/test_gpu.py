@@ -13,7 +13,7 @@ import rnncc
 from rnncc import verify
 from rnncc.language.read import read_source
 from rnncc.machine.paths import locate
-from rnncc.runtime.segment_ops import saved_bytes
+from rnncc.runtime.ops.segment_ops import saved_bytes
 from tests.compiling import front
 
 pytestmark = pytest.mark.gpu

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import rnncc
-from rnncc.runtime import rows
+from rnncc.runtime.eager import rows
 from tests.cuda.harness import launches_of
 from tests.emulated.compiled import library_of
 

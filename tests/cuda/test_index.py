@@ -11,7 +11,7 @@ import pytest
 from rnncc.ir.family import GATHER, GRID, SCATTER, STEPWISE, WIDE, Family
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS, code_file, number_of
-from rnncc.runtime.kernels import runs_on
+from rnncc.runtime.kernels.kernels import runs_on
 from rnncc.stages.schedule import schedule
 from rnncc.stages.schedule.kernels import fused_kernels
 from rnncc.stages.schedule.scan import scan_ctas

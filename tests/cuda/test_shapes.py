@@ -72,7 +72,7 @@ def test_every_shape(cell: str, head_dim: int, tmp_path: Path) -> None:
         folders = list(pool.map(lambda i: compiled(plan(cell), wanted[i], tmp_path / str(i)), range(len(wanted))))
     # A package of its own: what is added to its library stays there.
     module = rnncc.compile(locate(cell).read_text(encoding="utf-8"), f"{cell}_shapes")
-    library = importlib.import_module(f"{module.__name__}._runtime.fused").STATE.library
+    library = importlib.import_module(f"{module.__name__}._runtime.kernels.fused").STATE.library
     call = draw(module, cell, head_dim, HEADS, BATCH, STEPS, DTYPES["bf16"])
     for folder in folders:
         assert library.rnncc_add_kernels(str(folder).encode()) == 2

@@ -237,7 +237,7 @@ def test_the_whole_site(check: Any, tmp_path: Path) -> None:
     assert '<span class="nb">sigmoid</span>' in lstm
     assert lstm.count("<math") > 10 and "<mtable" in lstm
     api = read(html / "api.html")
-    assert 'id="rnncc.load"' in api and 'id="rnncc.runtime.layer.RecurrentLayer.forward"' in api
+    assert 'id="rnncc.load"' in api and 'id="rnncc.runtime.modules.layer.RecurrentLayer.forward"' in api
 
 
 @pytest.mark.parametrize("stem, file, steps", [("lstm", "cpu", 128), ("lem", "cpu", 128), ("mingru", "cpu_scan", 1024)])

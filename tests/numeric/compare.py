@@ -17,7 +17,7 @@ from rnncc.analysis.untrained import untrained
 from rnncc.ir.cell import Role, Stream, Value, is_per_sequence, operands, value_table
 from rnncc.ir.dim import HEADS, ONE, Dim, evaluate
 from rnncc.ir.structure import diagonal_blocks
-from rnncc.runtime.elementwise import clip_gradient
+from rnncc.runtime.eager.elementwise import clip_gradient
 from rnncc.verify.reference import Interpreter, complete_sizes
 from tests.numeric.loops import Loop, Tensors, call
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rnncc.machine.paths import cells_dir, templates_dir
-from rnncc.runtime import first_use, fused
+from rnncc.runtime.kernels import first_use, fused
 from rnncc.stages.build import own_code
 from rnncc.stages.build.toolchain import BINDING
 from tests.cuda.sources import write_sources

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from rnncc.runtime import fused
+from rnncc.runtime.kernels import fused
 
 SIZES = {"H": 64, "num_heads": 1, "I": 8}
 # As much of the LSTM's description as is read.

@@ -12,7 +12,7 @@ import torch
 
 import rnncc
 from rnncc.language.source import Source
-from rnncc.runtime.parameters import rescale
+from rnncc.runtime.modules.parameters import rescale
 from tests.compiling import front, kernel_plan
 
 TEXT = """

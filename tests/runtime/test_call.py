@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rnncc.runtime.call import BackwardCall, LoopCall
+from rnncc.runtime.ops.call import BackwardCall, LoopCall
 from tests.runtime.test_ops import arguments, kernels_of, make
 
 

@@ -20,8 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import rnncc
 from rnncc.language.diagnostics import InternalError
-from rnncc.runtime import first_use, fused
-from rnncc.runtime.fused import Answer, Outcome
+from rnncc.runtime.kernels import first_use, fused
+from rnncc.runtime.kernels.fused import Answer, Outcome
 from rnncc.stages.build import nvrtc
 from tests.compilers import replace_nvrtc
 from tests.runtime.first_use import wanted

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import rnncc
-from rnncc.runtime import first_use, fused
-from rnncc.runtime.fused import Answer, Outcome
+from rnncc.runtime.kernels import first_use, fused
+from rnncc.runtime.kernels.fused import Answer, Outcome
 from tests.compilers import quick_nvrtc
 from tests.runtime.first_use import H200, wanted
 

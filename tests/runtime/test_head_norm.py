@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from rnncc.machine.paths import templates_dir
-from rnncc.runtime import rows
-from rnncc.runtime.directions import LayerCall, Tools
-from rnncc.runtime.head_norm import MOST_UNITS, make_head_norm, takes_head_norm
-from rnncc.runtime.kernels import Kernels
+from rnncc.runtime.eager import rows
+from rnncc.runtime.kernels.kernels import Kernels
+from rnncc.runtime.modules.directions import LayerCall, Tools
+from rnncc.runtime.ops.head_norm import MOST_UNITS, make_head_norm, takes_head_norm
 
 SPACE = "rnncc_head_norm"
 HEADS, K, D = 3, 2, 4

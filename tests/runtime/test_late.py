@@ -58,7 +58,7 @@ def module(own_cache: Path, request: pytest.FixtureRequest) -> ModuleType:
 
 
 def first_use_of(module: ModuleType) -> Any:
-    return sys.modules[f"{module.__name__}._runtime.first_use"]
+    return sys.modules[f"{module.__name__}._runtime.kernels.first_use"]
 
 
 def compiled(said: str) -> list[str]:

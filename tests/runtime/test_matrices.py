@@ -11,7 +11,7 @@ from torch import Tensor
 
 import rnncc
 from rnncc.language.operators import OF_MATRICES, OPERATORS
-from rnncc.runtime import matrices
+from rnncc.runtime.eager import matrices
 from rnncc.verify.reference import FUNCTIONS
 
 TEXT = """

@@ -18,7 +18,7 @@ from rnncc.ir.package import OF_EVERY_PACKAGE
 from rnncc.ir.target import GPUS
 from rnncc.language.read import read_request
 from rnncc.machine import gpus
-from rnncc.runtime import first_use, fused
+from rnncc.runtime.kernels import first_use, fused
 from rnncc.stages.build import nvrtc, own_code
 from tests.compilers import quick_nvrtc, replace_nvrtc
 from tests.runtime.first_use import H200

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.runtime.on_import import when_imported
+from rnncc.runtime.kernels.on_import import when_imported
 
 NAME = "rnncc_test_of_later"
 

@@ -13,8 +13,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
 
 import rnncc
-from rnncc.runtime.packed import read_sequence
-from rnncc.runtime.packing import Packing, gather, scatter
+from rnncc.runtime.arguments.packing import Packing, gather, scatter
+from rnncc.runtime.modules.packed import read_sequence
 from tests.runtime.test_layers import BACKENDS, DOUBLE, IN, H, close, gradients, layer_class, tuple_of
 from tests.runtime.test_ops import arguments, make
 from tests.runtime.test_permute_rows import permuted

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rnncc.machine.paths import templates_dir
-from rnncc.runtime.ops import make_permute_rows
+from rnncc.runtime.ops.ops import make_permute_rows
 
 LENGTHS = (5, 3, 3, 1)
 

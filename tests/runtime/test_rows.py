@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rnncc.compat import haste
-from rnncc.runtime import rows
+from rnncc.runtime.eager import rows
 
 ROWS, H = 16384, 64
 

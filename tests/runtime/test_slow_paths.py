@@ -20,7 +20,7 @@ SAID = f"LSTM: the eager fallback runs, which is many times slower: {REASON} \\(
 @pytest.fixture
 def choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The LSTM's `choice`, as if all tensors were on a device without kernels."""
-    module = sys.modules[f"{rnncc.load('lstm').LSTM.__module__.rpartition('.')[0]}._runtime.choice"]
+    module = sys.modules[f"{rnncc.load('lstm').LSTM.__module__.rpartition('.')[0]}._runtime.kernels.choice"]
     choose = module.choose_kernels
     device = SimpleNamespace(is_cpu=False, is_cuda=False, is_meta=False, device=SimpleNamespace(type="mps"))
     monkeypatch.delenv("RNNCC_LOG", raising=False)

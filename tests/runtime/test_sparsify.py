@@ -19,7 +19,7 @@ import rnncc
 from rnncc.compat.nn import replace
 from rnncc.language.source import Source
 from rnncc.language.types import with_types
-from rnncc.runtime.sparsify import planned
+from rnncc.runtime.modules.sparsify import planned
 from rnncc.stages.parse import parse
 
 IN, H = 6, 16

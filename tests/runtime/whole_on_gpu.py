@@ -102,7 +102,7 @@ def products_of_cublas(folder: Path) -> int:
 def take(module: Any, space: str, cells: Sequence[Any]) -> None:
     """From now on the module's layers call the ops of that namespace, which take the dtypes of a GPU. `cells`: the
     specs of all."""
-    runtime = importlib.import_module(f"{module.__name__}._runtime.whole")
+    runtime = importlib.import_module(f"{module.__name__}._runtime.modules.whole")
     package = importlib.import_module(f"{module.__name__}._runtime.package")
     runtime.__dict__["WHOLE_DTYPES"] = runtime._GPU_DTYPES
     library = torch.library.Library(space, "FRAGMENT")  # type: ignore[no-untyped-call]

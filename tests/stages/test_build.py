@@ -87,7 +87,7 @@ def test_build_makes_a_working_package_and_finds_it_again(tmp_path: Path) -> Non
     assert answer(package) == 42
     assert build(Job(KEY, "toy", cache, find_toolchain()), produce) == package
     assert len(calls) == 1
-    assert (package / "_runtime" / "layer.py").is_file()
+    assert (package / "_runtime" / "modules" / "layer.py").is_file()
     assert not list((tmp_path / "cache" / "tmp").iterdir())
 
 

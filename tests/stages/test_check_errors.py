@@ -241,9 +241,9 @@ def test_names_of_arguments(lines: tuple[str, ...], text: str) -> None:
 def test_no_dim_hides_an_argument() -> None:
     from inspect import signature
 
-    from rnncc.runtime.cell import RecurrentCell
-    from rnncc.runtime.function import run_function
-    from rnncc.runtime.layer import RecurrentLayer
+    from rnncc.runtime.modules.cell import RecurrentCell
+    from rnncc.runtime.modules.function import run_function
+    from rnncc.runtime.modules.layer import RecurrentLayer
 
     for takes in (RecurrentLayer.__init__, RecurrentCell.__init__, run_function):
         names = [name for name, each in signature(takes).parameters.items() if each.kind is not each.VAR_KEYWORD]

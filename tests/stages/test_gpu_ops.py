@@ -14,7 +14,7 @@ from rnncc.language.source import Source
 from rnncc.machine.cache import Cache, default_root, digest
 from rnncc.machine.paths import shipped_cells
 from rnncc.pipeline import compile_cells
-from rnncc.runtime.kernels import Kernels
+from rnncc.runtime.kernels.kernels import Kernels
 from rnncc.stages.build import Job, Product, build, find_toolchain
 from rnncc.stages.load import load
 from rnncc.stages.render.python.functions import cell_functions, norms_heads

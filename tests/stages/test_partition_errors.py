@@ -50,8 +50,8 @@ def test_names_that_the_module_has(lines: tuple[str, ...], text: str) -> None:
 def test_no_parameter_hides_an_attribute_of_the_module() -> None:
     import torch
 
-    from rnncc.runtime.base import RecurrentModule
-    from rnncc.runtime.cell import RecurrentCell
+    from rnncc.runtime.modules.base import RecurrentModule
+    from rnncc.runtime.modules.cell import RecurrentCell
 
     annotated = {name for base in RecurrentModule.__mro__ for name in vars(base).get("__annotations__", ())}
     names = {*dir(RecurrentCell), *dir(torch.nn.Module()), *annotated}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rnncc.ir.cell import value_table
-from rnncc.runtime import rows
+from rnncc.runtime.eager import rows
 from rnncc.stages.render.python.code import Emitter
 from rnncc.stages.render.python.patterns import operation_text, recognise
 from tests.compiling import cell_of

@@ -222,10 +222,11 @@ def _write(files: Sequence[File], folder: Path) -> None:
 
 
 def _write_runtime(folder: Path) -> None:
-    runtime = folder / "_runtime"
-    runtime.mkdir()
-    for path in sorted((_PACKAGE / "runtime").glob("*.py")):
-        shutil.copyfile(path, runtime / path.name)
+    source, runtime = _PACKAGE / "runtime", folder / "_runtime"
+    for path in sorted(source.rglob("*.py")):
+        copy = runtime / path.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
     shutil.copyfile(license_file(), runtime / "LICENSE")
 
 

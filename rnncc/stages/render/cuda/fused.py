@@ -118,7 +118,7 @@ def kernel_texts(fused: FusedKernels, scalar: str) -> Iterator[FusedKernel]:
 
 
 def index_lines(fused: FusedKernels) -> Iterator[str]:
-    """One line per kernel, as templates/include/rnncc/cuda/fused/index.h and rnncc/runtime/fused.py read it."""
+    """One line per kernel, as templates/include/rnncc/cuda/fused/index.h and rnncc/runtime/kernels/fused.py read it."""
     for program, schedule in fused.kernels:
         words = (
             program, fused.dtype, fused.head_dim, fused.heads, schedule.family.name, schedule.family.scope.value,

@@ -1,4 +1,4 @@
-// Asks Python for kernels that the package lacks (rnncc/runtime/first_use.py). A program without Python has no handler.
+// Asks Python for kernels that the package lacks (rnncc/runtime/kernels/first_use.py). A program without Python has no handler.
 #pragma once
 
 #include <csignal>

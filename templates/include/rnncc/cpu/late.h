@@ -1,5 +1,5 @@
 // The kernels of a compute type that were not compiled with the package. Python compiles them when a tensor of such a
-// dtype first comes (rnncc/runtime/first_use.py), into a library of their own.
+// dtype first comes (rnncc/runtime/kernels/first_use.py), into a library of their own.
 #pragma once
 
 #include <dlfcn.h>

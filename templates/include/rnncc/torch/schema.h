@@ -32,7 +32,7 @@ inline constexpr const char* backward_schema =
 // whole_gpu.h on a GPU. `layout` is the number of the layer's Layout (whole_layout.h). `tensors` are x, the parameters and
 // the states as callers have them; no states mean the initial values. The forward returns nothing where a tensor does not
 // fit the layout; else the output of a layer, the final states, and in training what the backward reads. Neither op has
-// autograd of its own: rnncc/runtime/whole.py records calls. `packed`: nothing; or on the CPU a tensor for the weight that
+// autograd of its own: rnncc/runtime/modules/whole.py records calls. `packed`: nothing; or on the CPU a tensor for the weight that
 // the input is multiplied by, and one for each weight that the loop reads. Each is what `pack` made, and is read in place
 // of the weight. A weight that is not packed has a tensor without elements.
 inline constexpr const char* whole_forward_schema =

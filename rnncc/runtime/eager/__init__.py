@@ -1,0 +1,1 @@
+"""Functions that the generated eager fallback calls."""

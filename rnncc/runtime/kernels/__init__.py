@@ -1,0 +1,1 @@
+"""Which kernels run a call, what compiles them when one first needs them, and what says so."""

@@ -1,0 +1,219 @@
+"""Compiles missing kernels when a call first needs them, and warns where a slower kernel runs.
+
+The op itself asks (templates/include/rnncc/core/handler.h). So it makes no difference whether the call comes
+from Python, from a graph that torch.compile made, from an exported program, or while a CUDA graph is captured.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import enum
+import importlib
+import os
+import threading
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..settings import compiles_at_first_use, log_level, warns_of_slow_paths
+from ..spec import CellSpec
+from . import fused
+from .fused import DTYPES, STATE, Answer, Gpu, Key, Outcome, Wanted, split_program
+
+_Handler = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32, ctypes.c_int32,
+    ctypes.c_int32, ctypes.POINTER(ctypes.c_char), ctypes.c_int64,
+)  # fmt: skip
+
+
+class Event(enum.IntEnum):
+    """What happens for the first time: rnncc::KernelEvent in core/handler.h, which says what each means."""
+
+    FIRST_CALL = 0
+    FIRST_LONG_CALL = 1
+    LEFT_OUT = 2
+    MISSING = 3
+
+
+_CELLS: dict[str, CellSpec] = {}  # by the names of their loops
+# A loop at a size, whatever its variant, and whether there is a fused kernel, but the tensors' layout leaves it out.
+_WARNED: set[tuple[object, ...]] = set()
+# One lock for the kernels that are compiled together, so that nothing else waits. A forked child clears them: no thread
+# of the child would ever release a lock that was held at the fork.
+_LOCKS: dict[tuple[object, ...], threading.Lock] = {}
+os.register_at_fork(after_in_child=_LOCKS.clear)
+# The codes for a missing NVRTC and for another version of rnncc (rnncc/language/codes/later.py).
+_PREVENTING = ("RNN608", "RNN609")
+
+
+def attach(library: ctypes.CDLL, cells: Sequence[CellSpec]) -> None:
+    """From now on the library's loops ask `prepare`. Raises ValueError for a wrong setting, also on a machine without a
+    GPU: it would be an error on a GPU."""
+    compiles_at_first_use()
+    log_level()
+    _CELLS.clear()
+    _CELLS.update({segment.name: cell for cell in cells for segment in cell.segments})
+    _WARNED.clear()
+    library.rnncc_set_kernel_handler(_HANDLER)
+    # When Python ends, threads may still run a loop, and must not call the handler any more. Until then the library may
+    # call it at any time. The registration below holds a reference to the handler, which keeps it alive even where
+    # nothing else refers to this module.
+    atexit.register(_forget, library, _HANDLER)
+
+
+def _forget(library: ctypes.CDLL, handler: object) -> None:
+    library.rnncc_set_kernel_handler(None)
+
+
+@_Handler
+def _HANDLER(*given):  # type: ignore[no-untyped-def]
+    name, dtype, head_dim, heads, directions, device, event, problem, size = given
+    try:
+        if event == Event.MISSING:
+            if device < 0:
+                provide_for_cpu(name.decode(), dtype.decode())
+            else:
+                provide(name.decode(), fused.gpu_of(device))
+            return 0
+        torch_dtype = next(found for found, (short, _) in DTYPES.items() if short == dtype.decode())
+        prepare((*split_program(name.decode()), head_dim, heads, directions, torch_dtype, device), Event(event))
+        return 0
+    except KeyboardInterrupt:
+        return -2
+    # The library raises a RuntimeError with this text. Without it ctypes would print the exception and go on.
+    except BaseException as error:
+        text = f"{type(error).__name__}: {error}".encode(errors="replace")[: size - 1]
+        text = text.decode(errors="ignore").encode()  # no half of a character at the end
+        ctypes.memmove(problem, text, len(text))
+        return -1
+
+
+def prepare(key: Key, event: Event) -> None:
+    """Compile the fused kernels of a loop at a size, where they are missing and can be compiled. The op calls this
+    before the event. Warns once where a slower kernel runs than could run. Raises ValueError for a wrong setting."""
+    loop, variant, head_dim, heads, directions, dtype, device = key
+    cell, gpu = _CELLS[loop], fused.gpu_of(device)
+    wanted = Wanted(cell, loop, head_dim, heads, dtype, gpu, directions, variant=variant)
+    # By cell, not by loop: the loops of a cell are compiled together.
+    together = (cell.name, variant, head_dim, wanted.made_for, dtype, gpu)
+    with _LOCKS.setdefault(together, threading.Lock()):
+        if key not in STATE.answers:
+            STATE.answers[key] = settle(wanted)
+        answer = STATE.answers[key]
+        is_left_out, is_long = event is Event.LEFT_OUT, event is Event.FIRST_LONG_CALL
+        warning = (loop, *key[2:], is_left_out)
+        warned = warning in _WARNED
+        if is_left_out:
+            rows = "the rows of its tensors do not all begin at multiples of 16 bytes"
+            slow = f"the fused kernel for {wanted} does not run: {rows}"
+        elif answer.outcome is Outcome.FAILED or (answer.outcome is Outcome.PREVENTED and is_long):
+            slow = f"no fused kernel for {wanted}: {answer.reason}"
+        else:
+            return
+        _WARNED.add(warning)
+    if not warned and warns_of_slow_paths():
+        # The caller is the op, which has no line in Python, so the warning names this one.
+        said = f"{slow}; the alternating kernel runs, which is slower (RNNCC_LOG=error hides this)"
+        warnings.warn(said, stacklevel=1)
+
+
+def provide(file: str, gpu: Gpu) -> None:
+    """Compile a file of kernels that take every size, and add it to the library. The op calls this where there is none.
+    Raises RuntimeError where it cannot be compiled."""
+    with _LOCKS.setdefault((file, gpu.capability), threading.Lock()):
+        if (file, gpu.capability) not in STATE.provided:
+            folder = _compile_file(file, gpu)
+            assert STATE.library is not None
+            STATE.library.rnncc_add_folder(os.fsencode(folder))
+            STATE.provided.add((file, gpu.capability))
+
+
+def provide_for_cpu(instructions: str, compute_type: str) -> None:
+    """Compile the package's CPU kernels of a compute type, and add them to the library. The op calls this where there
+    are none. Raises RuntimeError where they cannot be compiled, and OSError where they cannot be opened."""
+    with _LOCKS.setdefault((instructions, compute_type), threading.Lock()):
+        if (instructions, compute_type) not in STATE.provided:
+            path = _compile_for_cpu(instructions, compute_type)
+            assert STATE.library is not None
+            opened = ctypes.CDLL(str(path))  # ctypes never closes it
+            STATE.library.rnncc_add_library(ctypes.c_void_p(opened._handle))
+            STATE.provided.add((instructions, compute_type))
+
+
+def _compile_for_cpu(instructions: str, compute_type: str) -> Path:
+    what = f"CPU kernels that compute in {compute_type.replace('f', 'float')}"
+    return _compile_missing(what, "", "compile_for_cpu", STATE.about["options"], (instructions, compute_type))
+
+
+def _compile_file(file: str, gpu: Gpu) -> Path:
+    name = "sm_{}{}".format(*gpu.capability)
+    # The file's name begins with the loop's, but for those that are the same for every cell.
+    cell = next((own for loop, own in _CELLS.items() if file.startswith(f"{loop}_")), next(iter(_CELLS.values())))
+    options = cell.program() | {"newton": bool(STATE.about["newton"])}
+    return _compile_missing(f"kernels for {name}", f" --target {name}", "compile_file", options, file, gpu.numbers)
+
+
+def _compile_missing(what: str, target: str, function: str, *arguments: Any) -> Path:
+    """What a function of rnncc's driver compiles for this package. `target`: the option of `rnncc build` for it. Raises
+    RuntimeError where it cannot be compiled."""
+    about = STATE.about
+    try:
+        rnncc, driver = importlib.import_module("rnncc"), importlib.import_module("rnncc.driver")
+        compile_missing = getattr(driver, function)
+    except (ImportError, AttributeError) as error:
+        raise RuntimeError(
+            f"this package has no {what}, and rnncc, which compiles them when they are needed, cannot be imported "
+            f"({error}); `rnncc build {about['stem']}{target}` makes a package that has them"
+        ) from None
+    try:
+        path: Path = compile_missing(about["source"], about["stem"], *arguments, about["code"])
+    except rnncc.RnnccError as error:
+        raise RuntimeError(f"this package has no {what} yet: {_said(error)}") from None
+    return path
+
+
+def _said(error: Any) -> str:
+    """An RnnccError in one line."""
+    problem = error.diagnostics[0]
+    return f"{problem.message} [{problem.code}]" + (f"; {problem.help}" if problem.help else "")
+
+
+def settle(wanted: Wanted) -> Answer:
+    """Whether a fused kernel runs, which may exist or is compiled now; else why none runs. Raises ValueError for a
+    wrong setting."""
+    if reason := fused.why_never_fused(wanted):
+        return Answer(Outcome.NONE, reason)
+    if fused.has_kernel(wanted):
+        return Answer(Outcome.RUNS)
+    if reason := fused.what_prevents_compiling():
+        return Answer(Outcome.PREVENTED, reason)
+    rnncc = importlib.import_module("rnncc")
+    try:
+        reason = _compile(wanted)
+    except rnncc.RnnccError as error:
+        is_prevented = error.diagnostics[0].code in _PREVENTING
+        return Answer(Outcome.PREVENTED if is_prevented else Outcome.FAILED, _said(error))
+    # Any error may come here, also from a bug in rnncc or a broken installation. The layer must still run, and the
+    # alternating kernel can run it. The user gets a warning, and this process does not try again.
+    except Exception as error:
+        return Answer(Outcome.FAILED, f"{type(error).__name__}: {error}")
+    return Answer(Outcome.NONE, reason) if reason else Answer(Outcome.RUNS)
+
+
+def _compile(wanted: Wanted) -> str:
+    """Compile the fused kernels and add them to the library. Returns "", or why there is no fused kernel. Raises
+    RnnccError where the build fails, and RuntimeError, OSError or ValueError where its kernels cannot be read."""
+    driver, cell, about = importlib.import_module("rnncc.driver"), wanted.cell, STATE.about
+    problems = [(wanted.head_dim, heads, DTYPES[wanted.dtype][1]) for heads in wanted.made_for]
+    options = cell.program() | {"problems": problems}
+    programs = (cell.name, wanted.variant.programs)
+    folder, reason = driver.compile_fused(
+        about["source"], about["stem"], options, programs, wanted.gpu.numbers, about["code"]
+    )
+    if folder is None:
+        return str(reason)
+    fused.add_kernels(folder, wanted.gpu)
+    # The compiled kernels may all be for another loop of the cell.
+    return "" if fused.family_names(wanted, wanted.made_for) else f"no fused kernel for {wanted} fits this loop"

@@ -1,0 +1,392 @@
+"""Fused kernels, each for one size: which ones this package has, and how `explain()` describes them."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import importlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..settings import compiles_at_first_use
+from ..spec import DENSER, CellSpec, SegmentSpec, Sizes
+from .kernels import runs_on
+
+# dtype -> its name in the index of kernels, and its name in rnncc's options (`--dtype`)
+DTYPES = {torch.float32: ("f32", "fp32"), torch.bfloat16: ("bf16", "bf16"), torch.float16: ("f16", "fp16")}
+_WORDS = {"forward": "forward", "backward": "backward", "inference": "without gradients"}
+_HEAD_DIM_BLOCK = 8  # the head_dim of a fused kernel is a multiple of this
+_ARCHITECTURE = re.compile(r"(sm_\d{2,3}a?|compute_\d{2,3})")
+# The scopes of families that rnncc::FusedScope in the library knows; whether the CTAs of all heads must run at once.
+_SCOPES = {"cluster": False, "grid": True, "step": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The programs of a loop that a call takes: with gradients its forward and its backward, else a forward that keeps
+    nothing. `masked`: those for lengths and resets."""
+
+    training: bool = True
+    masked: bool = False
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """Their names, which follow the loop's."""
+        passes = ("forward", "backward") if self.training else ("inference",)
+        return tuple(f"masked_{name}" if self.masked else name for name in passes)
+
+
+def split_program(program: str) -> tuple[str, Variant]:
+    """The loop and the variant of a program: `lstm_0` and the masked forward without gradients of
+    `lstm_0_masked_inference`."""
+    loop, _, name = program.rpartition("_")
+    segment = loop.removesuffix("_masked")
+    return segment, Variant(name != "inference", segment != loop)
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU of this machine: its compute capability, its SMs, the largest shared memory of a CTA, and torch's number
+    for it, which does not tell it from others of its kind."""
+
+    capability: tuple[int, int]
+    sms: int
+    shared_bytes: int
+    index: int = field(default=0, compare=False)
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """Its compute capability, and torch's number for it: what `rnncc.driver` takes."""
+        return (*self.capability, self.index)
+
+
+def gpu_of(device: int) -> Gpu:
+    """The GPU that has that number for torch."""
+    known: Any = torch.cuda.get_device_properties(device)  # torch does not declare all that there is
+    return Gpu((known.major, known.minor), known.multi_processor_count, known.shared_memory_per_block_optin, device)
+
+
+# A loop and its variant, the head_dim of its state, heads, directions, dtype and device.
+Key = tuple[str, Variant, int, int, int, torch.dtype, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A loop at a size, for which kernels are wanted.
+
+    segment     the loop's name
+    head_dim    the width of a head's state; where values have several widths, the largest
+    heads       the heads of one direction
+    gpu         the GPU
+    directions  1, or 2 where both directions of a layer run in one call
+    head_dims   those of all values, where they are known
+    variant     which of the loop's programs
+    """
+
+    cell: CellSpec
+    segment: str
+    head_dim: int
+    heads: int
+    dtype: torch.dtype
+    gpu: Gpu
+    directions: int = 1
+    head_dims: tuple[int, ...] = ()
+    variant: Variant = Variant()
+
+    @property
+    def made_for(self) -> tuple[int, ...]:
+        """The numbers of heads to compile kernels for. The last is that of all directions, which run side by side.
+        Where there are two directions, that of one comes first: some kernels can only run the directions one after the
+        other."""
+        return tuple(dict.fromkeys((self.heads, self.heads * self.directions)))
+
+    def __str__(self) -> str:
+        heads = f"{self.heads} head{'s' if self.heads > 1 else ''} with head_dim {self.head_dim}"
+        both = " in both directions" if self.directions > 1 else ""
+        return f"{heads}{both}, {str(self.dtype).removeprefix('torch.')}"
+
+
+class Outcome(enum.Enum):
+    """The result of the search for a fused kernel. RUNS: there is one. NONE: there can be none. FAILED: its compilation
+    failed. PREVENTED: a setting, or something missing on this machine, prevents its compilation."""
+
+    RUNS = enum.auto()
+    NONE = enum.auto()
+    PREVENTED = enum.auto()
+    FAILED = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whether a fused kernel runs. `reason` says why none runs, and is "" for RUNS."""
+
+    outcome: Outcome
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of the index of kernels.
+
+    program     the loop's name with `_forward`, `_backward` or `_inference`
+    smallest_batch
+                the smallest batch that it runs
+    sms         the SMs that all of its CTAs need at once
+    shared_bytes
+                shared memory per CTA
+    architecture
+                what it was compiled for
+    name        the kernel's name
+    gpu         the GPU for which it was compiled at first use; None: a kernel of the package, for all of its GPUs
+    """
+
+    program: str
+    dtype: str
+    head_dim: int
+    heads: int
+    family: str
+    smallest_batch: int
+    sms: int
+    shared_bytes: int
+    architecture: str
+    name: str
+    gpu: Gpu | None
+
+    def runs_on(self, gpu: Gpu) -> bool:
+        """Whether that GPU has what it needs."""
+        fits = self.sms <= gpu.sms and self.shared_bytes <= gpu.shared_bytes
+        return self.gpu in (None, gpu) and fits and runs_on(self.architecture, *gpu.capability)
+
+
+@dataclass(slots=True)
+class _State:
+    library: ctypes.CDLL | None
+    about: Mapping[str, Any]
+    lines: list[_Line]
+    readable: bool  # whether the package's own index could be read
+    answers: dict[Key, Answer]  # of first_use.settle, one for each size that was asked for
+    provided: set[tuple[object, ...]]  # what first_use provided: files for GPUs, and compute types
+
+
+STATE = _State(None, {}, [], True, {}, set())
+
+
+def attach(directory: Path, library: ctypes.CDLL, about: Mapping[str, Any]) -> None:
+    """Read the index of the package in `directory`; `about` is its `_rnncc.json`. An unreadable index counts as
+    empty."""
+    index = directory / "cuda" / "fused.txt"
+    STATE.library, STATE.about, STATE.lines, STATE.readable = library, about, [], True
+    try:
+        if index.is_file():
+            STATE.lines = read_index(index, None)
+    except (OSError, ValueError):
+        STATE.readable = False
+    STATE.answers.clear()
+    STATE.provided.clear()
+
+
+def add_kernels(folder: Path, gpu: Gpu) -> None:
+    """Add the fused kernels of a folder to the library. They are for GPUs like that one. Raises RuntimeError, OSError
+    or ValueError where they cannot be read."""
+    lines = read_index(folder / "fused.txt", gpu)
+    assert STATE.library is not None
+    if STATE.library.rnncc_add_kernels(os.fsencode(folder)) < 1:
+        raise RuntimeError(f"the kernels in {folder} cannot be read")
+    STATE.lines += lines
+
+
+def describe(
+    cell: CellSpec, segment: SegmentSpec, sizes: Sizes, directions: int, like: Tensor, batch: int | None
+) -> list[str]:
+    """Lines of `explain()`: which kernels run a loop on a GPU, and why, for streams of the dtype and on the device of
+    `like`. With `batch`, also which of them run a batch of that size."""
+    wanted, settled = _wanted(cell, segment, sizes, directions, like)
+    lines = [explain(wanted, settled)]
+    if wanted.segment in STATE.about["scans"]:
+        lines.append(
+            "vectorised kernels (tall ones for few channels) where all tensors' rows begin at multiples of 16 bytes, "
+            "else narrow ones"
+        )
+    if wanted.segment in STATE.about["newton"]:
+        lines.append(
+            "forward Newton's iterations in place of the walk for few channels and many steps, where all tensors' rows "
+            "begin at multiples of 16 bytes"
+        )
+    variants = (wanted, replace(wanted, variant=Variant(training=False)))
+    if any(family_names(each, None) for each in variants) and not why_uneven(wanted):
+        if batch is not None:
+            kernels = chosen(wanted, batch, like.get_device(), denser=bool(sizes.get(DENSER)))
+            lines.append(f"a batch of {batch}: {kernels}")
+        lines.append("tensors whose rows do not all begin at multiples of 16 bytes: alternating")
+    return lines
+
+
+def kernels_of(cell: CellSpec, segment: SegmentSpec, sizes: Sizes, directions: int, like: Tensor) -> str:
+    """The kernels that run a loop on a GPU, as `fused (forward grid, backward grid)`. Arguments as in `describe`."""
+    kernels, _ = kernels_for(*_wanted(cell, segment, sizes, directions, like))
+    return kernels
+
+
+def _wanted(
+    cell: CellSpec, segment: SegmentSpec, sizes: Sizes, directions: int, like: Tensor
+) -> tuple[Wanted, str | None]:
+    """What fused kernels of a loop are for, and the reason of the answer where a call asked for them already."""
+    dtype, device = like.dtype, like.get_device()
+    heads, head_dims = sizes["num_heads"], segment.fused_head_dims(sizes)
+    answer = STATE.answers.get((segment.name, Variant(), max(head_dims), heads, directions, dtype, device))
+    wanted = Wanted(cell, segment.name, max(head_dims), heads, dtype, gpu_of(device), directions, tuple(head_dims))
+    return wanted, None if answer is None else answer.reason
+
+
+def chosen(wanted: Wanted, batch: int, device: int, *, denser: bool) -> str:
+    """Which of the kernels that exist now run a batch of that size: `forward gather, backward scatter, without
+    gradients gather`. `denser`: whether masks are denser than planned. Raises RuntimeError where the library cannot
+    ask the GPU."""
+    found = []
+    library = STATE.library
+    assert library is not None
+    for program, words in (("forward", "forward"), ("backward", "backward"), ("inference", "without gradients")):
+        text = ctypes.create_string_buffer(1024)
+        launches = library.rnncc_choose_kernel(
+            f"{wanted.segment}_{program}".encode(), DTYPES[wanted.dtype][0].encode(), ctypes.c_int64(wanted.head_dim),
+            ctypes.c_int64(wanted.heads), ctypes.c_int64(batch), wanted.directions, int(denser), device,
+            text, ctypes.c_int64(len(text)),
+        )  # fmt: skip
+        if launches < 0:
+            raise RuntimeError(f"which kernel runs a batch of {batch}: {text.value.decode()}")
+        name = text.value.decode()
+        family = next((line.family for line in STATE.lines if line.name == name), "alternating")
+        found.append(f"{words} {family}" + (f" in {launches} launches" if launches > 1 else ""))
+    return ", ".join(found)
+
+
+def explain(wanted: Wanted, settled: str | None) -> str:
+    """Which kernels run, and why, in words. `settled` is the answer's reason, None where no call asked yet."""
+    return ", ".join(kernels_for(wanted, settled))
+
+
+def kernels_for(wanted: Wanted, settled: str | None) -> tuple[str, str]:
+    """The same as two texts: the kernels; for what they were made, and why they run."""
+    if own := STATE.about["scans"].get(wanted.segment):
+        return own, "one launch per sequence at every size: a step has no product and no reduction"
+    # A width that is no multiple of 8 rules fused kernels out, also where there are some for the widest value.
+    if why_uneven(wanted):
+        return "alternating", f"one launch per sequence at every size: {why_never_fused(wanted)}"
+    one, others = family_names(wanted, wanted.made_for[:1]), family_names(wanted, None)
+    # After the compilation, kernels for one direction alone mean that both directions do not fit in a launch.
+    # Before it, they do not count: the first call compiles those for both.
+    own = family_names(wanted, wanted.made_for if settled == "" else wanted.made_for[-1:])
+    if own:
+        return f"fused ({own})", f"made for {wanted}"
+    reason = (
+        settled
+        or why_never_fused(wanted)
+        or what_prevents_compiling()
+        or f"the first call of several steps compiles a fused one for {wanted}"
+    )
+    if not STATE.readable:
+        reason = f"the package's own index of fused kernels cannot be read; {reason}"
+    kernels, why = "alternating", f"one launch per sequence at every size: {reason}"
+    if one or others:
+        made_for = "one direction" if one else "another number of heads"
+        kernels, why = f"fused ({one or others})", f"made for {made_for}: {reason}"
+    without = family_names(replace(wanted, variant=Variant(training=False)), wanted.made_for[-1:])
+    # Calls without gradients compile no more than they take.
+    return (f"fused ({without})", f"made for {wanted}; with gradients {kernels}, {why}") if without else (kernels, why)
+
+
+def has_kernel(wanted: Wanted) -> bool:
+    """Whether there is a fused kernel for all of the directions. A package for other GPUs may have kernels of which
+    this one runs some, but none of those for another program of the call: then it has none."""
+    heads = wanted.made_for[-1:]
+    made = [_lines(wanted, program, heads) for program in wanted.variant.programs]
+    runs = [any(line.runs_on(wanted.gpu) for line in lines) for lines in made]
+    return any(runs) and all(own or not lines for own, lines in zip(runs, made, strict=True))
+
+
+def why_never_fused(wanted: Wanted) -> str:
+    """Why no fused kernel can be compiled, wherever and whenever; else ""."""
+    if wanted.segment in STATE.about["scans"]:
+        return "its loop has kernels for every size"
+    if why := STATE.about["fused"][wanted.segment]:
+        return f"its loop has no fused form: {why}"
+    if wanted.dtype not in DTYPES:
+        return f"fused kernels are for float32, bfloat16 and float16, not {wanted.dtype}"
+    return why_uneven(wanted)
+
+
+def why_uneven(wanted: Wanted) -> str:
+    """That a head_dim is none of a fused kernel; else ""."""
+    for head_dim in (wanted.head_dim, *wanted.head_dims):
+        if head_dim % _HEAD_DIM_BLOCK:
+            return f"fused kernels are for a head_dim that is a multiple of {_HEAD_DIM_BLOCK}, not {head_dim}"
+    return ""
+
+
+def what_prevents_compiling() -> str:
+    """What prevents the compilation of a kernel here, or "". Raises ValueError for a wrong setting."""
+    compiles = compiles_at_first_use()
+    stem = STATE.about["stem"]
+    instead = f"`rnncc build {stem} --hidden … --heads … --dtype …` makes a package with fused ones"
+    if not compiles:
+        return f"RNNCC_COMPILE=0 keeps a fused one from being compiled; {instead}"
+    try:
+        driver = importlib.import_module("rnncc.driver")
+    except Exception as error:  # another module may have the name rnncc, and fail in any way: the layer runs without it
+        return f"rnncc, which compiles fused ones at first use, cannot be imported ({error}); {instead}"
+    if not hasattr(driver, "compile_fused"):
+        return f"the rnncc that is installed is older than first use, when it compiles fused ones; {instead}"
+    return ""
+
+
+def family_names(wanted: Wanted, heads: tuple[int, ...] | None) -> str:
+    """The families of the kernels that exist for these numbers of heads (None: for any number), as `forward gather,
+    backward grid or stepwise from batch 64 on`. "" where there is none."""
+    found = []
+    for program in wanted.variant.programs:
+        own = {
+            line.family + (f" from batch {line.smallest_batch} on" if line.smallest_batch > 1 else ""): None
+            for line in _lines(wanted, program, heads)
+            if line.runs_on(wanted.gpu)
+        }
+        if own:
+            found.append(f"{_WORDS[program.removeprefix('masked_')]} {' or '.join(own)}")
+    return ", ".join(found)
+
+
+def _lines(wanted: Wanted, program: str, heads: tuple[int, ...] | None) -> list[_Line]:
+    """The kernels of a program at that size, for all GPUs."""
+    size = f"{wanted.segment}_{program}", DTYPES.get(wanted.dtype, ("", ""))[0], wanted.head_dim
+    return [
+        line
+        for line in STATE.lines
+        if (line.program, line.dtype, line.head_dim) == size and (heads is None or line.heads in heads)
+    ]
+
+
+def read_index(path: Path, gpu: Gpu | None) -> list[_Line]:
+    """Read an index of kernels, which the library also reads (index.h). `gpu`: the one for which they were compiled at
+    first use. Raises OSError or ValueError where it cannot be read."""
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        program, dtype, head_dim, heads, family, scope, *numbers, architecture, name = text.split()
+        ctas, cluster, threads, shared_bytes, group_batch, *more = map(int, numbers)
+        multiple, slots, narrow, smallest_batch, smallest_denser, most_launches, for_zeros, pass_ns, launch_ns = more
+        positive = (int(head_dim), int(heads), ctas, cluster, threads, multiple, smallest_batch, smallest_denser)
+        is_whole = scope in _SCOPES and for_zeros in (0, 1) and text.endswith("\n")
+        is_whole = is_whole and _ARCHITECTURE.fullmatch(architecture) is not None
+        is_whole = is_whole and (most_launches == 1 or launch_ns > 0)
+        others = (shared_bytes, group_batch, slots, narrow, most_launches, launch_ns)
+        if min(*positive, pass_ns) < 1 or min(others) < 0 or not is_whole:
+            raise ValueError(f"{path}: {text}")
+        sms = ctas * int(heads) if _SCOPES[scope] else ctas
+        size = int(head_dim), int(heads)
+        lines.append(_Line(program, dtype, *size, family, smallest_batch, sms, shared_bytes, architecture, name, gpu))
+    return lines

@@ -1,0 +1,1 @@
+"""The torch ops of a package: what torch knows of them, and the records that they take."""
