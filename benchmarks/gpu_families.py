@@ -259,7 +259,8 @@ def measure_all(arguments: argparse.Namespace, pool: Executor, results: Results)
             else:
                 row = measure(case, known, chosen_in, arguments.quick)
             results.add(row)
-            say(f"{case}: {row.get('error') or f'''{row['chosen_us']:.3f} us, {row['without_us']:.3f} without'''}")
+            times = row.get("error") or f"{row['chosen_us']:.3f} us, {row['without_us']:.3f} without"
+            say(f"{case}: {times}")
             torch.cuda.empty_cache()
 
 
@@ -271,7 +272,7 @@ def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     )
     for row in sorted(rows, key=lambda row: (row["family"], "error" in row, row.get("gain", 0.0))):
         yield line(row)
-    for name in dict.fromkeys(row["family"] for row in rows):
+    for name in sorted({row["family"] for row in rows}):
         yield verdict(name, [row for row in rows if row["family"] == name])
 
 

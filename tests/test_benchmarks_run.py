@@ -17,8 +17,8 @@ import rnncc
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 # Programs that measure on a GPU, and take longer than some seconds.
 PROGRAMS = (
-    "gpu_accuracy", "gpu_cells", "gpu_dense", "gpu_flashrnn", "gpu_model", "gpu_packed", "gpu_scan", "gpu_sparse",
-    "gpu_targets", "latency", "sparse_training",
+    "gpu_accuracy", "gpu_cells", "gpu_dense", "gpu_families", "gpu_flashrnn", "gpu_model", "gpu_packed", "gpu_scan",
+    "gpu_sparse", "gpu_targets", "latency", "sparse_training",
 )  # fmt: skip
 
 
