@@ -33,6 +33,7 @@ COMMANDS = {
     "latency": "latency.py",
     "latency_cuda": "latency.py --device cuda",
     "gpu_targets": "gpu_targets.py",
+    "gpu_families": "gpu_families.py scatter blocks --most 20",
     "host_cuda": "host.py --device cuda",
     "host": "host.py",
     "cpu": "cpu.py",
