@@ -1,8 +1,8 @@
 """Fits the rates of the cost model to the steps that were measured (measured_steps.py).
 
-    python benchmarks/fit_rates.py           # prints each rate and what the steps say of it, and the errors of all steps
-    python benchmarks/fit_rates.py --write   # and writes that into rates_h200.toml; values stay
-    python benchmarks/fit_rates.py --write --values     # writes the fitted values, too
+    python benchmarks/fit_rates.py                     # print each rate, what the steps say of it, and their errors
+    python benchmarks/fit_rates.py --write             # also write what they say into rates_h200.toml; values stay
+    python benchmarks/fit_rates.py --write --values    # write the fitted values, too
 
 A step is a sum of parts, nearly linear in the rates. The *share* of a rate in a step: the step takes so many percent
 longer where the rate is one percent larger. The fit changes the logarithms of all rates until the squares of the steps'
@@ -23,15 +23,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from measured_steps import Step, assumed, measured_steps
+from measured_steps import Part, Step, assumed, measured_steps
 
 from rnncc.stages.schedule.rates import TABLE, rates_of, read_table
 
 PRIOR = 0.3
-ROUNDS = 2
+ROUNDS = 3
 CHANGE = 0.1  # of a rate, to see its shares
 WEIGHTY = 0.05  # a rate of which no step has a larger share is not held to the steps
-# By the first word of a rate, the families of the parts that have it. All parts may have the others.
+# By the first word of a rate, the kinds of the parts that have it. All parts may have the others.
 SERVED: dict[str, tuple[str, ...]] = {
     "gather": ("gather",),
     "scatter": ("scatter",),
@@ -42,7 +42,7 @@ SERVED: dict[str, tuple[str, ...]] = {
     "alternating": ("alternating",),
     "stepwise": ("stepwise",),
     **dict.fromkeys(("copy", "product", "backward", "head"), ("gradients",)),
-    **dict.fromkeys(("launch", "fill", "transposed"), ()),
+    **dict.fromkeys(("launch", "fill", "transposed"), ("launch",)),
 }
 
 Values = dict[str, float]
@@ -91,21 +91,23 @@ def apart(steps: Sequence[Step], values: Values) -> Array:
 
 def shares(steps: Sequence[Step], values: Values) -> Array:
     """The share of each rate in each step: [step, rate]."""
-    found, before = np.zeros((len(steps), len(values))), apart(steps, values)
+    found = np.zeros((len(steps), len(values)))
+    with assumed(rates_of(values)):
+        before = [[part.us() for part in step.parts] for step in steps]
     for column, (name, value) in enumerate(values.items()):
         # The least that a time may grow is a tenth of a nanosecond.
         larger = value + max(CHANGE * value, 0.1 if "_ns" in name else 0)
         with assumed(rates_of({**values, name: larger})):
-            for row, step in enumerate(steps):
-                if _may_have(step, name):
-                    longer = math.log(step.predicted_us / step.us) - before[row]
-                    found[row, column] = math.expm1(longer) / (larger / value - 1)
+            for row, (step, times) in enumerate(zip(steps, before, strict=True)):
+                parts = zip(step.parts, times, strict=True)
+                longer = sum(part.us() - us for part, us in parts if _may_have(part, name))
+                found[row, column] = longer / sum(times) / (larger / value - 1)
     return found
 
 
-def _may_have(step: Step, name: str) -> bool:
-    families = SERVED.get(name.split("_")[0])
-    return families is None or any(part.family in families for part in step.parts)
+def _may_have(part: Part, name: str) -> bool:
+    kinds = SERVED.get(name.split("_")[0])
+    return kinds is None or any(kind in kinds for kind in part.kinds)
 
 
 def holds(steps: Sequence[Step], values: Values, own: Array, errors: Array) -> dict[str, Hold]:
@@ -122,23 +124,24 @@ def holds(steps: Sequence[Step], values: Values, own: Array, errors: Array) -> d
 
 def fit(steps: Sequence[Step], present: Values, own: Array) -> dict[str, Fitted]:
     """The rates that fit best. `own`: the shares of the present ones."""
-    values, prior = present, np.eye(len(present)) / PRIOR
+    values, prior, before = present, np.eye(len(present)) / PRIOR, apart(steps, present)
     for _ in range(ROUNDS):
         errors = apart(steps, values)
-        moved = np.array([math.log(values[name] / present[name]) for name in present])
-        equations = np.vstack([own / errors.std(), prior])
-        wanted = np.concatenate([-errors / errors.std(), -moved / PRIOR])
+        grown = np.array([values[name] / present[name] for name in present])
+        # A part of a step grows with its rate.
+        parts = own * grown * np.exp(before - errors)[:, None]
+        equations = np.vstack([parts / errors.std(), prior])
+        wanted = np.concatenate([-errors / errors.std(), -np.log(grown) / PRIOR])
         change = np.linalg.lstsq(equations, wanted, rcond=None)[0]
         values = {name: value * math.exp(by) for (name, value), by in zip(values.items(), change, strict=True)}
-        own = shares(steps, values)
-    equations = np.vstack([own / apart(steps, values).std(), prior])
     error = np.sqrt(np.diag(np.linalg.inv(equations.T @ equations)))
     return {name: Fitted(value, float(own)) for (name, value), own in zip(values.items(), error, strict=True)}
 
 
 def errors_of(steps: Sequence[Step], errors: Array) -> dict[str, tuple[int, float, float]]:
-    """Of each group of steps: how many there are, and the mean and the largest relative error."""
-    found, relative = {}, np.abs(np.expm1(errors))
+    """Of each group of steps: how many there are, and the mean and the largest relative error. A step
+    that takes half as long as was predicted, or twice as long, has an error of 1."""
+    found, relative = {}, np.expm1(np.abs(errors))
     for group in dict.fromkeys(step.group for step in steps):
         own = relative[[step.group == group for step in steps]]
         found[group] = (len(own), float(own.mean()), float(own.max()))
@@ -148,14 +151,16 @@ def errors_of(steps: Sequence[Step], errors: Array) -> dict[str, tuple[int, floa
 def report(steps: Sequence[Step], held: dict[str, Hold], fitted: dict[str, Fitted]) -> Iterator[str]:
     """A table of the rates, and one of the errors."""
     present = present_values()
-    yield f"{'rate':34} {'present':>8} {'fitted':>8} {'by':>6} {'error':>6} {'off':>6} {'sure':>6} {'share':>6}  steps of"
+    heads = "".join(f"{head:>7}" for head in ("by", "error", "off", "sure", "share"))
+    yield f"{'rate':34} {'present':>8} {'fitted':>8}{heads}  steps of"
     for name, value in present.items():
         hold, best = held[name], fitted[name]
         if not hold.is_weighty:
             yield f"{name:34} {value:8g}   no measured step holds it"
             continue
-        moved = f"{best.value:8.4g} {best.value / value - 1:+6.0%} {best.error:6.0%}"
-        yield f"{name:34} {value:8g} {moved} {hold.off:+6.0%} {hold.sure:6.0%} {hold.share:6.0%}  {', '.join(hold.groups)}"
+        parts = (f"{best.value / value - 1:+.0%}", f"{best.error:.0%}", f"{hold.off:+.0%}", f"{hold.sure:.0%}")
+        columns = "".join(f"{part:>7}" for part in (*parts, f"{hold.share:.0%}"))
+        yield f"{name:34} {value:8g} {best.value:8.4g}{columns}  {', '.join(hold.groups)}"
     yield ""
     yield f"{'steps of':18} {'number':>6} {'mean':>6} {'worst':>6}   by the fitted rates: mean, worst"
     now = errors_of(steps, apart(steps, present))
@@ -168,7 +173,7 @@ def table_text(rows: dict[str, dict[str, Any]]) -> str:
     """The table with these rows, below the comment that it begins with."""
     text = TABLE.read_text(encoding="utf-8")
     (head, *_) = text.partition("\n[")
-    lines = [head]
+    lines = [head.rstrip()]
     for name, row in rows.items():
         lines.append(f"\n[{name}]")
         lines += [f"{key} = {json.dumps(value)}" for key, value in row.items()]
@@ -183,7 +188,7 @@ def fitted_row(row: dict[str, Any], hold: Hold, best: Fitted, *, values: bool) -
     if values:
         kept["value"] = round(best.value, 1 if best.value > 1 else 2)
     kept["source"] = f"measured steps: {', '.join(hold.groups)}"
-    return {**kept, "share": round(hold.share, 2), "off": round(hold.off, 2), "error": round(best.error, 2)}
+    return {**kept, "share": round(hold.share, 2), "off": round(hold.off, 2) + 0.0, "error": round(best.error, 2)}
 
 
 def main() -> None:
