@@ -250,7 +250,7 @@ def call_step(row: dict[str, Any]) -> Step:
         parts.append(_run(ahead, ahead if training else inference(ahead), problem, case))
         if training:
             parts.append(_run(back, back, problem, case))
-        if training and loop.backward.outers:
+        if training and loop.backward.step.outers:
             after = _gradients(back, replace(problem, batch=case.batch), case.steps)
             parts.append(after if "commit" in row else replace(after, us=partial(_by_library, after)))
     return Step("dense calls", str(case), 1000 * row["queued_ms"] / case.steps, tuple(parts))
