@@ -79,7 +79,7 @@ class Fitted:
 
 
 def present_values() -> Values:
-    """Those of the table."""
+    """The values of the table, by name."""
     return {name: row["value"] for name, row in read_table().items()}
 
 
@@ -139,7 +139,7 @@ def fit(steps: Sequence[Step], present: Values, own: Array) -> dict[str, Fitted]
 
 
 def errors_of(steps: Sequence[Step], errors: Array) -> dict[str, tuple[int, float, float]]:
-    """Of each group of steps: how many there are, and the mean and the largest relative error. A step
+    """The steps of each group: how many there are, and the mean and the largest relative error. A step
     that takes half as long as was predicted, or twice as long, has an error of 1."""
     found, relative = {}, np.expm1(np.abs(errors))
     for group in dict.fromkeys(step.group for step in steps):

@@ -49,7 +49,7 @@ class Rates:
     scatter_remote_sum: int
     scatter_local_sum: int
     scatter_warp_barrier: int
-    # Grids. Those of grid serve sparse and blocks too, and those of sparse serve blocks.
+    # Grids. The sparse and the blocks family also have the rates of grid, and blocks those of sparse.
     grid_step: int
     grid_piece: int
     grid_poll: int
