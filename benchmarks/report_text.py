@@ -29,6 +29,7 @@ COMMANDS = {
     "gpu_scan_newton": "gpu_scan.py --only newton",
     "gpu_packed": "gpu_packed.py",
     "gpu_steps": "",
+    "gpu_kernels": "",
     "scan_cs179": "scan_cs179.py",
     "latency": "latency.py",
     "latency_cuda": "latency.py --device cuda",
@@ -101,8 +102,8 @@ def sources() -> str:
         if found := results(name):
             about = found.about
             line = (link(found), f"`{command}`" if command else NOTHING, machine(about), versions(about))
-            commits = dict.fromkeys((about["commit"], *(row["commit"] for row in found.rows if "commit" in row)))
-            lines.append((*line, ", some rows ".join(f"`{commit}`" for commit in commits)))
+            commits = dict.fromkeys(each["commit"] for each in (about, *found.rows) if "commit" in each)
+            lines.append((*line, ", some rows ".join(f"`{commit}`" for commit in commits) or NOTHING))
     return table(head, lines)
 
 

@@ -102,7 +102,8 @@ def test_templates_and_cells_travel_inside_the_package(installed: Path) -> None:
         here = {path.relative_to(ROOT / kind) for path in (ROOT / kind).rglob("*") if path.is_file()}
         there = installed / "rnncc" / "_data" / kind
         assert {path.relative_to(there) for path in there.rglob("*") if path.is_file()} == here
-    assert (installed / "rnncc" / "stages" / "parse" / "grammar.lark").is_file()
+    for data in ("parse/grammar.lark", "schedule/rates_h200.toml"):
+        assert (installed / "rnncc" / "stages" / data).is_file()
     assert sorted(path.name for path in installed.iterdir())[0] == "rnncc"
 
 

@@ -9,20 +9,18 @@ import pytest
 
 from rnncc.constrint import Infeasible
 from rnncc.ir.family import BLOCKS
-from rnncc.ir.fused import FusedLoop, inference
+from rnncc.ir.fused import FusedLoop
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
 from rnncc.ir.target import GPUS
 from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
-from rnncc.stages.schedule import after_us, schedule
+from rnncc.stages.schedule import schedule
 from rnncc.stages.schedule.blocks import blocks
-from rnncc.stages.schedule.expect import step_us
 from rnncc.stages.schedule.facts import facts_of
 from rnncc.stages.schedule.families import families_for
 
 H200 = GPUS["h200"]
-MOST_APART = 1.1
 LSTM = Path(__file__).resolve().parents[1].joinpath("fixtures", "blocklstm.rnn").read_text(encoding="utf-8")
 
 
@@ -52,20 +50,10 @@ def test_blocks_run_both_ways_where_a_dense_matrix_does_not_fit(batch: int) -> N
         assert taken is not None and taken.family is BLOCKS and taken.ctas == 128
 
 
-def test_a_call_takes_about_what_was_measured() -> None:
-    """Microseconds per step of 1024 on an H200 (benchmarks/gpu_sparse.py): in inference, and forward and backward with
-    the gradients."""
-    problem, (ahead, back) = Problem(4096, 1, "bf16", 16), loops_of(LSTM)
-    kernels = [schedule(loop, problem, H200).kernel_for(16) for loop in (ahead, back)]
-    assert all(kernel is not None and dict(kernel.tiles)["warps"] == 8 for kernel in kernels)
-    alone, trained, backward = (
-        step_us(facts_of(loop, "bf16"), kernel, problem, H200)
-        for loop, kernel in zip((inference(ahead), ahead, back), (kernels[0], *kernels), strict=True)
-        if kernel is not None
-    )
-    assert 1 / MOST_APART <= alone / 6.60 <= MOST_APART
-    both = trained + backward + after_us(back, problem, 1024, H200) / 1024
-    assert 1 / MOST_APART <= both / 18.97 <= MOST_APART
+def test_the_blocks_of_a_large_batch_have_few_warps() -> None:
+    for loop in loops_of(LSTM):
+        taken = schedule(loop, Problem(4096, 1, "bf16", 16), H200).kernel_for(16)
+        assert taken is not None and dict(taken.tiles)["warps"] == 8
 
 
 def test_float32_has_no_kernel_of_blocks() -> None:

@@ -22,8 +22,6 @@ _HELD_16, _HELD_32 = 8, 4
 # Shared memory, in bytes, that no weight can have. It holds the partial sums of eight warps and the places of operands,
 # and in float32 also weights on their way.
 _OTHER_BYTES = 40_960
-# Up to sixteen loads per lane are on their way at once. They keep L2 busier than the polls that measured its bandwidth.
-_DEEP_LOADS = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +67,21 @@ def alternating_us(facts: Facts, problem: Problem, target: Target) -> float:
     weight_bytes = weights * problem.element_bytes
     resident = min(1.0, (target.shared_bytes - _OTHER_BYTES) / max(1, own.tiles * weight_bytes))
     streamed_bytes = (1 - resident) * weight_bytes
-    product = rate.multiply_add if problem.is_float else rate.mma
+    product = rate.alternating_float_product if problem.is_float else rate.alternating_product
     products = own.batch_blocks * weights / _MMA_ELEMENTS / _QUARTERS
 
     # Tenths of a nanosecond per byte and SM. Weights that do not fit in L2 come from memory.
-    l2 = 10 * target.sms / (_DEEP_LOADS * target.l2_gb_s)
+    l2 = 10 * target.sms / (rate.alternating_l2_share * target.l2_gb_s)
     fits_l2 = streamed_bytes * own.tiles * target.sms < 1e6 * target.l2_mb
     stream = l2 if fits_l2 else 10 * target.sms / target.memory_gb_s
     visits = (
-        facts.waits * rate.visit
-        + rate.reduction * sum(phase.reductions > 0 for phase in facts.phases)
-        + rate.touch * facts.item_traffic
+        facts.waits * rate.alternating_visit
+        + rate.alternating_reduction * sum(phase.reductions > 0 for phase in facts.phases)
+        + rate.alternating_tensor_access * facts.item_traffic
         + l2 * operand_bytes
         + stream * streamed_bytes
-        + rate.resident * resident * weight_bytes / 1024
+        + rate.alternating_matrix_read_per_kb * resident * weight_bytes / 1024
         + product * products
     )
-    step_us = (facts.waits * rate.barrier + own.tiles * own.chunks * visits) / TENTHS_OF_NS
+    step_us = (facts.waits * rate.alternating_barrier + own.tiles * own.chunks * visits) / TENTHS_OF_NS
     return round(max(step_us, memory_us(facts, problem, target)), 3)

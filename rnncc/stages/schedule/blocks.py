@@ -201,24 +201,27 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
 
     readers = problem.heads * ctas
     group = minimum(group_batch, by(unit_blocks, lambda n: share(problem.batch, seats(n))))
-    item = (rate.grid_piece * facts.pieces + rate.operation * facts.operations) * ceil_div(unit_blocks * tiles, warps)
+    item = rate.grid_piece * facts.pieces + rate.item_operation * facts.operations
+    owned = ceil_div(unit_blocks * tiles, warps)
     asked_for = [each(phase, lambda own, _: own.taken) for phase in products]
     polls = summed(ceil_div(tiles * ceil_div(strips, 2), _MESSAGES) for strips in asked_for)
     entries = minimum(8 * tiles, group)
-    waiting = len(facts.phases) * (rate.sparse + rate.entry * entries) + rate.join * len(reducing)
+    phase_wait = rate.sparse_phase_wait + rate.sparse_entry_wait * entries
+    waiting = len(facts.phases) * phase_wait + rate.grid_reduction * len(reducing)
     asked_bytes = SQUARE * problem.element_bytes * summed(asked_for)  # per batch entry
+    # Squares in shared memory, and for each square its operands, which have half of its bytes.
+    read_squares = summed(in_shared) + ceil_div(tiles * summed(warp_squares), 2)
     work = (
-        len(facts.phases) * rate.turn
-        + rate.poll * polls
+        len(facts.phases) * rate.sparse_turn
+        + rate.grid_poll * polls
         # Reads of L2 hide each other for the most part.
-        + ceil_div(2 * asked_bytes * entries * readers, target.l2_gb_s)
-        + ceil_div(rate.put * asked_bytes * 8 * tiles, 1024)
-        + rate.part * facts.reductions * pieces
+        + ceil_div(rate.sparse_l2_byte * asked_bytes * entries * readers, target.l2_gb_s)
+        + ceil_div(rate.sparse_operand_store_per_kb * asked_bytes * 8 * tiles, 1024)
+        + rate.reduction_part * facts.reductions * pieces
         # A quarter of the SM multiplies for a fourth of the warps.
-        + ceil_div(warps, 4) * (rate.square + rate.product * tiles) * summed(warp_squares)
-        # Squares in shared memory, and for each square its operands, which have half of its bytes.
-        + ceil_div(rate.matrix * square_bytes * (summed(in_shared) + ceil_div(tiles * summed(warp_squares), 2)), 1024)
-        + item
+        + ceil_div(warps, 4) * (rate.blocks_square + rate.tensor_core_product * tiles) * summed(warp_squares)
+        + ceil_div(rate.matrix_read_per_kb * square_bytes * read_squares, 1024)
+        + item * owned
     )
     step = maximum(waiting + work, turns * work)
     return Draft(

@@ -156,7 +156,7 @@ class Draft:
 def tensor_products(rate: Rates, warps: Operand, kinds: Iterable[tuple[Operand, Operand]]) -> Operand:
     """The time in which all warps of a CTA multiply by 8 batch entries on tensor cores, in tenths of a nanosecond.
     `kinds`: of each kind of products the fragments, and the chunks of 32 terms that a warp has."""
-    return 2 * rate.product * ceil_div(warps, 4) * summed(f * n for f, n in kinds)
+    return 2 * rate.tensor_core_product * ceil_div(warps, 4) * summed(f * n for f, n in kinds)
 
 
 def round_up(a: int, b: int) -> int:

@@ -14,24 +14,15 @@ from rnncc.stages.schedule.alternating import alternating_us
 from rnncc.stages.schedule.draft import round_up
 from rnncc.stages.schedule.facts import Facts, facts_of, reached_gb_s
 from rnncc.stages.schedule.families import MODELS
-from rnncc.stages.schedule.rates import product_rate, slower
+from rnncc.stages.schedule.rates import product_rate, rates
 from rnncc.stages.schedule.stepwise import stepwise_us
 
-# Microseconds from a launch to its first step, without the matrix; then per KB of a CTA's part of the matrix, which is
-# copied as it lies in memory, or transposed element by element.
-_LAUNCH_US, _FILL_US, _TRANSPOSED_FILL_US = 3.5, 0.05, 0.09
-# Microseconds per copy, per launch of a product, and per backward for what autograd and the gradients' tensors take.
-_COPY_US, _PRODUCT_US, _BACKWARD_US = 2.0, 3.0, 3.0
-# The gradients of several heads are products with many rows, one row per step and batch entry. cuBLAS has fewer CTAs
-# for them than there are SMs, and each goes through all rows: these are nanoseconds per row and product. In 16 bits
-# narrow heads take longer, since a row of theirs is shorter than what memory hands over at a time.
-_ROW_NS, _NARROW_ROW_NS, _FLOAT_ROW_NS = 1.4, (1.0, 20.0), 39.0
 # If a float32 product has at least so many rows and few tiles, its rows are dealt out to several sums, for which the
 # cotangents of a gate are copied. In 16 bits the package's own kernel takes such products, and all narrow ones
 # (templates/include/rnncc/cuda/heads.h).
 _DEALT_ROWS, _TILE, _DEALT_TILES = 1024, 128, 32
-# That kernel's tiles (head_products_call.h), and the part of the rate of large products that it reaches.
-_TILE_ROWS, _TILE_COLUMNS, _KERNEL_RATE = 256, (64, 128), 0.46
+# That kernel's tiles (head_products_call.h).
+_TILE_ROWS, _TILE_COLUMNS = 256, (64, 128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +41,16 @@ def expected(loop: FusedLoop, schedule: Schedule, problem: Problem, target: Targ
     """The times of the kernel that runs a batch of `problem.batch`. The schedule is for the same head_dim, heads and
     dtype. The loop may be that of inference, which has the layouts of training."""
     known, kernel = facts_of(loop, problem.dtype), schedule.kernel_for(problem.batch)
+    rate = rates(target)
     if kernel is None:
-        return Expected(_LAUNCH_US, alternating_us(known, problem, target))
+        return Expected(rate.launch_us, alternating_us(known, problem, target))
     if kernel.family.scope is Scope.STEP:
-        return Expected(_LAUNCH_US, stepwise_us(known, problem, target))
+        return Expected(rate.launch_us, stepwise_us(known, problem, target))
     elements = known.matrix_elements(problem.head_dim, problem.head_dim, known.narrow(problem))
     matrix_kb = elements * problem.element_bytes / (1024 * kernel.ctas)
-    fill = _TRANSPOSED_FILL_US if loop.phases[0].transposed else _FILL_US
+    fill = rate.transposed_fill_us_per_kb if loop.phases[0].transposed else rate.fill_us_per_kb
     launches = kernel.launches(problem.batch)
-    return Expected(launches * (_LAUNCH_US + fill * matrix_kb), step_us(known, kernel, problem, target))
+    return Expected(launches * (rate.launch_us + fill * matrix_kb), step_us(known, kernel, problem, target))
 
 
 def step_us(known: Facts, kernel: FusedSchedule, problem: Problem, target: Target) -> float:
@@ -78,7 +70,7 @@ def _launch_us(known: Facts, kernel: FusedSchedule, problem: Problem, target: Ta
 def after_us(loop: FusedLoop, problem: Problem, steps: int, target: Target) -> float:
     """The time from a backward loop's last step to the gradients of its recurrent matrices, in microseconds: what
     after.h does. It is 0 where there are none."""
-    known, rows = facts_of(loop, problem.dtype), steps * problem.batch
+    rate, known, rows = rates(target), facts_of(loop, problem.dtype), steps * problem.batch
     if not known.matrices:
         return 0.0
     elements = known.matrix_elements(problem.head_dim, problem.head_dim, known.narrow(problem))
@@ -87,23 +79,25 @@ def after_us(loop: FusedLoop, problem: Problem, steps: int, target: Target) -> f
     # To read the cotangents of a gate, or the states, and write them; or to read both.
     copy_us = 2 * rows * problem.hidden * problem.element_bytes / (1000 * reached_gb_s(target))
     # The states of the steps before are copied into a tensor of their own.
-    shifted_us = _COPY_US + copy_us
+    shifted_us = rate.copy_launch_us + copy_us
     if problem.heads == 1:
         # Gates that lie side by side are one product.
-        gradients_us = _PRODUCT_US + products_us
+        gradients_us = rate.product_launch_us + products_us
     elif problem.is_float and rows >= _DEALT_ROWS and _tiles(problem) <= _DEALT_TILES:
-        gradients_us = count * (_PRODUCT_US + _COPY_US + copy_us + product_us + copy_us)
+        gradients_us = count * (rate.product_launch_us + rate.copy_launch_us + copy_us + product_us + copy_us)
     elif _has_kernel(problem):
         # It reads all cotangents and the states once, and takes the states as they lie.
         shifted_us = 0.0
-        gradients_us = 2 * _PRODUCT_US + max(
+        gradients_us = 2 * rate.product_launch_us + max(
             (count + 1) / 2 * copy_us, _tiled_products_us(count, problem, target) * rows
         )
     else:
-        base, narrow = _NARROW_ROW_NS
-        row_ns = _FLOAT_ROW_NS if problem.is_float else max(_ROW_NS, base + narrow / problem.head_dim)
-        gradients_us = count * (_PRODUCT_US + max(product_us, slower(target) * row_ns * rows / 1000))
-    return _BACKWARD_US + gradients_us + shifted_us
+        # cuBLAS has fewer CTAs than there are SMs, and each goes through all rows. A row of a narrow head is shorter
+        # than what memory hands over at a time.
+        narrow_us = rate.head_rows_narrow_us + rate.head_rows_narrow_us_units / problem.head_dim
+        rows_us = rate.head_rows_float_us if problem.is_float else max(rate.head_rows_us, narrow_us)
+        gradients_us = count * (rate.product_launch_us + max(product_us, rows_us * rows / 1000))
+    return rate.backward_us + gradients_us + shifted_us
 
 
 def _tiles(problem: Problem) -> int:
@@ -123,4 +117,4 @@ def _tiled_products_us(count: int, problem: Problem, target: Target) -> float:
     columns = next((width for width in _TILE_COLUMNS if problem.head_dim <= width), _TILE_COLUMNS[-1])
     tile_rows = round_up(count * problem.head_dim, _TILE_ROWS)
     elements = problem.heads * tile_rows * round_up(problem.head_dim, columns)
-    return elements / (_KERNEL_RATE * product_rate(target, problem.dtype))
+    return elements / (rates(target).head_products_share * product_rate(target, problem.dtype))

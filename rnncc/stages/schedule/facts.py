@@ -17,15 +17,11 @@ from rnncc.ir.step import Place, Table
 from rnncc.ir.structure import Sparsity
 from rnncc.ir.target import Target
 from rnncc.language.operators import OPERATORS
+from rnncc.stages.schedule.rates import rates
 
 # A CTA reads ahead into a ring of stages in shared memory: few stages where one is larger than this many bytes, many
 # where it is not.
 _LARGE_STAGE, _FEW_STAGES, _MANY_STAGES = 8192, 4, 8
-
-# How well the chip's work and the way through memory hide each other: not at all at 1, in full at infinity. It is
-# fitted to trained LSTMs with several heads and batches of 32 to 256 (tests/test_gpu_predicted.py).
-_HIDING = 3
-
 # Instructions per function (tanh, a sigmoid, a quotient), about. bfloat16 has the hardware's own (fused/fast.cuh).
 _FUNCTION_OPERATIONS = {"bf16": 8, "fp16": 27, "fp32": 27}
 
@@ -285,8 +281,8 @@ def _operations(expr: Expr, function_operations: int) -> int:
 
 
 def reached_gb_s(target: Target) -> float:
-    """The bandwidth that copies reach, as measured on an H200."""
-    return 0.86 * target.memory_gb_s
+    """The bandwidth that copies reach."""
+    return rates(target).memory_share * target.memory_gb_s
 
 
 def memory_us(facts: Facts, problem: Problem, target: Target) -> float:
@@ -298,4 +294,5 @@ def memory_us(facts: Facts, problem: Problem, target: Target) -> float:
 def beside_memory_us(step_us: float, facts: Facts, problem: Problem, target: Target) -> float:
     """The time of a step that takes `step_us` on the chip, its tensors' way through memory included, in microseconds.
     One hides the other, but not all of it where both take about as long."""
-    return float((step_us**_HIDING + memory_us(facts, problem, target) ** _HIDING) ** (1 / _HIDING))
+    hiding = rates(target).hiding_exponent
+    return float((step_us**hiding + memory_us(facts, problem, target) ** hiding) ** (1 / hiding))

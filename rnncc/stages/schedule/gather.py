@@ -114,7 +114,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     )
     require_shared(model, shared_bytes, target)
 
-    item = rate.gather_piece * facts.pieces + rate.operation * facts.operations
+    item = rate.gather_piece * facts.pieces + rate.item_operation * facts.operations
     if element.is_float:
         lanes = Lanes(rate, warps, unit_blocks, lane_rows)
         shared = zip(facts.kinds, shared_pairs, strict=True)
@@ -125,20 +125,28 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         )
     else:
         product_time = tensor_products(rate, warps, zip(fragments, pairs, strict=True))
-        multiplied = product_time + ceil_div(rate.matrix * matrix_bytes, 1024)
-    posts = facts.operands * owned * by(ctas, lambda c: rate.post * ceil(c, element.peers) if c > 1 else 0)
+        multiplied = product_time + ceil_div(rate.matrix_read_per_kb * matrix_bytes, 1024)
+
+    def send_time(c: int) -> int:
+        return rate.gather_operand_send * ceil(c, element.peers) if c > 1 else 0
+
+    def receipt_time(c: int) -> int:
+        return rate.gather_message_receipt * messages * cluster_batch(problem, clusters[c]) if c > 1 else 0
+
+    posts = facts.operands * owned * by(ctas, send_time)
     # Each item gives a part of each reduction.
-    joined = rate.part * facts.reductions * dim
+    joined = rate.reduction_part * facts.reductions * dim
     messages = ceil(facts.operands * problem.head_dim * element.size, 16)  # per batch entry
+    merge_times = {1: 0, 2: rate.gather_merge_of_2, 4: rate.gather_merge_of_4, 8: rate.gather_merge_of_8}
     step = (
-        phases * rate.gather
+        phases * rate.gather_step
         + posts
-        + phases * lookup(k_warps, {1: 0, 2: rate.merge_2, 4: rate.merge_4, 8: rate.merge_8})
-        + by(ctas, lambda c: rate.message * messages * cluster_batch(problem, clusters[c]) if c > 1 else 0)
+        + phases * lookup(k_warps, merge_times)
+        + by(ctas, receipt_time)
         + item * owned
         + joined
         + multiplied
-        + rate.spill * spilled
+        + rate.register_spill * spilled
     )
     register_tiles = of_phases([*map(kind_of, facts.phases)], own_pairs, register_pairs)
     return Draft(
@@ -147,7 +155,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         model=model,
         step=step,
         total=step * by(ctas, lambda c: cluster_passes(problem, clusters[c])),
-        busy=ceil_div(warps * (rate.issue + posts + item * owned), 4) + joined + multiplied,
+        busy=ceil_div(warps * (rate.warp_issue + posts + item * owned), 4) + joined + multiplied,
         needed=needed,
         overcount=_OVERCOUNT,
         shape=(ctas, unit_warps, k_warps, unit_blocks, 1, lane_rows, *register_tiles),

@@ -185,12 +185,13 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     # lines, which come once, but later. It was measured in 16 bits alone, and with one phase.
     alone = target.sms if element.is_float else target.sms // 2
     readers = problem.heads * minimum(ctas, alone) * ceil_div(problem.batch, group)
-    item = rate.grid_piece * facts.pieces + rate.operation * facts.operations
+    item = rate.grid_piece * facts.pieces + rate.item_operation * facts.operations
     polls = by_polls(polls_of_products)
+    received_bytes_per_entry = element.size * sum(phase.terms for phase in parted)
     waits = (
-        rate.poll * polls
+        rate.grid_poll * polls
         # Reads of L2 hide each other in part.
-        + ceil_div(6 * element.size * sum(phase.terms for phase in parted) * group * readers, target.l2_gb_s)
+        + ceil_div(rate.grid_l2_byte * received_bytes_per_entry * group * readers, target.l2_gb_s)
         + phases * rate.grid_entry * group
     )
     if element.is_float:
@@ -204,7 +205,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     else:
         fragments_and_chunks = [(fragments_of(part), part.chunks) for phase in parted for part in phase.parts]
         product_time = tensor_products(rate, K_WARPS, fragments_and_chunks) * tiles
-        matrix_time = ceil_div(rate.matrix * matrix_bytes, 1024)
+        matrix_time = ceil_div(rate.matrix_read_per_kb * matrix_bytes, 1024)
     # Two warps share a quarter of an SM. A step takes what one of them waits and multiplies, or the wait for the first
     # operands of each phase, and the products of both. Where a warp has many sums, it keeps the tensor cores busy while
     # the other one waits. Where it has few, its products depend on each other: they take as long as those of both.
@@ -216,15 +217,15 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         multiplied = maximum(waits + ceil_div(product_time, hidden), first + product_time)
     step = (
         multiplied
-        + rate.poll * by(tiles, received_polls)
-        + rate.grid
-        + rate.shared_way * maximum(ctas - alone, 0)
-        + rate.join * len(reducing)
-        + rate.part * facts.reductions * pieces
-        + rate.half * by(unit_blocks, lambda u: sum(phase.halves(u) for phase in parted)) * tiles
+        + rate.grid_poll * by(tiles, received_polls)
+        + rate.grid_step
+        + rate.grid_shared_tpc * maximum(ctas - alone, 0)
+        + rate.grid_reduction * len(reducing)
+        + rate.reduction_part * facts.reductions * pieces
+        + rate.grid_half_tile * by(unit_blocks, lambda u: sum(phase.halves(u) for phase in parted)) * tiles
         + matrix_time
-        + (0 if element.is_float else rate.sector * by(unit_blocks, lambda u: u == 1))
-        + rate.spill * spilled
+        + (0 if element.is_float else rate.grid_split_sector * by(unit_blocks, lambda u: u == 1))
+        + rate.register_spill * spilled
         + item * owned
     )
     held_kinds = [kind for phase in parted for kind in ([part.kind for part in phase.parts] or [None])]

@@ -70,10 +70,10 @@ class Lanes:
     def _product(self, part: LaneProduct) -> Operand:
         def own(halves: int, rows: int) -> int:
             waits = rows > 1 and rows * halves <= _FEW_ROWS
-            return halves * (self.rate.float_rows if waits else self.rate.float_product)
+            return halves * (self.rate.float_waiting_product if waits else self.rate.float_product)
 
         def loads(rows: int) -> int:
-            return self.rate.float_operand * 4 // rows
+            return self.rate.float_operand_load * 4 // rows
 
         warps, chunks = self.warps, part.chunks
         if isinstance(warps, int) and isinstance(chunks, int):
@@ -90,14 +90,15 @@ class Lanes:
     def folded(self, phases: Iterable[LaneProduct]) -> Operand:
         """The time in which lanes that share rows add up their sums for 8 batch entries."""
         return self.warps * sum(
-            self._by(phase, lambda halves, rows: self.rate.fold * halves * (rows - 1)) for phase in phases
+            self._by(phase, lambda halves, rows: self.rate.float_lane_sum * halves * (rows - 1)) for phase in phases
         )
 
     def matrices(self, parts: Iterable[LaneProduct]) -> Operand:
         """What chunks take longer whose matrix is in shared memory."""
 
         def own(halves: int, rows: int) -> int:
-            return halves * (self.rate.float_matrix if rows * halves <= _FEW_ROWS else self.rate.matrix)
+            few = rows * halves <= _FEW_ROWS
+            return halves * (self.rate.float_matrix_read_per_kb if few else self.rate.matrix_read_per_kb)
 
         return self.warps * sum(self._by(part, own) * part.chunks for part in parts)
 

@@ -84,7 +84,7 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     )
     require_shared(model, shared_bytes, target)
 
-    item = rate.scatter_piece * facts.pieces + rate.operation * facts.operations
+    item = rate.scatter_piece * facts.pieces + rate.item_operation * facts.operations
     if element.is_float:
         lanes = Lanes(rate, warps, rows, lane_rows)
         halves = times(2)
@@ -95,16 +95,17 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
         )
     else:
         product_time = tensor_products(rate, warps, [(element.fragments(2) * rows, pairs)])
-        multiplied = product_time + ceil_div(rate.matrix * matrix_bytes, 1024)
-    sent = facts.sums * dim * k_warps * by(ctas, lambda c: rate.send if c > 1 else rate.local)
-    step = rate.scatter + item * owned + multiplied + rate.spill * spilled + sent + rate.warp * warps
+        multiplied = product_time + ceil_div(rate.matrix_read_per_kb * matrix_bytes, 1024)
+    sent = facts.sums * dim * k_warps * by(ctas, lambda c: rate.scatter_remote_sum if c > 1 else rate.scatter_local_sum)
+    latencies = rate.scatter_step + rate.scatter_warp_barrier * warps
+    step = latencies + item * owned + multiplied + rate.register_spill * spilled + sent
     return Draft(
         family=SCATTER,
         facts=facts,
         model=model,
         step=step,
         total=step * by(ctas, lambda c: cluster_passes(problem, clusters[c])),
-        busy=ceil_div(warps * (rate.issue + item * owned), 4) + multiplied + sent,
+        busy=ceil_div(warps * (rate.warp_issue + item * owned), 4) + multiplied + sent,
         needed=needed,
         overcount=_OVERCOUNT,
         shape=(ctas, 8 * items, row_warps, k_warps, 1, lane_rows, 2 * register_pairs),

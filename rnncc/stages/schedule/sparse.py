@@ -218,28 +218,33 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
 
     group = minimum(turns * entries, ceil_div(problem.batch, maximum(seats, 1)))
     readers = problem.heads * ctas * ceil_div(problem.batch, group)
-    item = rate.grid_piece * facts.pieces + rate.operation * facts.operations
+    item = rate.grid_piece * facts.pieces + rate.item_operation * facts.operations
     polled = _WARPS * _POLLED // (element.size // 2)  # so many times poll_terms, by all warps
     asked = summed(own_waves * ceil_div(own, polled) for own_waves, own in zip(waves, polls, strict=True))
     # While operands are on their way, a CTA has no work but that of the other turn.
-    waiting = len(facts.phases) * (rate.sparse + rate.entry * minimum(entries, group)) + rate.join * len(reducing)
+    phase_wait = rate.sparse_phase_wait + rate.sparse_entry_wait * minimum(entries, group)
+    waiting = len(facts.phases) * phase_wait + rate.grid_reduction * len(reducing)
     slice_terms = summed(slices)
     exchanged = element.size * slice_terms * minimum(entries, group)
+
+    def word_time(n: int) -> int:
+        return (rate.sparse_word + rate.sparse_word_entry * n) * element.size // 2
+
     work = (
-        len(facts.phases) * rate.turn
-        + rate.poll * asked
-        + rate.wave * (summed(waves) - len(products))
+        len(facts.phases) * rate.sparse_turn
+        + rate.grid_poll * asked
+        + rate.sparse_wave * (summed(waves) - len(products))
         # Reads of L2 hide each other for the most part.
-        + ceil_div(2 * exchanged * readers, target.l2_gb_s)
-        + ceil_div(rate.put * element.size * entries * slice_terms, 1024)
-        + rate.part * facts.reductions * pieces
+        + ceil_div(rate.sparse_l2_byte * exchanged * readers, target.l2_gb_s)
+        + ceil_div(rate.sparse_operand_store_per_kb * element.size * entries * slice_terms, 1024)
+        + rate.reduction_part * facts.reductions * pieces
         # A word is multiplied by its operands of all entries.
-        + by(entries, lambda n: rate.word * (2 + 3 * n) * element.size // 2) * _QUAD * summed(quads)
-        + ceil_div(rate.matrix * quad_bytes * summed(shared_quads), 1024)
-        + rate.give * len(products) * minimum(split - 1, 1)
-        + (0 if element.is_float else rate.sector * by(unit_blocks, lambda n: n == 1))
-        + (0 if short is None else rate.unlisted * short)
-        + rate.spill * spilled
+        + by(entries, word_time) * _QUAD * summed(quads)
+        + ceil_div(rate.matrix_read_per_kb * quad_bytes * summed(shared_quads), 1024)
+        + rate.sparse_cluster_exchange * len(products) * minimum(split - 1, 1)
+        + (0 if element.is_float else rate.grid_split_sector * by(unit_blocks, lambda n: n == 1))
+        + (0 if short is None else rate.sparse_unlisted * short)
+        + rate.register_spill * spilled
         + item
     )
     # A round is a pass through the matrices before the first step. It costs a step nothing, but fewer are better.

@@ -15,17 +15,12 @@ from rnncc.ir.step import Table
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.draft import round_up
 from rnncc.stages.schedule.facts import Facts, memory_us, reached_gb_s
-from rnncc.stages.schedule.rates import product_rate
+from rnncc.stages.schedule.rates import product_rate, rates
 
 _THREADS, _REGISTERS = 256, 128
 # The largest batch that is tried, and the distance to the next one.
 _MOST, _APART = 1024, 16
-# Microseconds that a product and a launch take besides their work, one after the other in a graph. The second number
-# is for the second launch that cuBLAS makes of a product with many terms, or in float32.
-_LAUNCHES_US, _SPLIT_US = 5.5, 2.0
-# The part of a large product's rate that a step's product reaches, in 16 bits and in float32; the batch is padded to
-# tiles of so many entries.
-_RATE, _FLOAT_RATE, _TILE = 0.8, 0.85, 64
+_TILE = 64  # batch entries of a tile of a product, to which the batch is padded
 
 
 def stepwise_takes(loop: FusedLoop, problem: Problem) -> bool:
@@ -74,14 +69,17 @@ def stepwise(first: int, first_denser: int, known: Facts, problem: Problem, targ
 
 def stepwise_us(known: Facts, problem: Problem, target: Target) -> float:
     """The time of a step, in microseconds."""
-    weights = known.matrix_elements(problem.head_dim, problem.head_dim)
+    rate, weights = rates(target), known.matrix_elements(problem.head_dim, problem.head_dim)
     weight_bytes = problem.element_bytes * weights
     # Weights that do not stay in L2 come from memory at every step, while others are multiplied.
     gb_s = target.l2_gb_s if weight_bytes < 1e6 * target.l2_mb else reached_gb_s(target)
-    rate = (_FLOAT_RATE if problem.is_float else _RATE) * product_rate(target, problem.dtype)
-    product_us = max(weight_bytes / (1000 * gb_s), weights * round_up(problem.batch, _TILE) / rate)
+    share = rate.stepwise_float_product_share if problem.is_float else rate.stepwise_product_share
+    per_us = share * product_rate(target, problem.dtype)
+    product_us = max(weight_bytes / (1000 * gb_s), weights * round_up(problem.batch, _TILE) / per_us)
     # Carries, operands and sums are written and read.
     handed = 2 * (4 * known.carries + problem.element_bytes * known.operands + 4 * known.sums)
     handed_us = problem.batch * problem.head_dim * handed / (1000 * target.l2_gb_s)
-    launches_us = _LAUNCHES_US + (_SPLIT_US if known.operands > 1 or problem.is_float else 0)
+    # cuBLAS makes a second launch of a product with many terms, or in float32.
+    second_us = rate.stepwise_second_launch_us if known.operands > 1 or problem.is_float else 0
+    launches_us = rate.stepwise_launches_us + second_us
     return round(launches_us + product_us + handed_us + memory_us(known, problem, target), 3)

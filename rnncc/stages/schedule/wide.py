@@ -86,15 +86,15 @@ def wide(facts: Facts, problem: Problem, target: Target) -> Draft:
     readers = problem.heads * ctas * ceil_div(problem.batch, group)
     item = rate.wide_piece * facts.pieces + rate.wide_operation * facts.operations
     step = (
-        len(facts.phases) * rate.wide
+        len(facts.phases) * rate.wide_phase
         + rate.wide_chunk * sum(ceil(ceil(count, _WARPGROUPS), _CHUNK) for count in blocks)
         + rate.wide_product
         * unit_blocks
         * sum(count * phase.sums for count, phase in zip(blocks, facts.products, strict=True))
         # Reads of L2 hide each other, and products, for the most part.
-        + ceil_div(5 * facts.operands * problem.head_dim * group * readers, target.l2_gb_s)
+        + ceil_div(rate.wide_l2_byte * facts.operands * problem.head_dim * group * readers, target.l2_gb_s)
         + item * unit_blocks
-        + rate.wide_wait * (max(_BUFFERS) - buffers)
+        + rate.wide_missing_buffer * (max(_BUFFERS) - buffers)
     )
     return Draft(
         family=WIDE,
