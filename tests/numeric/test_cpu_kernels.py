@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import rnncc
-from rnncc.driver import build_package
+from rnncc.driver import build_package, load_module
 from rnncc.ir.cell import Cell
+from rnncc.ir.target import COMPUTE_TYPES
 from rnncc.language.read import read_request
 from rnncc.language.source import Source
 from rnncc.machine.paths import cells_dir, shipped_cells
@@ -34,12 +34,12 @@ def cells_of(text: str) -> list[Cell]:
 
 @cache
 def shipped(name: str, isa: str = BEST) -> tuple[tuple[Loop, ...], ctypes.CDLL]:
-    """Code for this processor's best instructions is in the package that other tests load too, that for others in one
+    """Code of every compute type: for this processor's best instructions in a package for it alone, for others in one
     for every processor."""
     path = cells_dir() / f"{name}.rnn"
     (cell,) = cells_of(path.read_text(encoding="utf-8"))
     if isa == BEST:
-        return loops_of(cell), open_library(Path(rnncc.load(name).__path__[0]))
+        return loops_of(cell), open_library(Path(load_module(read_request(path), tuple(COMPUTE_TYPES)).__path__[0]))
     with tempfile.TemporaryDirectory() as folder:
         return loops_of(cell), open_library(build_package(read_request(path), Path(folder), "cpu"))
 
