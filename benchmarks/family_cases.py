@@ -36,7 +36,7 @@ RUNS = ("forward", "backward")
 SIZES = (*((head_dim, 1) for head_dim in (64, 128, 256, 512, 768, 1024, 2048)), (64, 12))
 BATCHES = (1, 16, 64, 256)
 DTYPES = ("bf16", "fp32")
-# Of matrices that are mostly zeros: hidden sizes, and for blocks the size of one.
+# Where matrices are mostly zeros: hidden sizes, and the sizes of blocks.
 ZERO_SIZES = tuple(dict.fromkeys((hidden, 1) for sizes in CROSSOVER.values() for hidden in sizes))
 BLOCK_SIZES = (16, 32)
 # A package has the cell twice: with the kernels of all families, and with those of all but one.

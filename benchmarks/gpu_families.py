@@ -6,9 +6,9 @@ the planner chooses without it.
     python benchmarks/gpu_families.py --show FILE
 
 The cases are every shipped cell of one loop that has a fused form, forward and backward, at eight sizes, four batches
-and two dtypes. For kernels for zeros they are cells whose matrices are mostly zeros, in blocks and without. Of those in
-which the planner chooses the family, at most N (24) are measured, evenly from small ones to large ones. --plan prints
-them, and measures nothing.
+and two dtypes. For kernels for zeros they are cells whose matrices are mostly zeros, in blocks and without. Where the
+planner chooses the family, at most N cases (24) are measured, evenly from small ones to large ones. --plan prints them,
+and measures nothing.
 
 Both kernels of a case run in one process, by turns. `chosen_us` and `without_us` are medians of a step's time between
 CUDA events, over 256 steps of calls back to back: of the forward as training runs it, or of the backward to the
