@@ -132,8 +132,8 @@ def _hidden(sizes: Mapping[str, int]) -> int:
 def loops_alone(layer_class: Any) -> Callable[..., Any]:
     """The functional op of a cell, but that a function of parameters is itself a parameter: rounding it is no matter of
     the kernels."""
-    runtime, spec = layer_class.__mro__[1].__module__.rpartition(".")[0], layer_class.spec
-    specs, function = (sys.modules[f"{runtime}.{name}"] for name in ("spec", "function"))
+    package, spec = layer_class.__module__.rpartition(".")[0], layer_class.spec
+    specs, function = (sys.modules[f"{package}._runtime.{name}"] for name in ("spec", "modules.function"))
 
     def own(loop: Any) -> Any:
         given = (w if w.attribute else replace(w, attribute=w.name, made_of=()) for w in loop.weights)

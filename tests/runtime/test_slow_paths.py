@@ -26,7 +26,9 @@ def choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.delenv("RNNCC_LOG", raising=False)
     monkeypatch.setattr(module, "choose_kernels", lambda kernels, x, *rest: choose(kernels, device, *rest))
     # The op of a whole layer does not ask: it takes tensors on the CPU alone.
-    monkeypatch.setattr(sys.modules[module.__name__.replace(".choice", ".base")], "run_whole", lambda *_: None)
+    monkeypatch.setattr(
+        sys.modules[module.__name__.replace("kernels.choice", "modules.base")], "run_whole", lambda *_: None
+    )
     module._TOLD.clear()
     yield module
     module._TOLD.clear()
