@@ -29,8 +29,10 @@ from rnncc.stages.schedule.rates import TABLE, rates_of, read_table
 
 PRIOR = 0.3
 ROUNDS = 3
-CHANGE = 0.1  # of a rate, to see its shares
-WEIGHTY = 0.05  # a rate of which no step has a larger share is not held to the steps
+# The shares of a rate are seen by a change of it by this part.
+CHANGE = 0.1
+# A rate is held to the steps where one of them has a larger share of it.
+WEIGHTY = 0.05
 # By the first word of a rate, the kinds of the parts that have it. All parts may have the others.
 SERVED: dict[str, tuple[str, ...]] = {
     "gather": ("gather",),
