@@ -66,7 +66,7 @@ def runner(layer: Callable[[Tensor], Any], x: Tensor, backward: bool) -> Functio
 
 def compare(name: str, steps: int, batch: int, hidden: int, backward: bool, seconds: float) -> dict[str, Any]:
     """One row: ours, the peer and the eager loop in turn."""
-    cell = compile_cells(read_request(name), "partition").cells[0]
+    cell = compile_cells(read_request(name), "partition").cells[0].cell
     ours = getattr(rnncc.load(name), cell.name)(hidden, hidden, backend="cpu")
     eager = getattr(rnncc.load(name), cell.name)(hidden, hidden, backend="reference")
     eager.load_state_dict(ours.state_dict())

@@ -240,4 +240,4 @@ def _planned(case: Case, loop: FusedLoop, kernel: FusedSchedule | None, target: 
 
 @cache
 def _plans(text: str) -> tuple[KernelPlan, ...]:
-    return compile_cells(Request(Source("cell.rnn", text), "cell"), "lower").plans
+    return tuple(made.plan for made in compile_cells(Request(Source("cell.rnn", text), "cell"), "lower").cells)

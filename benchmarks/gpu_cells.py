@@ -81,9 +81,9 @@ class Known:
 @cache
 def known(cell: str) -> Known:
     """What the equations of a shipped cell say."""
-    made = compile_cells(read_request(cell), "classify")
-    dense = any(loop.kind is RecurrenceKind.DENSE for loop in made.recurrences[0])
-    return Known(made.typed[0].name, exchanges(made.typed[0]), dense, bool(made.cells[0].single_head_because))
+    made = compile_cells(read_request(cell), "classify").cells[0]
+    dense = any(loop.kind is RecurrenceKind.DENSE for loop in made.recurrences)
+    return Known(made.name, exchanges(made.typed), dense, bool(made.cell.single_head_because))
 
 
 def must_ms(case: Case, about: Known, run: str) -> float | None:

@@ -33,4 +33,4 @@ def predicted_us(case: Case, target: Target) -> float | None:
 
 @cache
 def _plan(cell: str) -> KernelPlan:
-    return compile_cells(read_request(cell), "lower").plans[0]
+    return compile_cells(read_request(cell), "lower").cells[0].plan

@@ -115,7 +115,7 @@ _schedule = cache(schedule)
 
 @cache
 def _plan(cell: str) -> KernelPlan:
-    return compile_cells(read_request(cell), "lower").plans[0]
+    return compile_cells(read_request(cell), "lower").cells[0].plan
 
 
 @cache
@@ -125,7 +125,7 @@ def _trained(cell: str, density: float | None = None, block: int = 1) -> tuple[F
     if density is not None:
         kind = f"sparse(density={density}, block={block})" if block > 1 else f"sparse(density={density})"
         source = Source("own.rnn", "cell Own\n" + _EQUATIONS[cell].format(kind=kind))
-        plan = compile_cells(Request(source, "own"), "lower").plans[0]
+        plan = compile_cells(Request(source, "own"), "lower").cells[0].plan
     loop = plan.loops[0]
     assert isinstance(loop.fused_forward, FusedLoop) and isinstance(loop.fused_backward, FusedLoop)
     return loop.fused_forward, loop.fused_backward

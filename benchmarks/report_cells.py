@@ -9,7 +9,7 @@ from pathlib import Path
 from gpu_cases import PASSES
 from report_text import Results, Row, fill, known, ratios, table
 
-from rnncc.ir.compilation import Compilation
+from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.plan import KernelPlan, NoForm
 from rnncc.language.read import read_request, read_source
 from rnncc.machine.paths import shipped_cells
@@ -37,12 +37,12 @@ def _line(entry: Entry) -> tuple[str, ...]:
 
 def kernels_of(name: str) -> str:
     """The families of GPU kernels that run a cell's loops."""
-    return families_of(compile_cells(read_request(name), "lower"))
+    return families_of(compile_cells(read_request(name), "lower").cells[0])
 
 
-def families_of(made: Compilation) -> str:
-    """The same of what `lower` made of its file."""
-    return " + ".join(dict.fromkeys(family for plan in made.plans for family in _families(plan)))
+def families_of(cell: CompiledCell) -> str:
+    """The same of a cell after `lower`."""
+    return " + ".join(dict.fromkeys(_families(cell.plan)))
 
 
 def _families(plan: KernelPlan) -> Iterator[str]:

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import rnncc
-from rnncc.ir.compilation import Compilation
+from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.recurrence import RecurrenceKind
 from rnncc.ir.request import Request
 from rnncc.language.read import read_request
@@ -51,10 +51,10 @@ class Traffic:
 
 
 @cache
-def analysed(name: str) -> Compilation:
+def analysed(name: str) -> CompiledCell:
     """A cell by its name here, with what the stages make of it."""
     request = Request(Source(f"{name}.rnn", TEXTS[name]), name) if name in TEXTS else read_request(name)
-    return compile_cells(request, "differentiate")
+    return compile_cells(request, "differentiate").cells[0]
 
 
 @cache
@@ -67,12 +67,12 @@ def module_of(name: str, newton: bool = False) -> ModuleType:
 
 def layer_class(name: str) -> Any:
     """The cell's layer."""
-    return getattr(module_of(name), analysed(name).cells[0].name)
+    return getattr(module_of(name), analysed(name).name)
 
 
 def op_of(name: str, newton: bool = False) -> Any:
     """The cell's functional op."""
-    return getattr(module_of(name, newton), analysed(name).cells[0].name.lower())
+    return getattr(module_of(name, newton), analysed(name).name.lower())
 
 
 @cache
@@ -84,7 +84,7 @@ def shipped() -> tuple[str, ...]:
 
 def classes(name: str) -> set[RecurrenceKind]:
     """The classes of a cell's groups of states."""
-    return {recurrence.kind for recurrence in analysed(name).recurrences[0]}
+    return {recurrence.kind for recurrence in analysed(name).recurrences}
 
 
 @cache
@@ -92,7 +92,7 @@ def traffic(name: str) -> Traffic:
     """What a cell's loops move: every stream once, whatever of the states the output and the backward need once."""
     forward = kept = backward = 0
     spec = layer_class(name).spec
-    for segment, adjoint in zip(spec.segments, analysed(name).adjoints[0], strict=True):
+    for segment, adjoint in zip(spec.segments, analysed(name).adjoints, strict=True):
         given = [member for stream in adjoint.segment.streams for member in stream.members]
         returned = {i for i, s in enumerate(segment.sequences) if i in segment.needed or s.name == spec.output}
         saved = segment.plain.saved_sequence

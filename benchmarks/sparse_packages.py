@@ -158,7 +158,7 @@ def build_one(name: str, cases: Sequence[SparseCase], folder: Path) -> dict[Spar
     texts = {cell_name(case): case.shape.text(cell_name(case)) for case in cases}
     source = Source(f"{name}.rnn", "\n".join(texts.values()))
     request = Request(source, name, architectures=architectures(GPU), instructions="generic")
-    plans = {plan.cell: plan for plan in compile_cells(request, "lower").plans}
+    plans = {made.name: made.plan for made in compile_cells(request, "lower").cells}
     planned = {case: plan_case(case, plans[cell_name(case)]) for case in cases}
     kernels = {cell: fused_of({c: p for c, p in planned.items() if cell_name(c) == cell}) for cell in texts}
     alternating = sorted({name for found in planned.values() for name in found.alternating})
@@ -177,9 +177,8 @@ def install_with(
     other kernels for sizes. It goes to the folder. Raises RnnccError."""
 
     def produce() -> Product:
-        made = compile_cells(request)
-        made.fused = tuple(kernels[plan.cell] for plan in made.plans)
-        files, bundle = render(made.package())
+        cells = compile_cells(request, "schedule").cells
+        files, bundle = render(request, [replace(made, fused=kernels[made.name]) for made in cells])
         units = units_of(bundle.device_units, alternating)
         return replace(make_product(request), files=files, bundle=replace(bundle, device_units=units))
 

@@ -209,7 +209,7 @@ def elementwise(rendered: str) -> str:
 def page() -> str:
     """The whole document."""
     request = Request(Source(CELL.name, CELL.read_text(encoding="utf-8")), CELL.stem)
-    made = compile_cells(request, "differentiate")
+    (made,) = compile_cells(request, "differentiate").cells
     text = {stage: stage_text(request, stage) for stage in STAGES}
     regularised = stage_text(replace(request, zoneout=("h",), recurrent_dropout=True), "regularise")
     planned = stage_text(request, "schedule", (Problem(512, 1, "bf16"), GPUS["h200"]))
@@ -234,7 +234,7 @@ def page() -> str:
         ">>> {name: tuple(parameter.shape) for name, parameter in layer.named_parameters()}",
         str({name: tuple(parameter.shape) for name, parameter in layer.named_parameters()}),
     ]
-    rows = verify.verify(package.MyCell, made.cells[0], dtypes=(torch.float64,)).rows
+    rows = verify.verify(package.MyCell, made.cell, dtypes=(torch.float64,)).rows
     lines = [f"{row.quantity:8} {'ok' if row.error < 1e-12 else row.error}" for row in rows]
     return "\n".join(
         [
@@ -253,7 +253,7 @@ def page() -> str:
                 files=fenced("\n".join(files)),
                 schema=fenced(schema),
                 use=fenced("\n".join(use)),
-                words=fenced(explain_words(made.cells[0], made.recurrences[0], made.adjoints[0])),
+                words=fenced(explain_words(made)),
                 errors=fenced("\n".join(lines)),
             ),
         ]

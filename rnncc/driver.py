@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rnncc.extras import check_torch
-from rnncc.ir.compilation import Compilation
-from rnncc.ir.package import OF_EVERY_PACKAGE, CellKernels, CompiledCell, Package
+from rnncc.ir.artifact import OF_EVERY_PACKAGE
+from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
 from rnncc.ir.target import GPUS, has_clusters
@@ -26,7 +26,7 @@ from rnncc.language.types import with_types
 from rnncc.machine.built import about, explanation, without_kernels
 from rnncc.machine.paths import shipped_cell
 from rnncc.machine.targets import architectures, gpu_at, known_gpus, own_instructions
-from rnncc.pipeline import compile_cells, run_stages
+from rnncc.pipeline import compile_cells, kernels_of_every_package, run_stages
 from rnncc.progress import Progress, check_settings, debug, say
 from rnncc.runtime.arguments.arguments import held, read_flag
 from rnncc.version import VERSION
@@ -88,7 +88,8 @@ def load_module(request: Request, compute_types: tuple[str, ...] = ("f32",)) -> 
     nvrtc = find_nvrtc(architectures("auto"), required=False) if toolchain is not None else None
     # What stays on this machine needs no code for others, which takes three times as long to compile. Kernels for GPUs,
     # and those of the CPU for other dtypes, are compiled when a call first needs them: most packages need few.
-    own = replace(request, instructions=own_instructions(), compute_types=compute_types)
+    instructions = own_instructions() if toolchain is not None else ""
+    own = replace(request, instructions=instructions, compute_types=compute_types)
     wanted = _for_gpus(own, nvrtc, "auto")
     package = _build(wanted, toolchain, None, say, meanwhile=_import_load)
     if wanted.newton and wanted.has_clusters and not about(package)["newton"]:
@@ -122,8 +123,8 @@ def load_with_types(
 ) -> ModuleType:
     """The same of a text in which groups of one cell have other types. A package in use calls it
     (rnncc/runtime/package.py). Raises ValueError where a group has a type that says more than `matrix`."""
-    declared = compile_cells(Request(from_text(f"<{name}>", text), name), "parse").declarations
-    (own,) = (each for each in declared if each.name == cell)
+    declared = compile_cells(Request(from_text(f"<{name}>", text), name), "parse").cells
+    (own,) = (each.declaration for each in declared if each.name == cell)
     return load_text(with_types(own, types), name, options)
 
 
@@ -170,7 +171,7 @@ def compile_file(
     )
 
     def produce() -> Bundle:
-        bundle = _of_every_package(request) if is_shared else compile_cells(request).bundle
+        bundle = kernels_of_every_package(request) if is_shared else compile_cells(request).bundle
         return replace(bundle, device_units=tuple(unit for unit in bundle.device_units if unit.name == file))
 
     key = first_key(request, nvrtc, None, file)
@@ -232,28 +233,21 @@ def compile_fused(
     cell, programs = wanted
     target = gpu_at(gpu[:2], gpu[2])
     nvrtc = find_nvrtc((target.architecture,), required=True)
-    assert nvrtc is not None
     problems = tuple(Problem(*size) for size in options["problems"])
     program = {option: value for option, value in options.items() if option != "problems"}
-    request = replace(Request.of(Source(f"<{name}>", text), name, program), problems=problems, gpus=(target,))
-
-    def produce() -> Bundle:
-        from rnncc.stages.render import render
-        from rnncc.stages.schedule.kernels import fused_kernels
-
-        plan = next(plan for plan in compile_cells(request, "lower").plans if plan.cell == cell)
-        (own,) = _as_compiled(request, nvrtc).gpus
-        kernels = CellKernels(plan, fused=tuple(fused_kernels(plan, problems, own, programs)))
-        return render(Package(name, kernels=(kernels,)))[1]
-
+    request = replace(
+        Request.of(Source(f"<{name}>", text), name, program),
+        instructions="", gpus=(target,), problems=problems, cell=cell, programs=tuple(programs),
+    )  # fmt: skip
     problem, most = problems[0], problems[-1].heads
     numbers = " and ".join(str(problem.heads) for problem in problems)
     heads = f"{numbers} head{'s' if most > 1 else ''} with head_dim {problem.head_dim}"
-    key = first_key(request, nvrtc, None, ".".join((cell, *programs)))
+    key = first_key(request, nvrtc, None)
     job = Job(key, cell.lower(), Cache(default_root()), nvrtc=nvrtc, progress=say)
     named = "".join(programs)
     kinds = " without gradients" * ("inference" in named) + " with lengths or resets" * ("masked" in named)
-    folder = build_kernels(job, f"{cell}{kinds} for {heads}, {problem.dtype}, {target.architecture}", produce)
+    what = f"{cell}{kinds} for {heads}, {problem.dtype}, {target.architecture}"
+    folder = build_kernels(job, what, lambda: compile_cells(_as_compiled(request, nvrtc)).bundle)
     if (folder / "cuda").is_dir():
         return folder / "cuda", ""
     known = name if shipped_cell(name) else "FILE"  # the package does not say where its file lies
@@ -311,69 +305,46 @@ def _build(
     from rnncc.machine.cache import Cache, default_root
     from rnncc.stages.build import Job, build, first_key
 
-    def produce() -> Product:
-        return make_product(_as_compiled(request, nvrtc), progress) if toolchain else make_reference(request)
-
     key = first_key(request, nvrtc, toolchain)
     compilers = [" ".join(toolchain.command)] if toolchain is not None else []
     compilers += [f"NVRTC for {', '.join(nvrtc.architectures)}"] if nvrtc is not None else []
     debug(f"{request.name}: compilers are {', '.join(compilers) or 'missing'}")
-    folder = build(Job(key, request.name, Cache(default_root()), toolchain, nvrtc, progress, meanwhile), produce)
+    job = Job(key, request.name, Cache(default_root()), toolchain, nvrtc, progress, meanwhile)
+    folder = build(job, lambda: make_product(_as_compiled(request, nvrtc), progress))
     debug(f"{request.name}: the package is {folder}")
     return folder
 
 
-def _of_every_package(request: Request) -> Bundle:
-    """The units that every package has which is made for the same processors and kinds of devices."""
-    from rnncc.stages.render import render
-
-    return render(Package(request.name, instructions=request.instructions, on_gpus=request.is_for_gpus))[1]
-
-
 def make_product(request: Request, progress: Progress | None = None) -> Product:
-    """A package with kernels, before they are compiled."""
+    """A package before its kernels are compiled. Where it has none, it runs the eager fallback."""
     from rnncc.stages.build import Product
     from rnncc.stages.schedule.kernels import newton_loops, scan_family_names, why_unfused
 
-    made = Compilation(request)
     begin = time.perf_counter()
-    for stage in run_stages(made):
+    for stage, made in run_stages(request):
         debug(f"{request.name}: {stage} took {1e3 * (time.perf_counter() - begin):.0f} ms")
         begin = time.perf_counter()
-        if stage == "partition" and progress is not None:
-            _warn_of_cost(made, progress)
+        if stage == "partition" and progress is not None and request.has_kernels:
+            _warn_of_cost(made.cells, progress)
+    plans = [cell.plan for cell in made.cells]
     about = {
-        "fused": why_unfused(made.plans) if request.is_for_gpus else {},
-        "scans": scan_family_names(made.plans) if request.is_for_gpus else {},
-        "newton": newton_loops(made.plans) if request.newton and request.has_clusters else [],
+        "rnncc": VERSION,
+        "source": request.source.text,
+        "options": request.options(),
+        "fused": why_unfused(plans) if request.is_for_gpus else {},
+        "scans": scan_family_names(plans) if request.is_for_gpus else {},
+        "newton": newton_loops(plans) if request.newton and request.has_clusters else [],
         "architectures": list(request.architectures),
     }
-    return Product(made.files, made.bundle, _names(made), about=_origin(request) | about)
+    names = tuple(cell.name for cell in made.cells)
+    if not request.has_kernels:
+        return Product(made.files, None, names, "no C++ compiler was found when it was built", about)
+    return Product(made.files, made.bundle, names, about=about)
 
 
-def make_reference(request: Request) -> Product:
-    """A package that runs the eager fallback alone."""
-    from rnncc.stages.build import Product
-    from rnncc.stages.render import render
-
-    made = compile_cells(request, "mask")
-    cells = map(CompiledCell, made.cells, made.masked, made.recurrences)
-    files, _ = render(Package(request.name, tuple(cells)))
-    missing = "no C++ compiler was found when it was built"
-    return Product(files, None, _names(made), missing, about=_origin(request))
-
-
-def _names(made: Compilation) -> tuple[str, ...]:
-    return tuple(cell.name for cell in made.cells)
-
-
-def _origin(request: Request) -> dict[str, object]:
-    return {"rnncc": VERSION, "source": request.source.text, "options": request.options()}
-
-
-def _warn_of_cost(made: Compilation, progress: Progress) -> None:
+def _warn_of_cost(cells: Sequence[CompiledCell], progress: Progress) -> None:
     """Says which cells take minutes to compile, before they do. `rnncc check` has the others."""
-    for cell, warnings in zip(made.cells, made.warnings, strict=True):
-        for warning in warnings:
+    for cell in cells:
+        for warning in cell.warnings:
             if warning.code == "RNN264":
                 progress(f"{warning.code}: {cell.name}: {warning.message}")

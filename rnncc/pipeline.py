@@ -12,103 +12,124 @@ needs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import add
+from dataclasses import replace
 
-from rnncc.ir.compilation import Compilation
+from rnncc.ir.artifact import Bundle
+from rnncc.ir.compilation import Compilation, CompiledCell
 from rnncc.ir.request import Request
 from rnncc.language.diagnostics import RnnccError
 from rnncc.language.report import attempt, in_order
 
-# What `compile_cells` runs, in order, and the field that holds what a stage made last.
+# The stages in order, and the field of a CompiledCell that holds what each makes; `render` makes files of all cells.
 STAGES = {
-    "parse": "declarations",
+    "parse": "declaration",
     "check": "typed",
-    "partition": "cells",
-    "regularise": "cells",
+    "partition": "cell",
+    "regularise": "cell",
     "classify": "recurrences",
     "mask": "masked",
     "differentiate": "adjoints",
-    "lower": "plans",
+    "lower": "plan",
     "schedule": "fused",
-    "render": "files",
+    "render": "",
 }
 
 
 def compile_cells(request: Request, until: str = "render") -> Compilation:
-    """A text's cells, with all that the stages up to `until` make of them. Raises RnnccError: every mistake found."""
-    if until not in STAGES:
-        raise ValueError(f"no stage is called '{until}'")
-    made = Compilation(request)
-    for stage in run_stages(made):
+    """A text's cells, with all that the stages up to `until` make of them. Raises RnnccError: every mistake found;
+    ValueError for a stage that does not run."""
+    for stage, made in run_stages(request):
         if stage == until:
-            break
-    return made
+            return made
+    raise ValueError(f"no stage '{until}' runs for this request")
 
 
-def run_stages(made: Compilation) -> Iterator[str]:
-    """Runs a stage whenever the next name is asked for, and says which it was. Raises RnnccError: every RNN1xx of the
-    text or, where there are none, every RNN2xx of every cell."""
-    request = made.request
-
+def run_stages(request: Request) -> Iterator[tuple[str, Compilation]]:
+    """Runs a stage whenever the next one is asked for: its name, and what is made so far. Raises RnnccError: every
+    RNN1xx of the text or, where there are none, every RNN2xx of every cell."""
     from rnncc.stages.parse import parse
 
-    made.declarations = parse(request.source)
-    yield "parse"
+    declarations = parse(request.source)
+    cells = tuple(map(CompiledCell, declarations))
+    yield "parse", Compilation(request, cells)
 
     from rnncc.stages.check import check, constants_of
     from rnncc.stages.partition import partition
 
-    checked = attempt(check, made.declarations, constants_of(made.declarations, request.constants))
+    checked = attempt(check, declarations, constants_of(declarations, request.constants))
     if checked.errors:
         # A cell without a mistake so far may have one that `partition` finds: one run reports all.
         raise RnnccError(*in_order((*checked.errors, *attempt(partition, checked.made).errors)))
-    made.typed, made.warnings = checked.made, checked.warnings
-    yield "check"
+    cells = tuple(map(CompiledCell, declarations, checked.made, checked.warnings))
+    yield "check", Compilation(request, cells)
 
-    placed = attempt(partition, made.typed)
+    placed = attempt(partition, checked.made)
     if placed.errors:
         raise RnnccError(*placed.errors)
-    made.cells = placed.made
-    made.warnings = tuple(in_order(each) for each in map(add, checked.warnings, placed.warnings))
-    yield "partition"
+    cells = tuple(
+        replace(each, cell=cell, warnings=in_order(each.warnings + found))
+        for each, cell, found in zip(cells, placed.made, placed.warnings, strict=True)
+        if request.cell in ("", each.name)
+    )
+    yield "partition", Compilation(request, cells)
 
     if request.zoneout or request.recurrent_dropout:
         from rnncc.stages.regularise import regularise
 
-        made.cells = tuple(regularise(cell, request.zoneout, request.recurrent_dropout) for cell in made.cells)
-    yield "regularise"
+        masks = request.zoneout, request.recurrent_dropout
+        cells = tuple(replace(each, cell=regularise(each.cell, *masks)) for each in cells)
+    yield "regularise", Compilation(request, cells)
 
     from rnncc.stages.classify import classify
 
-    made.recurrences = tuple(map(classify, made.cells))
-    yield "classify"
+    cells = tuple(replace(each, recurrences=classify(each.cell)) for each in cells)
+    yield "classify", Compilation(request, cells)
 
     from rnncc.stages.mask import mask
 
-    made.masked = tuple(map(mask, made.cells))
-    yield "mask"
+    cells = tuple(replace(each, masked=mask(each.cell)) for each in cells)
+    yield "mask", Compilation(request, cells)
 
-    from rnncc.stages.differentiate import differentiate
+    if request.has_kernels:
+        from rnncc.stages.differentiate import differentiate
 
-    made.adjoints, made.masked_adjoints = tuple(map(differentiate, made.cells)), tuple(map(differentiate, made.masked))
-    yield "differentiate"
+        cells = tuple(
+            replace(each, adjoints=differentiate(each.cell), masked_adjoints=differentiate(each.masked))
+            for each in cells
+        )
+        yield "differentiate", Compilation(request, cells)
 
-    from rnncc.stages.lower import lower
+        from rnncc.stages.lower import lower
 
-    made.plans = tuple(map(lower, made.cells, made.adjoints, made.masked, made.masked_adjoints))
-    yield "lower"
+        cells = tuple(
+            replace(each, plan=lower(each.cell, each.adjoints, each.masked, each.masked_adjoints)) for each in cells
+        )
+        yield "lower", Compilation(request, cells)
 
-    from rnncc.stages.schedule.kernels import fused_kernels, scan_kernels
+        from rnncc.stages.schedule.kernels import fused_kernels, scan_kernels
 
-    newton = request.newton and request.has_clusters
-    made.scans = tuple(scan_kernels(plan, newton=newton) if request.is_for_gpus else () for plan in made.plans)
-    made.fused = tuple(
-        tuple(found for gpu in request.gpus for found in fused_kernels(plan, request.problems, gpu))
-        for plan in made.plans
-    )
-    yield "schedule"
+        newton = request.newton and request.has_clusters
+        cells = tuple(
+            replace(
+                each,
+                scans=scan_kernels(each.plan, newton=newton) if request.is_for_gpus else (),
+                fused=tuple(
+                    found
+                    for gpu in request.gpus
+                    for found in fused_kernels(each.plan, request.problems, gpu, request.programs)
+                ),
+            )
+            for each in cells
+        )
+        yield "schedule", Compilation(request, cells)
 
     from rnncc.stages.render import render
 
-    made.files, made.bundle = render(made.package())
-    yield "render"
+    yield "render", Compilation(request, cells, *render(request, cells))
+
+
+def kernels_of_every_package(request: Request) -> Bundle:
+    """The kernels that every package has which is made for the same processors and kinds of devices."""
+    from rnncc.stages.render import kernels
+
+    return kernels(request, ())

@@ -19,7 +19,7 @@ from rnncc.stages.mask import mask
 def front(source: Source, constants: Mapping[str, float | int | str] = {}) -> list[tuple[Cell, tuple[Diagnostic, ...]]]:
     """The cells of a text, each with its warnings."""
     made = compile_cells(Request(source, "cell", constants), "partition")
-    return list(zip(made.cells, made.warnings, strict=True))
+    return [(each.cell, each.warnings) for each in made.cells]
 
 
 def cell_of(text: str, name: str = "cell.rnn", constants: Mapping[str, float | int | str] = {}) -> Cell:
@@ -36,9 +36,9 @@ def kernel_plan(cell: Cell) -> KernelPlan:
 
 def plan_of(name: str) -> KernelPlan:
     """Those of a file's first cell; `name` may be that of a shipped one."""
-    return compile_cells(read_request(name), "lower").plans[0]
+    return compile_cells(read_request(name), "lower").cells[0].plan
 
 
 def lowered(source: Source) -> KernelPlan:
     """Those of a text's first cell."""
-    return compile_cells(Request(source, "cell"), "lower").plans[0]
+    return compile_cells(Request(source, "cell"), "lower").cells[0].plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from rnncc.driver import make_reference
+from rnncc.driver import make_product
 from rnncc.ir.cell import Cell
 from rnncc.ir.request import Request
 from rnncc.language.source import Source
@@ -16,7 +16,7 @@ from rnncc.stages.load import load
 
 def reference_package(source: Source, stem: str) -> tuple[ModuleType, list[Cell]]:
     """A package without kernels, and its cells."""
-    request = Request(source, stem)
+    request = Request(source, stem, instructions="")
     key = digest(stem, source.text, own_code())[:32]
-    package = build(Job(key, stem, Cache(default_root())), lambda: make_reference(request))
-    return load(package), list(compile_cells(request, "partition").cells)
+    package = build(Job(key, stem, Cache(default_root())), lambda: make_product(request))
+    return load(package), [made.cell for made in compile_cells(request, "partition").cells]

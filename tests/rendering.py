@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 
 from rnncc.ir.artifact import Bundle
-from rnncc.ir.package import CellKernels, Package
+from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.plan import KernelPlan
+from rnncc.ir.request import Request
 from rnncc.ir.schedule import FusedKernels
 from rnncc.ir.target import COMPUTE_TYPES, EVERY
-from rnncc.stages.render import render
+from rnncc.language.read import read_request
+from rnncc.language.source import Source
+from rnncc.pipeline import compile_cells
+from rnncc.stages.render import kernels
 from rnncc.stages.schedule.kernels import scan_kernels
 
 
@@ -17,20 +23,28 @@ def for_cpus(
     plans: Sequence[KernelPlan], instructions: str = EVERY, compute_types: tuple[str, ...] = tuple(COMPUTE_TYPES)
 ) -> Bundle:
     """The kernels of a package for CPUs alone."""
-    return render(Package("", (), tuple(map(CellKernels, plans)), instructions, compute_types))[1]
+    request = Request(Source("cells.rnn", ""), "cells", instructions=instructions, compute_types=compute_types)
+    return kernels(request, [replace(any_cell(), plan=plan) for plan in plans])
 
 
 def for_gpus(
     plans: Sequence[KernelPlan], fused: Sequence[Sequence[FusedKernels]] = (), *, newton: bool = False
 ) -> Bundle:
     """The kernels of a package for GPUs too; `fused`: fused ones, for each plan."""
-    kernels = [
-        CellKernels(plan, tuple(scan_kernels(plan, newton=newton)), tuple(own))
+    cells = [
+        replace(any_cell(), plan=plan, scans=scan_kernels(plan, newton=newton), fused=tuple(own))
         for plan, own in zip(plans, fused or [()] * len(plans), strict=True)
     ]
-    return render(Package("", kernels=tuple(kernels), instructions=EVERY, on_gpus=True))[1]
+    return kernels(Request(Source("cells.rnn", ""), "cells", architectures=("sm_90a",)), cells)
 
 
 def at_first_use(plan: KernelPlan, fused: Sequence[FusedKernels]) -> Bundle:
     """Fused kernels of a cell, for a package that has the rest."""
-    return render(Package("", kernels=(CellKernels(plan, fused=tuple(fused)),)))[1]
+    request = Request(Source("cells.rnn", ""), "cells", instructions="")
+    return kernels(request, [replace(any_cell(), plan=plan, fused=tuple(fused))])
+
+
+@cache
+def any_cell() -> CompiledCell:
+    """A cell, whose plan is then another one. Its layers call no op that is for GPUs alone."""
+    return compile_cells(read_request("lstm"), "partition").cells[0]

@@ -54,8 +54,8 @@ def test_exchanges_of_shipped_cells(cells: Any) -> None:
 )
 def test_exchanges_of_equations(equations: str, count: int) -> None:
     text = f"cell Some\nstate h\n{equations}\n"
-    (typed,) = compile_cells(Request(Source("some.rnn", text), "cell"), "check").typed
-    assert exchanges(typed) == count
+    (made,) = compile_cells(Request(Source("some.rnn", text), "cell"), "check").cells
+    assert exchanges(made.typed) == count
 
 
 def test_the_committed_run_has_every_case(cells: Any) -> None:

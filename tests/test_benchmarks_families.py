@@ -37,7 +37,7 @@ def test_cases_are_those_in_which_the_planner_chooses_the_family(cases: Any) -> 
     found = cases.chosen_cases("wide", cases.Cell("lstm"), H200)
     assert {(case.head_dim, case.heads, case.dtype, case.run) for case in found} == {(512, 1, "bf16", "forward")}
     assert {case.batch for case in found} == {256}
-    (plan,) = compile_cells(read_request("lstm"), "lower").plans
+    plan = compile_cells(read_request("lstm"), "lower").cells[0].plan
     (loop,) = plan.plain_loops()
     chosen, without = (cases.kernel_of(found[0], party, loop.fused_forward, H200) for party in cases.PARTIES)
     assert chosen.family is WIDE and without.family is not WIDE and without.launches(256)

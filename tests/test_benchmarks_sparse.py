@@ -17,7 +17,6 @@ import rnncc
 from rnncc.ir.request import Request
 from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
-from rnncc.stages.render import render
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
@@ -87,7 +86,7 @@ def test_which_kernels_a_case_has(
     packages, shape_ = import_module("sparse_packages"), cases.Shape(*shape)
     chosen, forced = (cases.case_of_shape(who, shape_, run) for who in ("rnncc", "forced"))
     text = shape_.text("Some")
-    (plan,) = compile_cells(Request(Source("some.rnn", text), "some"), "lower").plans
+    plan = compile_cells(Request(Source("some.rnn", text), "some"), "lower").cells[0].plan
     assert [kernel.family.for_zeros for _, kernel in packages.plan_case(chosen, plan).kernels] == for_zeros
     if forced_reason is None:
         return
@@ -105,15 +104,14 @@ def test_a_package_has_the_alternating_kernels_that_run_its_cases(sparse: Any, c
     texts = {packages.cell_name(case): case.shape.text(packages.cell_name(case)) for case in wanted}
     request = Request(Source("some.rnn", "\n".join(texts.values())), "some", architectures=("sm_90a",))
     made = compile_cells(request)
-    plans = {plan.cell: plan for plan in made.plans}
+    plans = {cell.name: cell.plan for cell in made.cells}
     found = [packages.plan_case(case, plans[packages.cell_name(case)]) for case in wanted]
     names = {f"{packages.cell_name(case).lower()}_0_forward_bf16" for case in wanted[2:]}
     assert {name for planned in found for name in planned.alternating} == names
     assert [len(planned.alternating) for planned in found] == [0, 0, 1, 1, 1, 1]
-    units = render(made.package())[1].device_units
-    assert {unit.name for unit in packages.units_of(units, sorted(names))} == {"_core", *names}
+    assert {unit.name for unit in packages.units_of(made.bundle.device_units, sorted(names))} == {"_core", *names}
     with pytest.raises(ValueError, match="no kernels are called rnncc_bf16"):
-        packages.units_of(units, ["rnncc_bf16"])
+        packages.units_of(made.bundle.device_units, ["rnncc_bf16"])
 
 
 @pytest.mark.parametrize(

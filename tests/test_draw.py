@@ -51,12 +51,12 @@ def literature() -> Iterator[str]:
 @cache
 def others() -> tuple[Typed, ...]:
     """Cells with every construct of the language."""
-    return tuple(cell for text in [*everything(), *literature()] for cell in checked(text).typed)
+    return tuple(cell.typed for text in [*everything(), *literature()] for cell in checked(text))
 
 
 def shipped(stem: str) -> Typed:
     """The cell of a shipped file."""
-    return checked(TEXTS[stem], stem).typed[0]
+    return checked(TEXTS[stem], stem)[0].typed
 
 
 def laid_out(cell: Typed) -> tuple[Graph, Layered, Routed]:
@@ -125,7 +125,7 @@ def test_nothing_overlaps_in_any_construct() -> None:
 @pytest.mark.parametrize("seeds", batches(60, 20), ids=str)
 def test_nothing_overlaps_in_generated_cells(seeds: range) -> None:
     for seed in seeds:
-        for cell in checked(generate(seed).text).typed:
+        for cell in (made.typed for made in checked(generate(seed).text)):
             check_geometry(cell)
 
 
@@ -151,15 +151,15 @@ def test_every_equation_of_any_construct_is_in_a_title() -> None:
 @pytest.mark.parametrize("seeds", [range(start, start + 50) for start in (0, 50, 100)])
 def test_every_equation_of_generated_cells_is_in_a_title(seeds: range) -> None:
     for seed in seeds:
-        for cell in checked(generate(seed).text).typed:
+        for cell in (made.typed for made in checked(generate(seed).text)):
             check_titles(cell)
 
 
 def labels(*lines: str) -> list[str]:
     """The labels of the boxes, and the names of their tiles, of a cell with these lines."""
     given = ("cell Drawn", "state h", "weights p: vector", "param A: matrix", *lines, "h[t] = f + z + W@x", "")
-    (cell,) = checked("\n".join(given)).typed
-    return [label for box in graph(cell).boxes for label in (box.label, *(tile.name for tile in box.tiles))]
+    (cell,) = checked("\n".join(given))
+    return [label for box in graph(cell.typed).boxes for label in (box.label, *(tile.name for tile in box.tiles))]
 
 
 def test_gates_that_differ_in_parameters_have_boxes_of_their_own() -> None:

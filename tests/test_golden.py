@@ -40,7 +40,7 @@ REPEATED = re.compile(r"_(v3|v4)_|_f64\.|_(f32|f16)(_scans)?\.cu|_(f32|f16)_\d+_
 def sizes_of(cell: str) -> tuple[Problem, ...]:
     """The sizes that a cell's kernels are for."""
     (made,) = compile_cells(read_request(cell), "partition").cells
-    return tuple(size for size in SIZES if size.heads == 1 or not made.single_head_because)
+    return tuple(size for size in SIZES if size.heads == 1 or not made.cell.single_head_because)
 
 
 @pytest.mark.parametrize("cell", CELLS)

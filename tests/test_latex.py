@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from rnncc.cli import cli
-from rnncc.ir.compilation import Compilation
+from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.request import Request
 from rnncc.language.diagnostics import RnnccError
 from rnncc.language.functions import ALONG_AXIS, MATRIX_FUNCTIONS, ROW_FUNCTIONS
@@ -28,15 +28,14 @@ PDFLATEX = shutil.which("pdflatex")
 needs_latex = pytest.mark.skipif(PDFLATEX is None, reason="pdflatex is not here: apt-get install texlive-latex-base")
 
 
-def checked(text: str, name: str = "cell") -> Compilation:
+def checked(text: str, name: str = "cell") -> tuple[CompiledCell, ...]:
     """A text's cells, parsed and checked."""
-    return compile_cells(Request(Source(f"{name}.rnn", text), name), "check")
+    return compile_cells(Request(Source(f"{name}.rnn", text), name), "check").cells
 
 
 def tex(text: str, *, standalone: bool = False) -> str:
     """A text in TeX."""
-    made = checked(text)
-    return latex(made.declarations, made.typed, standalone=standalone)
+    return latex(checked(text), standalone=standalone)
 
 
 def rows(text: str) -> list[str]:
@@ -140,8 +139,7 @@ def test_every_shipped_cell_compiles_and_fits_the_page(tmp_path: Path) -> None:
 def test_every_construct_compiles(tmp_path: Path) -> None:
     made = [checked(text) for text in every_text()]
     assert len(made) > 120
-    written = tuple(each for cells in made for each in cells.declarations)
-    log = compiled(latex(written, tuple(each for cells in made for each in cells.typed), standalone=True), tmp_path)
+    log = compiled(latex([cell for cells in made for cell in cells], standalone=True), tmp_path)
     assert not re.findall(r"LaTeX Warning: (?!Label).*|Missing character.*", log)
 
 

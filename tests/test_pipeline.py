@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rnncc.ir.compilation import Compilation
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
+from rnncc.ir.target import GPUS
 from rnncc.language.diagnostics import RnnccError
 from rnncc.language.read import read_request
 from rnncc.language.source import Source
@@ -21,22 +21,41 @@ TEXT = "cell A\nstate h\nh[t] = tanh(W@x + R@h[t-1] + b)\n\ncell B\nstate h\nh[t
 
 
 def test_the_table_has_the_stages_in_order() -> None:
-    made = Compilation(Request(Source("two.rnn", TEXT), "two"))
-    for stage, named in zip(run_stages(made), STAGES, strict=True):
+    request = Request(Source("two.rnn", TEXT), "two")
+    for (stage, made), named in zip(run_stages(request), STAGES, strict=True):
         assert stage == named
-        assert len(getattr(made, STAGES[stage])) == (2 if stage != "render" else 5)
+        assert [cell.name for cell in made.cells] == ["A", "B"]
+        assert len(made.files) == (5 if stage == "render" else 0)
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_it_stops_after_a_stage(stage: str) -> None:
-    made = compile_cells(Request(Source("two.rnn", TEXT), "two"), stage)
-    after = list(STAGES)[list(STAGES).index(stage) + 1 :]
-    fields = {STAGES[name] for name in after} - {STAGES[name] for name in STAGES if name not in after}
-    assert not [name for name in fields if hasattr(made, name)]
+    request = Request(Source("two.rnn", TEXT), "two", gpus=(GPUS["h200"],), problems=(Problem(64, 1, "bf16"),))
+    number = list(STAGES).index(stage) + 1
+    run = {name for name in list(STAGES.values())[:number] if name}
+    for cell in compile_cells(request, stage).cells:
+        assert {name for name in STAGES.values() if name and getattr(cell, name)} == run
+
+
+def test_one_cell_of_a_text_and_some_of_its_programs() -> None:
+    request = Request(Source("two.rnn", TEXT), "two", gpus=(GPUS["h200"],), problems=(Problem(64, 1, "bf16"),))
+    made = compile_cells(replace(request, cell="A", programs=("masked_forward",), instructions=""))
+    ((cell,), (kernels,)) = made.cells, made.cells[0].fused
+    assert {program for program, _ in kernels.kernels} == {"a_0_masked_forward"}
+    assert made.bundle.device_units and not made.bundle.units
+    assert cell.plan == compile_cells(request, "lower").cells[0].plan
+
+
+def test_a_package_without_kernels_needs_no_gradients() -> None:
+    request = Request(Source("two.rnn", TEXT), "two", instructions="")
+    made = compile_cells(request)
+    assert [stage for stage, _ in run_stages(request)] == [*list(STAGES)[:6], "render"]
+    assert not made.bundle.files and not any(cell.adjoints or cell.plan for cell in made.cells)
+    assert {file.path for file in made.files} == {"__init__.py", "_reference.py", "_cell_a.py", "_cell_b.py"}
 
 
 def test_a_stage_that_is_none_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no stage is called 'compile'"):
+    with pytest.raises(ValueError, match="no stage 'compile' runs"):
         compile_cells(Request(Source("two.rnn", TEXT), "two"), "compile")
 
 
@@ -82,6 +101,6 @@ def test_a_package_for_cpus_plans_nothing_for_gpus(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("rnncc.stages.schedule.kernels.scan_kernels", planned)
     made = compile_cells(read_request("mingru"))
-    assert made.scans == ((),) and not made.bundle.device_units
+    assert made.cells[0].scans == () and not made.bundle.device_units
     with pytest.raises(AssertionError, match="were planned"):
         compile_cells(replace(read_request("mingru"), architectures=("sm_90a",)))

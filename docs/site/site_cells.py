@@ -15,12 +15,10 @@ from site_use import in_python
 
 from rnncc.ir import dim as dims
 from rnncc.ir.cell import Cell, Parameter
-from rnncc.ir.compilation import Compilation
+from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.dim import Dim
 from rnncc.ir.recurrence import Recurrence
 from rnncc.ir.structure import BlockDiagonal
-from rnncc.ir.syntax import CellDecl
-from rnncc.ir.typed import Typed
 from rnncc.language.read import read_request
 from rnncc.language.source import fenced
 from rnncc.pipeline import compile_cells
@@ -51,35 +49,19 @@ class Shipped:
     """A shipped cell after the stages up to `lower`. Each file has one."""
 
     entry: Entry
-    made: Compilation
-
-    @property
-    def written(self) -> CellDecl:
-        return self.made.declarations[0]
-
-    @property
-    def typed(self) -> Typed:
-        return self.made.typed[0]
-
-    @property
-    def cell(self) -> Cell:
-        return self.made.cells[0]
-
-    @property
-    def recurrences(self) -> tuple[Recurrence, ...]:
-        return self.made.recurrences[0]
+    made: CompiledCell
 
 
 def shipped(file: str) -> Shipped:
     """The cell of a file of cells/."""
     request = read_request(file)
     (entry,) = catalogue(request.source)
-    return Shipped(entry, compile_cells(request, "lower"))
+    return Shipped(entry, compile_cells(request, "lower").cells[0])
 
 
 def pictures(cell: Shipped) -> dict[str, str]:
     """A step as SVG on white and on black, by the names of their files."""
-    return {f"{cell.entry.file}.{theme}.svg": draw(cell.typed, theme) for theme in THEMES}
+    return {f"{cell.entry.file}.{theme}.svg": draw(cell.made.typed, theme) for theme in THEMES}
 
 
 def image(file: str, words: str, *, loading: str = "eager") -> str:
@@ -103,18 +85,18 @@ def page(cell: Shipped, before: Entry, after: Entry) -> str:
         "## A step as a picture",
         f'<div class="picture">{image(entry.file, f"A step of {entry.cell}")}</div>',
         "## In Python",
-        fenced("python", in_python(cell.cell, entry.file).rstrip()),
+        fenced("python", in_python(cell.made.cell, entry.file).rstrip()),
         "[The Python interface](../python.md) says what else a layer takes.",
         "## Parameters",
-        _parameters(cell.cell),
+        _parameters(cell.made.cell),
         "## Speed",
         _speed(entry.file),
         "## Source",
         f"The file `cells/{entry.file}.rnn`; [the language](../language.md) says what it may say.",
-        fenced("rnn", cell.made.request.source.text.strip()),
+        fenced("rnn", cell.made.cell.source.text.strip()),
         "## What the compiler decides",
         f"`rnncc explain {entry.file}` prints:",
-        fenced("text", explain_words(cell.cell, cell.recurrences, cell.made.adjoints[0])),
+        fenced("text", explain_words(cell.made)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -129,9 +111,9 @@ def _neighbours(before: Entry, after: Entry) -> str:
 
 
 def _facts(shipped: Shipped) -> str:
-    cell = shipped.cell
+    cell = shipped.made.cell
     facts = [
-        ("Class", "<br>".join(_classes(shipped.recurrences))),
+        ("Class", "<br>".join(_classes(shipped.made.recurrences))),
         ("Phases", f"{shipped.entry.phases} in each step" if shipped.entry.phases else ""),
         ("GPU kernels", escape(families_of(shipped.made))),
         ("Inputs", ", ".join(_input(each.name, each.width, each.per_sequence) for each in cell.inputs)),
@@ -176,7 +158,7 @@ def _keywords(cell: Cell) -> Iterator[str]:
 
 
 def _equations(cell: Shipped) -> str:
-    names, used = Names(cell.written, cell.typed), set[str]()
+    names, used = Names(cell.made.declaration, cell.made.typed), set[str]()
     rows = align(names, used)
     # The table below says what is trained.
     said = [each for each in Where(names, used).sentences() if not each.startswith("Trained: ")]

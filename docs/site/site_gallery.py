@@ -85,7 +85,7 @@ def _index(cells: Sequence[Shipped]) -> str:
 
 
 def _kinds(cell: Shipped) -> frozenset[RecurrenceKind]:
-    return frozenset(recurrence.kind for recurrence in cell.recurrences)
+    return frozenset(recurrence.kind for recurrence in cell.made.recurrences)
 
 
 def _card(cell: Shipped) -> str:

@@ -132,13 +132,12 @@ def bench(
         raise click.BadParameter(f"give some of {', '.join(_RUNS)}", param_hint="--pass")
     check_out("--json", json_path, ".json")
     check_out("--plot", plot_path, ".png")
-    checked = compile_cells(read_request(file), "lower")
-    plans = pick({plan.cell: plan for plan in checked.plans}, cell, file)
+    chosen = pick(compile_cells(read_request(file), "lower").cells, cell, file)
     # Names with two underscores are the compiler's own: ranks, which follow from other sizes.
-    declared = {each.name: {size.name for size in each.sizes if "__" not in size.name} for each in checked.cells}
+    declared = {each.name: {size.name for size in each.cell.sizes if "__" not in size.name} for each in chosen}
     for name in own:
-        if not any(name in declared[plan.cell] for plan in plans):
-            raise click.BadParameter(f"{', '.join(plan.cell for plan in plans)}: no size '{name}'", param_hint="--size")
+        if not any(name in sizes for sizes in declared.values()):
+            raise click.BadParameter(f"{', '.join(declared)}: no size '{name}'", param_hint="--size")
     check_machine("rnncc bench", device, allow_fallback=allow_fallback)
     from rnncc.bench.machine import machine
     from rnncc.bench.measure import Effort
@@ -156,15 +155,15 @@ def bench(
     )  # fmt: skip
     # A size is for the cells that declare it.
     each_sizes = {
-        plan.cell: replace(sizes, own={name: n for name, n in own.items() if name in declared[plan.cell]})
-        for plan in plans
+        each: replace(sizes, own={name: n for name, n in own.items() if name in names})
+        for each, names in declared.items()
     }
     about = machine()
     reports: list[Report] = []
     interrupt: KeyboardInterrupt | None = None
-    for plan in plans:
+    for each in chosen:
         effort = Effort(seconds, compile_limit, left_out)
-        report, interrupt = _bench(file, plan, each_sizes, runs, effort, allow_fallback)
+        report, interrupt = _bench(file, each.plan, each_sizes, runs, effort, allow_fallback)
         reports.append(report)
         _print(report)
         if interrupt is not None:

@@ -15,13 +15,14 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 
 import click
 
+from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.problem import DTYPES, Problem
 from rnncc.ir.target import Target
 from rnncc.language.diagnostics import Diagnostic, RnnccError, Severity, render_all
@@ -220,16 +221,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-Item = TypeVar("Item")
-
-
-def pick(cells: Mapping[str, Item], name: str | None, file: str) -> list[Item]:
-    """What belongs to the cell called `name`, or all; a usage error where the file has no such cell."""
-    if name is None:
-        return list(cells.values())
-    if name not in cells:
-        raise click.BadParameter(f"{file} has no cell '{name}', only {', '.join(cells)}", param_hint="--cell")
-    return [cells[name]]
+def pick(cells: Sequence[CompiledCell], name: str | None, file: str) -> list[CompiledCell]:
+    """The cell called `name`, or all; a usage error where the file has no such cell."""
+    chosen = [cell for cell in cells if name in (None, cell.name)]
+    if not chosen:
+        names = ", ".join(cell.name for cell in cells)
+        raise click.BadParameter(f"{file} has no cell '{name}', only {names}", param_hint="--cell")
+    return chosen
 
 
 def gpu_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -123,7 +123,7 @@ def build(
 
 def _check_regularised(request: Request) -> None:
     """Raises a usage error for a state that no cell of the file has, and for a cell without what dropout acts on."""
-    cells = compile_cells(request, "regularise").cells
+    cells = [made.cell for made in compile_cells(request, "regularise").cells]
     drawn = [{(item.drawn, item.of) for item in cell.inputs} for cell in cells]
     for state in request.zoneout:
         if not any(("zoneout", state) in own for own in drawn):
@@ -156,7 +156,7 @@ def verify(file: str, device: str, cell: str | None, quiet: bool, allow_fallback
     or rounding decides its comparisons. It is 3 where no kernels run: nothing is compared then.
     """
     request = read_request(file)
-    chosen = pick({checked.name: checked for checked in compile_cells(request, "partition").cells}, cell, file)
+    chosen = pick(compile_cells(request, "partition").cells, cell, file)
     check_machine("rnncc verify", device, allow_fallback=allow_fallback)
     import rnncc
     from rnncc import verify as verifier
@@ -164,7 +164,7 @@ def verify(file: str, device: str, cell: str | None, quiet: bool, allow_fallback
 
     module = rnncc.load(request.source.name)
     results: list[dict[str, Any]] = []
-    for checked in chosen:
+    for checked in (each.cell for each in chosen):
         try:
             sizes = verifier.problem_sizes(checked)
         except ValueError as error:

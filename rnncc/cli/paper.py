@@ -31,10 +31,8 @@ def latex(file: str, standalone: bool, out: Path | None, cell: str | None) -> No
     from rnncc.show.latex import latex as tex
 
     _check_target(file, out, ".tex")
-    made = compile_cells(read_request(file), "check")
-    chosen = pick({checked.name: index for index, checked in enumerate(made.typed)}, cell, file)
-    written, typed = tuple(made.declarations[i] for i in chosen), tuple(made.typed[i] for i in chosen)
-    _deliver(tex(written, typed, standalone=standalone), out)
+    chosen = pick(compile_cells(read_request(file), "check").cells, cell, file)
+    _deliver(tex(chosen, standalone=standalone), out)
 
 
 @click.command()
@@ -56,12 +54,11 @@ def draw(file: str, out: Path | None, theme: str, cell: str | None) -> None:
     from rnncc.show.draw import draw as picture
 
     _check_target(file, out, ".svg")
-    made = compile_cells(read_request(file), "check")
-    chosen = pick({checked.name: checked for checked in made.typed}, cell, file)
+    chosen = pick(compile_cells(read_request(file), "check").cells, cell, file)
     if len(chosen) > 1:
         names = ", ".join(checked.name for checked in chosen)
         raise click.UsageError(f"a picture is of one cell: give --cell, one of {names}")
-    _deliver(picture(chosen[0], theme), out)
+    _deliver(picture(chosen[0].typed, theme), out)
 
 
 def _check_target(file: str, out: Path | None, ending: str) -> None:

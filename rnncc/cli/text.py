@@ -177,11 +177,8 @@ def explain(
 
     wanted = plan_for(target, hidden, heads, dtype)
     made = compile_cells(read_request(what), "lower" if wanted else "differentiate")
-    chosen = pick({checked.name: index for index, checked in enumerate(made.cells)}, cell, what)
-    explained = [
-        (made.cells[i], made.recurrences[i], made.adjoints[i], planned(made.plans[i], *wanted) if wanted else None)
-        for i in chosen
-    ]
+    chosen = pick(made.cells, cell, what)
+    explained = [(each, planned(each.plan, *wanted) if wanted else None) for each in chosen]
     if as_json:
         print_json(one_or_list([facts(*entry) for entry in explained]))
     else:

@@ -23,7 +23,7 @@ def findings(request: Request, *, pedantic: bool = False) -> tuple[Compilation |
     made: Compilation | None = None
     try:
         made = compile_cells(request, "partition")
-        found = [diagnostic for warnings in made.warnings for diagnostic in warnings]
+        found = [diagnostic for cell in made.cells for diagnostic in cell.warnings]
     except RnnccError as error:
         found = list(error.diagnostics)
     kept = [diagnostic for diagnostic in found if pedantic or not CODES[diagnostic.code].pedantic]
@@ -47,7 +47,8 @@ class Analysis:
     @cached_property
     def adjoints(self) -> tuple[tuple[Adjoint, ...], ...]:
         """The backward of each cell's loops; nothing where the text has a mistake."""
-        return compile_cells(self.made.request, "differentiate").adjoints if self.made is not None else ()
+        made = compile_cells(self.made.request, "differentiate").cells if self.made is not None else ()
+        return tuple(cell.adjoints for cell in made)
 
 
 def analyse(name: str, text: str) -> Analysis:

@@ -40,7 +40,7 @@ def describe(analysis: Analysis, mention: Mention) -> str:
     made = analysis.made
     lines = [f"**{_KINDS.get(symbol.kind, symbol.kind)}** `{mention.whole}`"]
     if made is not None and symbol.kind not in ("argument", "loop variable", "cell", "function"):
-        typed, cell = made.typed[symbol.cell], made.cells[symbol.cell]
+        typed, cell = made.cells[symbol.cell].typed, made.cells[symbol.cell].cell
         lines = [*_facts(mention, typed, cell)] or lines
         gradient = _gradient(analysis, mention, _values(mention, typed), cell)
         parts += [fenced("text", "\n".join(gradient))] if gradient else []

@@ -1,13 +1,13 @@
-"""A text on its way through the stages."""
+"""Cells on their way through the stages."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.artifact import Bundle, File
 from rnncc.ir.cell import Cell
-from rnncc.ir.package import CellKernels, CompiledCell, Package
 from rnncc.ir.plan import KernelPlan
 from rnncc.ir.recurrence import Recurrence
 from rnncc.ir.request import Request
@@ -16,41 +16,49 @@ from rnncc.ir.syntax import CellDecl
 from rnncc.ir.typed import Typed
 from rnncc.language.diagnostics import Diagnostic
 
+_LATER: Any = None  # a stage that has not run makes it
 
-@dataclass(slots=True)
-class Compilation:
-    """What the stages made of a request so far. A field is there once its stage has run. It holds one entry for each
-    cell, in the order of the text; adjoints and recurrence classes hold one for each segment of a cell.
 
-    typed            cells whose names, sizes and types are known
-    cells            cut into parts, then with zoneout and recurrent dropout
-    warnings         of each cell: those of `check`, then those of `partition` as well; errors are raised
-    masked           the variant of each cell that restarts (`reset`) and stops (`lengths`) by batch entry
-    adjoints         backward programs of `cells`; `masked_adjoints` those of `masked`
-    plans            all loops, as kernels run them
-    scans, fused     GPU kernels of loops without products, and fused kernels for `request.problems`
-    files, bundle    the package's own files, and its kernels
+@dataclass(frozen=True, slots=True)
+class CompiledCell:
+    """A cell with what the stages made of it so far.
+
+    declaration      the cell as it is written
+    typed            its names, sizes and types
+    warnings         those of `check`, then those of `partition` as well; errors are raised
+    cell             cut into parts, then with zoneout and recurrent dropout
+    recurrences      the recurrence class of each segment
+    masked           the variant of `cell` that restarts (`reset`) and stops (`lengths`) by batch entry
+    adjoints         the backward program of each segment of `cell`; `masked_adjoints` those of `masked`. Both are empty
+                     where no kernels are built: the package then holds the eager fallback alone
+    plan             all loops, as kernels run them
+    scans, fused     GPU kernels of loops without products, and fused kernels for the problems of the request
     """
 
-    request: Request
-    declarations: tuple[CellDecl, ...] = field(init=False)
-    typed: tuple[Typed, ...] = field(init=False)
-    cells: tuple[Cell, ...] = field(init=False)
-    warnings: tuple[tuple[Diagnostic, ...], ...] = field(init=False)
-    recurrences: tuple[tuple[Recurrence, ...], ...] = field(init=False)
-    masked: tuple[Cell, ...] = field(init=False)
-    adjoints: tuple[tuple[Adjoint, ...], ...] = field(init=False)
-    masked_adjoints: tuple[tuple[Adjoint, ...], ...] = field(init=False)
-    plans: tuple[KernelPlan, ...] = field(init=False)
-    scans: tuple[tuple[ScanKernels, ...], ...] = field(init=False)
-    fused: tuple[tuple[FusedKernels, ...], ...] = field(init=False)
-    files: tuple[File, ...] = field(init=False)
-    bundle: Bundle = field(init=False)
+    declaration: CellDecl
+    typed: Typed = _LATER
+    warnings: tuple[Diagnostic, ...] = ()
+    cell: Cell = _LATER
+    recurrences: tuple[Recurrence, ...] = ()
+    masked: Cell = _LATER
+    adjoints: tuple[Adjoint, ...] = ()
+    masked_adjoints: tuple[Adjoint, ...] = ()
+    plan: KernelPlan = _LATER
+    scans: tuple[ScanKernels, ...] = ()
+    fused: tuple[FusedKernels, ...] = ()
 
-    def package(self) -> Package:
-        """What `render` makes files of."""
-        cells = map(CompiledCell, self.cells, self.masked, self.recurrences, self.adjoints, self.masked_adjoints)
-        kernels = map(CellKernels, self.plans, self.scans, self.fused)
-        request = self.request
-        made_for = (request.instructions, request.compute_types, request.is_for_gpus)
-        return Package(request.name, tuple(cells), tuple(kernels), *made_for)
+    @property
+    def name(self) -> str:
+        """The cell's name."""
+        return self.declaration.name
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """What the stages made of a request so far: its cells, in the order of the text; after `render` the package's own
+    files, and its kernels."""
+
+    request: Request
+    cells: tuple[CompiledCell, ...] = ()
+    files: tuple[File, ...] = ()
+    bundle: Bundle = Bundle((), (), ())

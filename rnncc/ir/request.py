@@ -29,8 +29,11 @@ class Request:
     architectures      GPU architectures (`sm_90a`) that there are kernels for; none: kernels for CPUs alone
     gpus               the GPUs that fused kernels are planned for, each with one of these architectures
     problems           sizes and dtypes that there are fused GPU kernels for
+    cell               the one cell of the text that is compiled; empty: all
+    programs           of each of its loops, the programs that have fused kernels, by what follows the loop's name
+                       (`masked_forward`); none: all
     newton             whether loops that are walked through also have GPU kernels that iterate (Newton's method)
-    instructions       the one instruction set that CPU kernels are for, or EVERY
+    instructions       the one instruction set that CPU kernels are for, or EVERY; empty: there are none for CPUs
     compute_types      the types that they compute in, of COMPUTE_TYPES; others are compiled when a call needs them
 
     Raises RnnccError (RNN604) for a name that no package can have; TypeError and ValueError for other fields.
@@ -44,6 +47,8 @@ class Request:
     architectures: tuple[str, ...] = ()
     gpus: tuple[Target, ...] = ()
     problems: tuple[Problem, ...] = ()
+    cell: str = ""
+    programs: tuple[str, ...] = ()
     newton: bool = False
     instructions: str = EVERY
     compute_types: tuple[str, ...] = tuple(COMPUTE_TYPES)
@@ -58,16 +63,18 @@ class Request:
         for name, value in self.constants.items():
             _check("the name of a constant", name, isinstance(name, str), "a str")
             _check(f"the constant {name!r}", value, isinstance(value, (Real, str)), "a number or a name")
-        for field_name, kind in (("zoneout", str), ("architectures", str), ("gpus", Target), ("problems", Problem)):
+        kinds = {"zoneout": str, "architectures": str, "gpus": Target, "problems": Problem, "programs": str}
+        for field_name, kind in kinds.items():
             entries = getattr(self, field_name)
             is_right = isinstance(entries, tuple) and all(isinstance(entry, kind) for entry in entries)
             _check(field_name, entries, is_right, f"a tuple of {kind.__name__}")
+        _check("cell", self.cell, isinstance(self.cell, str), "a str")
         _check("recurrent_dropout", self.recurrent_dropout, isinstance(self.recurrent_dropout, bool), "a bool")
         _check("parallel_newton", self.newton, isinstance(self.newton, bool), "a bool")
         for architecture in self.architectures:
             if ARCHITECTURE.fullmatch(architecture) is None:
                 raise ValueError(f"{architecture!r} is no architecture of a GPU")
-        if self.instructions not in (*INSTRUCTION_SETS, EVERY):
+        if self.instructions not in (*INSTRUCTION_SETS, EVERY, ""):
             raise ValueError(f"{self.instructions!r} is no instruction set")
         for compute_type in self.compute_types:
             if compute_type not in COMPUTE_TYPES:
@@ -89,8 +96,14 @@ class Request:
 
     @property
     def is_for_gpus(self) -> bool:
-        """Whether there are kernels for GPUs."""
+        """Whether there are kernels for GPUs, which take every size. Those for `gpus` alone come without the rest of
+        their package."""
         return bool(self.architectures)
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether there are kernels at all: a package without any runs the eager fallback."""
+        return bool(self.instructions or self.architectures or self.gpus)
 
     @property
     def has_clusters(self) -> bool:

@@ -64,11 +64,11 @@ def _define(shell: Any, name: str | None, text: str) -> list[Any]:
 
     stem = name or "cell"
     checked = compile_cells(Request(from_text(f"<{stem}>", text), stem), "partition")
-    warnings = tuple(each for found in checked.warnings for each in found if _is_said(each))
+    warnings = tuple(each for cell in checked.cells for each in cell.warnings if _is_said(each))
     if warnings:
         display(Findings(warnings))
     module = load_text(text, stem, {})
-    cells = [each.name for each in checked.typed]
+    cells = [each.name for each in checked.cells]
     made = {each: getattr(module, each) for cell in cells for each in (cell, f"{cell}Cell", cell.lower())}
     if name is not None:
         made[name] = module

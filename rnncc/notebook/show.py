@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from rnncc.driver import request_of
+from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.request import Request
 from rnncc.language.read import read_request
 from rnncc.notebook.values import Equations, Explanation, Picture
@@ -33,10 +34,8 @@ def draw(what: Any, cell: str | None = None, *, theme: str = "auto") -> Picture:
 
     if theme not in THEMES:
         raise ValueError(f"theme must be one of {', '.join(THEMES)}, not {theme!r}")
-    request, cell = _request(what, cell)
-    typed = compile_cells(request, "check").typed
-    index = _indices([each.name for each in typed], cell, request)[0]
-    return Picture(typed[index].name, picture(typed[index], theme))
+    chosen = _chosen(*_request(what, cell), "check")[0]
+    return Picture(chosen.name, picture(chosen.typed, theme))
 
 
 def equations(what: Any, cell: str | None = None, *, standalone: bool = False) -> Equations:
@@ -44,11 +43,7 @@ def equations(what: Any, cell: str | None = None, *, standalone: bool = False) -
     none is named. Raises what `draw` raises."""
     from rnncc.show.latex import latex
 
-    request, cell = _request(what, cell)
-    made = compile_cells(request, "check")
-    chosen = _indices([each.name for each in made.typed], cell, request)
-    written, typed = tuple(made.declarations[i] for i in chosen), tuple(made.typed[i] for i in chosen)
-    return Equations(latex(written, typed, standalone=standalone))
+    return Equations(latex(_chosen(*_request(what, cell), "check"), standalone=standalone))
 
 
 def explain(what: Any, cell: str | None = None) -> Explanation:
@@ -57,13 +52,8 @@ def explain(what: Any, cell: str | None = None) -> Explanation:
     from rnncc.show.explain import explain as facts
     from rnncc.show.explain import explain_words
 
-    request, cell = _request(what, cell)
-    made = compile_cells(request, "differentiate")
-    chosen = _indices([each.name for each in made.cells], cell, request)
-    entries = [(made.cells[i], made.recurrences[i], made.adjoints[i]) for i in chosen]
-    return Explanation(
-        "\n\n".join(explain_words(*entry) for entry in entries), tuple(facts(*entry) for entry in entries)
-    )
+    chosen = _chosen(*_request(what, cell), "differentiate")
+    return Explanation("\n\n".join(map(explain_words, chosen)), tuple(map(facts, chosen)))
 
 
 def layers_of(module: ModuleType) -> list[Any]:
@@ -89,9 +79,10 @@ def _request(what: Any, cell: str | None) -> tuple[Request, str | None]:
     return request_of(*text), cell or layer.spec.name
 
 
-def _indices(names: list[str], cell: str | None, request: Request) -> list[int]:
-    if cell is None:
-        return list(range(len(names)))
-    if cell not in names:
-        raise ValueError(f"{request.source.name} has no cell '{cell}', only {', '.join(names)}")
-    return [names.index(cell)]
+def _chosen(request: Request, cell: str | None, stage: str) -> list[CompiledCell]:
+    """The cell that is meant, or all of the text, after a stage."""
+    made = compile_cells(request, stage).cells
+    chosen = [each for each in made if cell in (None, each.name)]
+    if not chosen:
+        raise ValueError(f"{request.source.name} has no cell '{cell}', only {', '.join(each.name for each in made)}")
+    return chosen

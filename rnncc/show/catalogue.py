@@ -25,16 +25,15 @@ class Entry:
 def catalogue(source: Source) -> tuple[Entry, ...]:
     """Make an entry for every cell of a file."""
     file = Path(source.name).stem
-    made = compile_cells(Request(source, file), "classify")
     return tuple(
         Entry(
             file,
-            cell.name,
-            " + ".join(dict.fromkeys(recurrence.kind.value for recurrence in recurrences)),
-            max(segment.phases for segment in cell.segments),
-            citation(cell.comment),
+            made.name,
+            " + ".join(dict.fromkeys(recurrence.kind.value for recurrence in made.recurrences)),
+            max(segment.phases for segment in made.cell.segments),
+            citation(made.cell.comment),
         )
-        for cell, recurrences in zip(made.cells, made.recurrences, strict=True)
+        for made in compile_cells(Request(source, file), "classify").cells
     )
 
 

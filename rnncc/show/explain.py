@@ -6,6 +6,7 @@ from typing import Any
 
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Contraction, Placement, Segment, declared_names, is_per_sequence, value_table
+from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.dim import show
 from rnncc.ir.recurrence import Recurrence
 from rnncc.ir.schedule import Plan
@@ -13,10 +14,9 @@ from rnncc.show.explain_plan import plan_facts, plan_words
 from rnncc.show.values import show_constraint
 
 
-def explain(
-    cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tuple[Adjoint, ...], plan: Plan | None = None
-) -> dict[str, Any]:
+def explain(compiled: CompiledCell, plan: Plan | None = None) -> dict[str, Any]:
     """The facts of a cell by the keys of `rnncc explain --json`; segments in order, widths as text in I, H and dims."""
+    cell = compiled.cell
     table = value_table(cell)
 
     streams = [
@@ -31,7 +31,7 @@ def explain(
     ]
     saved = [
         {"name": name, "width": _width(cell, adjoint, name), "state": name in adjoint.saved_states}
-        for adjoint in adjoints
+        for adjoint in compiled.adjoints
         for name in (*adjoint.saved, *adjoint.saved_states)
     ]
     facts: dict[str, Any] = {
@@ -52,7 +52,7 @@ def explain(
                 "form": recurrence.form,
                 "why": recurrence.why,
             }
-            for segment, recurrence in zip(cell.segments, recurrences, strict=True)
+            for segment, recurrence in zip(cell.segments, compiled.recurrences, strict=True)
         ],
         "phases": max((segment.phases for segment in cell.segments), default=0),
         "streams": streams,
@@ -67,11 +67,9 @@ def explain(
     return facts | plan_facts(plan)
 
 
-def explain_words(
-    cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tuple[Adjoint, ...], plan: Plan | None = None
-) -> str:
+def explain_words(compiled: CompiledCell, plan: Plan | None = None) -> str:
     """The same in sentences."""
-    facts = explain(cell, recurrences, adjoints)
+    cell, facts = compiled.cell, explain(compiled)
     states = ", ".join(f"{state['name']} [{state['width']}]" for state in facts["states"])
     lines = [f"{cell.name}: states {states}; output {cell.output}"]
     if cell.constraints:
@@ -79,7 +77,8 @@ def explain_words(
         lines.append(f"  sizes must fulfil: {needed}")
     if cell.prologue:
         lines.append(f"  once per call, from parameters (torch): {_targets(cell.prologue)}")
-    for index, (segment, recurrence, adjoint) in enumerate(zip(cell.segments, recurrences, adjoints, strict=True)):
+    loops = zip(cell.segments, compiled.recurrences, compiled.adjoints, strict=True)
+    for index, (segment, recurrence, adjoint) in enumerate(loops):
         lines += _segment_words(index, segment, recurrence, adjoint, cell)
     if cell.epilogue:
         lines.append(f"  after the loops, over all steps (torch): {_targets(cell.epilogue)}")

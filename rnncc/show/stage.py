@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell
-from rnncc.ir.compilation import Compilation
+from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.plan import KernelPlan
 from rnncc.ir.recurrence import Recurrence
 from rnncc.ir.request import Request
@@ -34,11 +34,11 @@ def stage_text(request: Request, stage: str, size: tuple[Problem, Target] | None
     made = compile_cells(request, stage)
     match stage:
         case "schedule":
-            return "\n".join(_schedules(made, size))
+            return "\n".join(_schedules(made.cells, size))
         case "render":
             own = (file for file in made.bundle.files if not file.path.startswith(made.bundle.include))
             return "\n".join(f"// {file.path}\n{file.text}" for file in own)
-    values = getattr(made, STAGES[stage])
+    values = (getattr(cell, STAGES[stage]) for cell in made.cells)
     by_segment = stage in ("classify", "differentiate")
     return "\n".join(show(value) for entry in values for value in (entry if by_segment else (entry,)))
 
@@ -62,15 +62,15 @@ def show(value: CellDecl | Typed | Cell | Recurrence | Adjoint | KernelPlan) -> 
             assert_never(value)
 
 
-def _schedules(made: Compilation, size: tuple[Problem, Target] | None) -> Iterable[str]:
+def _schedules(cells: Sequence[CompiledCell], size: tuple[Problem, Target] | None) -> Iterable[str]:
     from rnncc.show.schedule import show_kernels
     from rnncc.stages.schedule.kernels import family_names, planned
 
-    for plan in made.plans:
+    for cell in cells:
         if size is not None:
-            yield show_kernels(planned(plan, *size))
+            yield show_kernels(planned(cell.plan, *size))
             continue
         # Work is divided when the sizes are known, at run time.
-        for loop, on_gpu in family_names(plan):
+        for loop, on_gpu in family_names(cell.plan):
             for family, target in (("sequential", "cpu"), (on_gpu, "any GPU")):
-                yield f"{plan.cell}, segment {loop.segment}: {family}, target {target}, every size at run time"
+                yield f"{cell.name}, segment {loop.segment}: {family}, target {target}, every size at run time"

@@ -148,9 +148,9 @@ def test_every_cell_has_its_place_in_the_index(on_path: None) -> None:
     pytest.importorskip("latex2mathml", reason="the extra docs is not installed")
     kinds = import_module("site_gallery")._KINDS
     for stem in STEMS:
-        made = compile_cells(read_request(stem), "classify")
-        (found,), (cell,) = made.recurrences, made.cells
-        classes, phases = frozenset(each.kind for each in found), max(each.phases for each in cell.segments)
+        (made,) = compile_cells(read_request(stem), "classify").cells
+        classes = frozenset(each.kind for each in made.recurrences)
+        phases = max(each.phases for each in made.cell.segments)
         assert len([kind for kind in kinds if kind.takes(classes, phases)]) == 1, stem
 
 

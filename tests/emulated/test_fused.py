@@ -29,7 +29,7 @@ BOUNDS = {"f32": 1e-6, "bf16": 8e-3, "f16": 1e-3}
 def loops(cell: str) -> dict[bool, Loop]:
     """A cell's first loop, plain and masked."""
     made = compile_cells(read_request(cell), "partition").cells[0]
-    found = loops_of(made)
+    found = loops_of(made.cell)
     return {False: found[0], True: found[len(found) // 2]}
 
 

@@ -161,7 +161,7 @@ def judged(run: Run, folder: str, device: str) -> dict[str, Any]:
     """What a run gives on a device, against the float64 reference: outputs, final states and every gradient."""
     # A kernel that is missing is to be seen, not compiled.
     os.environ.update(RNNCC_COMPILE="0", RNNCC_LOG="error")
-    (cell,) = compile_cells(request_of(run), "partition").cells
+    cell = compile_cells(request_of(run), "partition").cells[0].cell
     layer_class = getattr(load(Path(folder)), cell.name)
     dtype = DTYPES[run.dtype]
     report = verify(layer_class, cell, device=device, dtypes=(dtype,), cases=(run.case,))
@@ -217,8 +217,7 @@ def _head_dim(run: Run, loop: FusedLoop) -> int:
 
 
 def _plan(request: Request) -> KernelPlan:
-    (plan,) = compile_cells(request, "lower").plans
-    return plan
+    return compile_cells(request, "lower").cells[0].plan
 
 
 def _target(device: str) -> Target:

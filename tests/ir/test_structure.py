@@ -11,13 +11,11 @@ import pytest
 from rnncc.ir.cell import Cell, value_table
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, ONE, constant
 from rnncc.ir.kernel import Program
-from rnncc.ir.package import CompiledCell, Package
 from rnncc.ir.structure import DENSE, BlockDiagonal, block_diagonal, diagonal_blocks, stored_columns
 from rnncc.ir.verify import verify
 from rnncc.language.read import read_request
 from rnncc.pipeline import compile_cells
 from rnncc.show.stage import show
-from rnncc.stages.classify import classify
 from rnncc.stages.differentiate import differentiate
 from rnncc.stages.lower import lower
 from rnncc.stages.mask import mask
@@ -36,7 +34,7 @@ NEW: Any = Unknown()
 
 
 def partitioned(name: str) -> Cell:
-    return compile_cells(read_request(name), "partition").cells[0]
+    return compile_cells(read_request(name), "partition").cells[0].cell
 
 
 def unheard(cell: Cell) -> Cell:
@@ -50,8 +48,10 @@ def unheard(cell: Cell) -> Cell:
 
 def rendered(cell: Cell) -> None:
     masked = mask(cell)
-    compiled = CompiledCell(cell, masked, classify(cell), differentiate(cell), differentiate(masked))
-    render(Package("package", cells=(compiled,)))
+    request = read_request(cell.name.lower())
+    (known,) = compile_cells(request, "schedule").cells
+    adjoints, masked_adjoints = differentiate(cell), differentiate(masked)
+    render(request, [replace(known, cell=cell, masked=masked, adjoints=adjoints, masked_adjoints=masked_adjoints)])
 
 
 def kernels(cell: Cell) -> None:
@@ -62,7 +62,7 @@ def kernels(cell: Cell) -> None:
         matrices = tuple(replace(matrix, structure=structure) for matrix in program.step.matrices)
         return replace(program, step=replace(program.step, matrices=matrices))
 
-    plan = compile_cells(read_request(cell.name.lower()), "lower").plans[0]
+    plan = compile_cells(read_request(cell.name.lower()), "lower").cells[0].plan
     loops = tuple(replace(loop, forward=changed(loop.forward), backward=changed(loop.backward)) for loop in plan.loops)
     for_cpus([replace(plan, loops=loops)])
 
@@ -92,8 +92,8 @@ def test_a_kind_that_a_stage_does_not_know_is_never_taken_for_dense(work: str) -
 
 
 def test_a_structure_travels_from_the_declaration_to_the_kernel() -> None:
-    made = compile_cells(read_request("lstm"), "lower")
-    (cell,), (plan,) = made.cells, made.plans
+    (made,) = compile_cells(read_request("lstm"), "lower").cells
+    cell, plan = made.cell, made.plan
     found = [parameter.structure for parameter in cell.parameters if parameter.name == "R"]
     found += [value.structure for name, value in value_table(cell).items() if name.startswith("R_")]
     found += [

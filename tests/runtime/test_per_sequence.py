@@ -283,9 +283,8 @@ def test_single_steps_chunks_and_one_sequence(name: str) -> None:
 
 @pytest.mark.parametrize("name", CELLS)
 def test_verified_in_other_dtypes(name: str) -> None:
-    cell = next(
-        cell for cell in compile_cells(Request(Source("once", TEXT), "once"), "partition").cells if cell.name == name
-    )
+    made = compile_cells(Request(Source("once", TEXT), "once"), "partition").cells
+    cell = next(each.cell for each in made if each.name == name)
     report = verify(getattr(cells(), name), cell, dtypes=(torch.float32, torch.bfloat16))
     assert report.passed, [row for row in report.rows if not row.passed]
 

@@ -125,7 +125,7 @@ def test_older_values_of_what_is_left_out(lengths: list[int] | None) -> None:
 @pytest.mark.parametrize("name", PER_SEQUENCE)
 def test_verified_in_other_dtypes(name: str) -> None:
     cells = compile_cells(Request(Source("together", TEXT), "together"), "partition").cells
-    cell = next(cell for cell in cells if cell.name == name)
+    cell = next(made.cell for made in cells if made.name == name)
     report = verify(getattr(package(), name), cell, dtypes=(torch.float64, torch.float32, torch.bfloat16))
     assert report.passed, [row for row in report.rows if not row.passed]
 

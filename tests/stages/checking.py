@@ -32,8 +32,8 @@ def body(*lines: str) -> str:
 
 def typed(*lines: str, **constants: int | float | str) -> Typed:
     """What `check` makes of these statements, which must be right."""
-    (cell,) = compile_cells(Request(Source("cell.rnn", body(*lines)), "cell", constants), "check").typed
-    return cell
+    (made,) = compile_cells(Request(Source("cell.rnn", body(*lines)), "cell", constants), "check").cells
+    return made.typed
 
 
 def partitioned(*lines: str, **constants: int | float | str) -> Cell:

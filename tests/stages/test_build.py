@@ -190,6 +190,8 @@ def test_first_key_follows_everything_it_stands_for(tmp_path: Path, monkeypatch:
                 {"zoneout": ("h",)},
                 {"recurrent_dropout": True},
                 {"instructions": "v3"},
+                {"cell": "LSTM"},
+                {"programs": ("forward",)},
             )
         ),
     ]
@@ -197,7 +199,7 @@ def test_first_key_follows_everything_it_stands_for(tmp_path: Path, monkeypatch:
         setting.setenv("RNNCC_NVRTC_FLAGS", "-DRNNCC_SPIN_BUDGET=30000000")
         others.append(first_key(request, nvrtc, compiler))
         assert first_key(request, None, compiler) == base  # nothing that NVRTC makes
-    assert len({base, *others}) == 14
+    assert len({base, *others}) == 16
     assert digest("ab", "c") != digest("a", "bc")
 
 

@@ -17,8 +17,8 @@ ENDS = "h[t] = tanh(i*n + f*h[t-1])"
 
 
 def placed(*lines: str) -> object:
-    """The cells that `partition` makes of these statements."""
-    return compile_cells(Request(Source("cell.rnn", body(*lines)), "cell"), "partition").cells
+    """The cell that `partition` makes of these statements."""
+    return compile_cells(Request(Source("cell.rnn", body(*lines)), "cell"), "partition").cells[0].cell
 
 
 # With functions, and by hand.
@@ -105,9 +105,9 @@ def test_a_call_is_what_a_hand_would_write(name: str) -> None:
 def test_an_argument_is_computed_once() -> None:
     """However often the body names it: products, functions across units, and what a loop computes."""
     lines = ("state h", "def odd(u) = u*sigmoid(u) + exp(-u)", "h[t] = odd(tanh(layernorm(R@h[t-1]) + W@x))")
-    made = compile_cells(Request(Source("cell.rnn", body(*lines)), "cell"), "lower")
-    assert [node.matrix for node in made.cells[0].segments[0].nodes if isinstance(node, Contraction)] == ["R_h"]
-    (forward,) = (loop.forward for loop in made.plans[0].loops if not loop.masked)
+    (made,) = compile_cells(Request(Source("cell.rnn", body(*lines)), "cell"), "lower").cells
+    assert [node.matrix for node in made.cell.segments[0].nodes if isinstance(node, Contraction)] == ["R_h"]
+    (forward,) = (loop.forward for loop in made.plan.loops if not loop.masked)
     tiles = [stage for stage in forward.stages if isinstance(stage, TileStage)]
     computed = [name for stage in tiles for statement in stage.statements for name in operators(statement.expr)]
     assert computed.count("tanh") == 1
@@ -120,7 +120,8 @@ def test_a_function_named_like_a_greek_letter() -> None:
 
 def test_each_cell_has_its_own() -> None:
     text = "cell A\nstate h\ndef f(u) = tanh(u)\nh[t] = f(W@x)\n\ncell B\nstate h\ndef f(u) = relu(u)\nh[t] = f(W@x)\n"
-    one, other = compile_cells(Request(Source("cells.rnn", text), "cells"), "check").typed
+    made = compile_cells(Request(Source("cells.rnn", text), "cells"), "check").cells
+    one, other = (cell.typed for cell in made)
     assert isinstance(one, Typed) and "tanh" in str(one.equations) and "relu" in str(other.equations)
     assert codes("state h", "h[t] = f(W@x)") == ["RNN203"]
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from rnncc.ir.artifact import OF_EVERY_PACKAGE
 from rnncc.ir.expr import Const
-from rnncc.ir.package import OF_EVERY_PACKAGE
 from rnncc.ir.plan import KernelPlan, NoForm, scan_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.recurrence import RecurrenceKind

@@ -27,7 +27,7 @@ LSTM = Path(__file__).resolve().parents[1].joinpath("fixtures", "blocklstm.rnn")
 @cache
 def loops_of(text: str) -> tuple[FusedLoop, FusedLoop]:
     """The loops of a cell in training."""
-    loop = compile_cells(Request(Source("own.rnn", text), "own"), "lower").plans[0].loops[0]
+    loop = compile_cells(Request(Source("own.rnn", text), "own"), "lower").cells[0].plan.loops[0]
     assert isinstance(loop.fused_forward, FusedLoop) and isinstance(loop.fused_backward, FusedLoop)
     return loop.fused_forward, loop.fused_backward
 

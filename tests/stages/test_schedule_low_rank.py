@@ -30,7 +30,7 @@ ELMAN = "cell Elman\nstate h\nweights R: {kind}\nh[t] = tanh(W@x + R@h[t-1] + b)
 @cache
 def loops_of(text: str) -> tuple[FusedLoop, FusedLoop]:
     """A cell's plain loops: forward, in training, and backward."""
-    (loop, *_) = compile_cells(Request(Source("own.rnn", text), "own"), "lower").plans[0].loops
+    (loop, *_) = compile_cells(Request(Source("own.rnn", text), "own"), "lower").cells[0].plan.loops
     assert isinstance(loop, LoopPlan) and isinstance(loop.fused, tuple)
     return loop.fused
 

@@ -31,7 +31,7 @@ LSTM = Path(__file__).resolve().parents[1].joinpath("fixtures", "sparselstm.rnn"
 @cache
 def loop_of(text: str) -> FusedLoop:
     """The forward loop of a cell, in training."""
-    loop = compile_cells(Request(Source("own.rnn", text), "own"), "lower").plans[0].loops[0].fused_forward
+    loop = compile_cells(Request(Source("own.rnn", text), "own"), "lower").cells[0].plan.loops[0].fused_forward
     assert isinstance(loop, FusedLoop)
     return loop
 
@@ -39,7 +39,7 @@ def loop_of(text: str) -> FusedLoop:
 def backward_of(density: float) -> FusedLoop:
     """The LSTM's backward loop."""
     text = LSTM.replace("density=0.1", f"density={density}")
-    loop = compile_cells(Request(Source("own.rnn", text), "own"), "lower").plans[0].loops[0].fused_backward
+    loop = compile_cells(Request(Source("own.rnn", text), "own"), "lower").cells[0].plan.loops[0].fused_backward
     assert isinstance(loop, FusedLoop)
     return loop
 

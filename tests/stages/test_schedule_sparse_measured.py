@@ -84,7 +84,7 @@ CHOSEN = {
 def loops_of(cell: str, density: float) -> tuple[FusedLoop, FusedLoop]:
     """The loops of a cell in training."""
     text = f"cell Own\n{EQUATIONS[cell]}".format(kind=f"sparse(density={density})")
-    loop = compile_cells(Request(Source("own.rnn", text), "own"), "lower").plans[0].loops[0]
+    loop = compile_cells(Request(Source("own.rnn", text), "own"), "lower").cells[0].plan.loops[0]
     assert isinstance(loop.fused_forward, FusedLoop) and isinstance(loop.fused_backward, FusedLoop)
     return loop.fused_forward, loop.fused_backward
 

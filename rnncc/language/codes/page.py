@@ -37,7 +37,7 @@ def _section(row: Code) -> str:
 def _found(row: Code, text: str) -> list[Diagnostic]:
     try:
         request = Request(Source("example.rnn", text), "example", dict(row.shaping))
-        found = [one for warnings in compile_cells(request, "partition").warnings for one in warnings]
+        found = [one for cell in compile_cells(request, "partition").cells for one in cell.warnings]
     except RnnccError as error:
         found = list(error.diagnostics)
     return [one for one in found if one.code == row.code]

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from rnncc.ir.syntax import CellDecl
-from rnncc.ir.typed import Typed
+from collections.abc import Iterable
+
+from rnncc.ir.compilation import CompiledCell
 from rnncc.show.latex.document import document, escaped
 from rnncc.show.latex.equations import align
 from rnncc.show.latex.scope import Names
 from rnncc.show.latex.where import Where, joined
 
 
-def latex(declarations: tuple[CellDecl, ...], typed: tuple[Typed, ...], *, standalone: bool = False) -> str:
+def latex(cells: Iterable[CompiledCell], *, standalone: bool = False) -> str:
     """The cells in TeX. Each has its equations in an `align` environment, and a paragraph that says what the symbols
     are. What the text says of the cell, such as where it was published, stands above as a comment of TeX. With
-    `standalone` there is a document around the cells, and it stands there as a paragraph.
-
-    Both tuples have the same cells in the same order."""
+    `standalone` there is a document around the cells, and it stands there as a paragraph."""
     parts = []
-    for written, checked in zip(declarations, typed, strict=True):
-        equations = _equations(Names(written, checked))
+    for cell in cells:
+        written = cell.declaration
+        equations = _equations(Names(written, cell.typed))
         if standalone:
             comment = escaped(" ".join(written.comment.split()))
             head = f"\\section*{{{escaped(written.name)}}}"

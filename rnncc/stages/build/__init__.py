@@ -132,6 +132,8 @@ def first_key(request: Request, nvrtc: Nvrtc | None, compiler: Toolchain | None,
         "problems": [astuple(problem) for problem in request.problems],
         # GPUs of one architecture get other fused kernels, and the same of all others.
         "gpus": [astuple(gpu) for gpu in request.gpus] if request.problems else [],
+        "cell": request.cell,
+        "programs": request.programs,
         "newton": request.newton and request.has_clusters,
         "architectures": request.architectures,
         "instructions": request.instructions,

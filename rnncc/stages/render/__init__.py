@@ -1,7 +1,7 @@
 """`render`: the files of a package.
 
-Input: the package's cells as the stages before left them, and the kernels that are wanted. Output: the package's own
-files (its Python, and the registration of its ops), and the Bundle of its kernels.
+Input: the cells as the stages before left them, and the request, which says what kernels are wanted. Output: the
+package's own files (its Python, and the registration of its ops), and the Bundle of its kernels.
 
     python/   `__init__.py`, `_reference.py`, and a module for each cell
     cpp/      the ops' registration; tables of each cell's loops, their functions for a CPU, and a unit for each
@@ -19,29 +19,33 @@ or have no such ending.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rnncc.ir.artifact import Bundle, File
-from rnncc.ir.package import Package
+from rnncc.ir.compilation import CompiledCell
+from rnncc.ir.request import Request
 from rnncc.machine.paths import templates_dir
 from rnncc.stages.render.cpp import cpu_kernels
 from rnncc.stages.render.cpp.binding import binding_file
 from rnncc.stages.render.cuda import gpu_kernels
 from rnncc.stages.render.python import python_files
 
-__all__ = ["render"]
+__all__ = ["kernels", "render"]
 
 INCLUDE = "src/include"
 
 
-def render(package: Package) -> tuple[tuple[File, ...], Bundle]:
-    """The package's own files, and its kernels. Both have only what the package asks for; without kernels the bundle is
-    empty. All paths are relative to the package."""
-    on_cpu, on_gpu = cpu_kernels(package), gpu_kernels(package)
+def render(request: Request, cells: Sequence[CompiledCell]) -> tuple[tuple[File, ...], Bundle]:
+    """The package's own files, and its kernels. All paths are relative to the package."""
+    return (*python_files(request, cells), *binding_file(request, cells)), kernels(request, cells)
+
+
+def kernels(request: Request, cells: Sequence[CompiledCell]) -> Bundle:
+    """The kernels that the request asks for, of these cells and of every package. If it asks for none, the bundle is
+    empty."""
+    on_cpu, on_gpu = cpu_kernels(request, cells), gpu_kernels(request, cells)
     files = (*_headers(on_cpu, on_gpu), *on_cpu.files, *on_gpu.files)
-    bundle = Bundle(files, on_cpu.units + on_gpu.units, (INCLUDE,), on_gpu.device_units)
-    own = (*python_files(package), *binding_file(package)) if package.cells else ()
-    return own, bundle
+    return Bundle(files, on_cpu.units + on_gpu.units, (INCLUDE,), on_gpu.device_units)
 
 
 def _headers(on_cpu: Bundle, on_gpu: Bundle) -> Iterator[File]:

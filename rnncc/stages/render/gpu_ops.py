@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rnncc.ir.package import Package
+from rnncc.ir.compilation import CompiledCell
+from rnncc.ir.request import Request
 from rnncc.stages.render.python.functions import norms_heads
 
 
@@ -22,9 +23,9 @@ CORE = GpuOps("core", ("permute_rows",))
 HEAD_NORM = GpuOps("head_norm", ("head_norm", "head_norm_backward"))
 
 
-def gpu_ops(package: Package) -> Iterator[GpuOps]:
+def gpu_ops(request: Request, cells: Sequence[CompiledCell]) -> Iterator[GpuOps]:
     """The ops that a package's layers call."""
-    if package.on_gpus:
+    if request.is_for_gpus:
         yield CORE
-        if any(norms_heads(compiled.cell) for compiled in package.cells):
+        if any(norms_heads(compiled.cell) for compiled in cells):
             yield HEAD_NORM

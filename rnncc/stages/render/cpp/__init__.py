@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 from rnncc.ir.artifact import Bundle, File, Unit
-from rnncc.ir.package import Package
+from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.plan import KernelPlan
+from rnncc.ir.request import Request
 from rnncc.ir.target import COMPUTE_TYPES, EVERY, INSTRUCTION_SETS
 from rnncc.stages.render.cpp.functions import program_functions
 from rnncc.stages.render.cpp.names import macro_names
@@ -16,45 +17,45 @@ from rnncc.stages.render.programs import named_programs
 from rnncc.stages.render.templates import text
 
 
-def cpu_kernels(package: Package) -> Bundle:
+def cpu_kernels(request: Request, cells: Sequence[CompiledCell]) -> Bundle:
     """The driver, whose units are the same for every package, and the loops of each cell."""
-    if not package.instructions:
+    if not request.instructions:
         return Bundle((), (), ())
-    made = list(_driver(package))
-    for kernels in package.kernels:
-        made += _loops(kernels.plan, package)
-    headers = [header for kernels in package.kernels for header in _headers(kernels.plan)]
+    made = list(_driver(request))
+    for each in cells:
+        made += _loops(each.plan, request)
+    headers = [header for each in cells for header in _headers(each.plan)]
     return Bundle((*headers, *(file for file, _ in made)), tuple(unit for _, unit in made), ())
 
 
-def _variants(package: Package) -> Iterator[tuple[str, str]]:
+def _variants(request: Request) -> Iterator[tuple[str, str]]:
     """The instruction sets and compute types that there are kernels for."""
-    sets = INSTRUCTION_SETS if package.instructions == EVERY else (package.instructions,)
-    return product(sets, package.compute_types)
+    sets = INSTRUCTION_SETS if request.instructions == EVERY else (request.instructions,)
+    return product(sets, request.compute_types)
 
 
-def _code(package: Package) -> dict[str, str]:
+def _code(request: Request) -> dict[str, str]:
     """What code there is of each compute type, as RNNCC_DISPATCH takes it."""
-    sets = package.instructions
-    return {each: sets if each in package.compute_types else f"late_{sets}" for each in COMPUTE_TYPES}
+    sets = request.instructions
+    return {each: sets if each in request.compute_types else f"late_{sets}" for each in COMPUTE_TYPES}
 
 
-def _driver(package: Package) -> Iterator[tuple[File, Unit]]:
+def _driver(request: Request) -> Iterator[tuple[File, Unit]]:
     """For each instruction set and compute type a unit; one that chooses among them; and one that registers ops."""
-    for isa, compute_type in _variants(package):
+    for isa, compute_type in _variants(request):
         content = text("cpp/core.cpp.j2", isa=isa, suffix=compute_type, scalar=COMPUTE_TYPES[compute_type])
         yield _unit(f"_core_{isa}_{compute_type}", isa, content, shared=True, compute_type=compute_type)
     # What chooses may throw, as the binding does.
-    yield _unit("_core", "binding", text("cpp/core_dispatch.cpp.j2", code=_code(package)), shared=True)
+    yield _unit("_core", "binding", text("cpp/core_dispatch.cpp.j2", code=_code(request)), shared=True)
     yield _unit("_core_binding", "binding", text("cpp/core_binding.cpp.j2"), shared=True)
 
 
-def _loops(plan: KernelPlan, package: Package) -> Iterator[tuple[File, Unit]]:
+def _loops(plan: KernelPlan, request: Request) -> Iterator[tuple[File, Unit]]:
     """For each instruction set and compute type a unit, and one that chooses among them."""
     name, programs = plan.cell.lower(), list(named_programs(plan))
     about = {"cell": plan.cell, "name": name, "programs": programs}
-    yield _unit(f"{name}_dispatch", "binding", text("cpp/dispatch.cpp.j2", **about, code=_code(package)))
-    for isa, compute_type in _variants(package):
+    yield _unit(f"{name}_dispatch", "binding", text("cpp/dispatch.cpp.j2", **about, code=_code(request)))
+    for isa, compute_type in _variants(request):
         content = text("cpp/cell.cpp.j2", **about, isa=isa, suffix=compute_type, scalar=COMPUTE_TYPES[compute_type])
         yield _unit(f"{name}_{isa}_{compute_type}", isa, content, compute_type=compute_type)
 

@@ -9,8 +9,9 @@ from rnncc.analysis.recurrent import recurrent_reads
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.artifact import File
 from rnncc.ir.cell import Cell, Segment, value_table
+from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.dim import Dim, multiply, total
-from rnncc.ir.package import CompiledCell, Package
+from rnncc.ir.request import Request
 from rnncc.ir.structure import stored_columns
 from rnncc.stages.render.gpu_ops import gpu_ops
 from rnncc.stages.render.notation import cpp_dim
@@ -56,11 +57,11 @@ class SegmentBinding:
     whole: bool
 
 
-def binding_file(package: Package) -> tuple[File, ...]:
+def binding_file(request: Request, cells: Sequence[CompiledCell]) -> tuple[File, ...]:
     """`src/binding.cpp`, where there are kernels."""
     segments = [
-        _segment(compiled, index, package.on_gpus)
-        for compiled in package.cells
+        _segment(compiled, index, request.is_for_gpus)
+        for compiled in cells
         if compiled.adjoints
         for index in range(len(compiled.cell.segments))
     ]
@@ -68,12 +69,12 @@ def binding_file(package: Package) -> tuple[File, ...]:
         return ()
     content = text(
         "cpp/binding.cpp.j2",
-        package=package.name,
+        package=request.name,
         version=VERSION,
         segments=segments,
         # Whether ops take CUDA tensors, and those that take no others.
-        on_gpus=package.on_gpus,
-        device_ops=[name for ops in gpu_ops(package) for name in ops.names],
+        on_gpus=request.is_for_gpus,
+        device_ops=[name for ops in gpu_ops(request, cells) for name in ops.names],
     )
     return (File("src/binding.cpp", content),)
 

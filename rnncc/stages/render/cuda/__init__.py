@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rnncc.ir.artifact import Bundle, DeviceUnit, File, Unit
-from rnncc.ir.package import Package
+from rnncc.ir.compilation import CompiledCell
+from rnncc.ir.request import Request
 from rnncc.stages.render.cuda.device import alternating_files
 from rnncc.stages.render.cuda.fused import fused_architectures, fused_files
 from rnncc.stages.render.cuda.host import host_text
@@ -17,29 +18,30 @@ from rnncc.stages.render.gpu_ops import gpu_ops
 from rnncc.stages.render.templates import text
 
 
-def gpu_kernels(package: Package) -> Bundle:
+def gpu_kernels(request: Request, cells: Sequence[CompiledCell]) -> Bundle:
     """Returns the files that a package for GPUs has besides. Its kernels that take all sizes belong to a cell, or to an
     op that is the same for every cell. Both kinds have a source file of the host side, and files of kernels. Fused
     kernels are added to them, where there are any."""
-    hosts = tuple(_hosts(package)) if package.on_gpus else ()
-    shared = tuple(_shared_kernels(package)) if package.on_gpus else ()
-    own = tuple(_kernels(package)) if package.on_gpus else ()
-    fused = tuple(fused_files(package.kernels))
+    hosts = tuple(_hosts(request, cells)) if request.is_for_gpus else ()
+    shared = tuple(_shared_kernels(request, cells)) if request.is_for_gpus else ()
+    own = tuple(_kernels(cells)) if request.is_for_gpus else ()
+    with_fused = [cell for cell in cells if cell.fused]
+    fused = tuple(fused_files(with_fused))
     units = (
         *(replace(unit, shared=True) for unit in _device_units(shared, {})),
         *_device_units(own, {}),
-        *_device_units(fused, fused_architectures(package.kernels)),
+        *_device_units(fused, fused_architectures(with_fused)),
     )
     files = (*(file for file, _ in hosts), *shared, *own, *fused)
     return Bundle(files, tuple(unit for _, unit in hosts), (), units)
 
 
-def _hosts(package: Package) -> Iterator[tuple[File, Unit]]:
-    for ops in gpu_ops(package):
+def _hosts(request: Request, cells: Sequence[CompiledCell]) -> Iterator[tuple[File, Unit]]:
+    for ops in gpu_ops(request, cells):
         yield _host(f"_{ops.unit}_cuda", text(f"cuda/{ops.unit}_host.cpp.j2"), shared=True)
-    if package.kernels:
+    if cells:
         yield _host("_loops_cuda", text("cuda/loops_host.cpp.j2"), shared=True)
-    for cell in package.kernels:
+    for cell in cells:
         yield _host(f"{cell.plan.cell.lower()}_cuda", host_text(cell))
 
 
@@ -48,16 +50,16 @@ def _host(name: str, content: str, shared: bool = False) -> tuple[File, Unit]:
     return File(path, content), Unit(path, "binding", shared)
 
 
-def _shared_kernels(package: Package) -> Iterator[File]:
+def _shared_kernels(request: Request, cells: Sequence[CompiledCell]) -> Iterator[File]:
     """Those that are the same for every cell."""
-    for ops in gpu_ops(package):
+    for ops in gpu_ops(request, cells):
         yield File(f"src/_{ops.unit}.cu", text(f"cuda/{ops.unit}.cu.j2"))
     for scalar in SCALARS:
         yield File(f"src/_small_{scalar.suffix}.cu", text("cuda/small.cu.j2", scalar=scalar))
 
 
-def _kernels(package: Package) -> Iterator[File]:
-    for cell in package.kernels:
+def _kernels(cells: Sequence[CompiledCell]) -> Iterator[File]:
+    for cell in cells:
         yield from alternating_files(cell.plan)
         yield from scan_files(cell)
 

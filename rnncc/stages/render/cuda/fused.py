@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rnncc.ir.artifact import File
+from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.family import Family, Scope
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.package import CellKernels
 from rnncc.ir.plan import KernelPlan, as_run, fused_programs
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.stages.render.cpp.names import macro_names
@@ -49,7 +49,7 @@ class FusedKernel:
     step: str
 
 
-def fused_files(cells: Sequence[CellKernels]) -> Iterator[File]:
+def fused_files(cells: Sequence[CompiledCell]) -> Iterator[File]:
     """For each cell that has fused kernels a header of steps, and a file for each kernel. Several sizes may have the
     same kernel. Then comes the index of all kernels. Where several GPUs of an architecture have the same kernel for a
     size, the index has the expected times of the first."""
@@ -81,7 +81,7 @@ def fused_files(cells: Sequence[CellKernels]) -> Iterator[File]:
         yield File(INDEX, "".join(f"{line}\n" for line in lines.values()))
 
 
-def fused_architectures(cells: Sequence[CellKernels]) -> dict[str, tuple[str, ...]]:
+def fused_architectures(cells: Sequence[CompiledCell]) -> dict[str, tuple[str, ...]]:
     """The architectures for which each kernel was planned, by the kernel's name."""
     found: dict[str, dict[str, None]] = {}
     for kernels in (kernels for cell in cells for kernels in cell.fused):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.family import Scope
-from rnncc.ir.package import CellKernels
 from rnncc.ir.plan import loop_name
 from rnncc.ir.schedule import ScanKernels, ScanSchedule
 from rnncc.stages.render.cpp.initialisers import designated
@@ -25,7 +25,7 @@ class HostProgram:
     has_single: bool
 
 
-def host_text(cell: CellKernels) -> str:
+def host_text(cell: CompiledCell) -> str:
     """The functions that run a cell's programs on a GPU."""
     scans = {kernels.program: kernels for kernels in cell.scans}
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from rnncc.ir.artifact import File
+from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.family import Family
-from rnncc.ir.package import CellKernels
 from rnncc.ir.plan import KernelPlan, scan_programs
 from rnncc.ir.schedule import ScanKernels
 from rnncc.stages.render.cpp.names import macro_names
@@ -33,7 +33,7 @@ class ScanKernel:
     shared: tuple[tuple[int, int], ...]
 
 
-def scan_files(cell: CellKernels) -> Iterator[File]:
+def scan_files(cell: CompiledCell) -> Iterator[File]:
     """A header of steps, and a file for each program that has kernels of its own and each dtype. There are none where
     all loops have products."""
     if not cell.scans:

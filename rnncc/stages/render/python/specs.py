@@ -24,10 +24,9 @@ from rnncc.ir.cell import (
     is_per_sequence,
     value_table,
 )
+from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.dim import Dim, split_multiple
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.package import CompiledCell
-from rnncc.ir.plan import KernelPlan
 from rnncc.ir.structure import BlockDiagonal, Dense, Sparsity
 from rnncc.language.source import file_name
 from rnncc.stages.render.notation import dim_name, python_dim
@@ -38,8 +37,8 @@ from rnncc.stages.render.python.written import Call, Written, call, string, stri
 from rnncc.stages.render.segments import saved_names, saved_rounded, saved_sequence, saved_state, segment_name
 
 
-def cell_spec(compiled: CompiledCell, plan: KernelPlan | None) -> str:
-    """The CellSpec of a module, as the text of the assignment to `SPEC`. `plan`: the cell's, where it has kernels."""
+def cell_spec(compiled: CompiledCell) -> str:
+    """The CellSpec of a module, as the text of the assignment to `SPEC`."""
     cell = compiled.cell
     table = value_table(cell)
     function = cell.name.lower()
@@ -61,7 +60,7 @@ def cell_spec(compiled: CompiledCell, plan: KernelPlan | None) -> str:
         inputs=tuple(_input(item) for item in cell.inputs if not item.drawn),
         states=tuple(_state(state) for state in cell.states),
         parameters=tuple(_parameter(parameter) for parameter in cell.parameters),
-        segments=tuple(_segment(compiled, plan, index, table) for index in range(len(cell.segments))),
+        segments=tuple(_segment(compiled, index, table) for index in range(len(cell.segments))),
         output=string(cell.output),
         output_width=_width(table[cell.output].width),
         constraints=tuple(_constraint(constraint) for constraint in cell.constraints),
@@ -186,7 +185,7 @@ def _constraint(constraint: Constraint) -> Call:
     )
 
 
-def _segment(compiled: CompiledCell, plan: KernelPlan | None, index: int, table: Mapping[str, Value]) -> Call:
+def _segment(compiled: CompiledCell, index: int, table: Mapping[str, Value]) -> Call:
     cell = compiled.cell
     segment, masked = cell.segments[index], compiled.masked.segments[index]
     states = {state.name: state for state in cell.states}
@@ -213,7 +212,7 @@ def _segment(compiled: CompiledCell, plan: KernelPlan | None, index: int, table:
         batched=f"_reference.{name}_batched",
         make_step=f"_reference.{name}_make_step",
         whole=_whole(compiled, index),
-        fused_widths=_fused_widths(plan, index, table[segment.states[0]].width),
+        fused_widths=_fused_widths(compiled, index, table[segment.states[0]].width),
     )
 
 
@@ -229,10 +228,11 @@ def _whole(compiled: CompiledCell, index: int) -> Call | None:
     return _spec("ProductSpec", product.weight, reads_streams=reads_streams, biases=biases)
 
 
-def _fused_widths(plan: KernelPlan | None, index: int, first: Dim) -> tuple[str, ...] | None:
+def _fused_widths(compiled: CompiledCell, index: int, first: Dim) -> tuple[str, ...] | None:
     """The widths of a segment's fused loop, where they are not that of the first state alone."""
-    loops = () if plan is None else (loop.fused_forward for loop in plan.plain_loops() if loop.segment == index)
-    widths = next((loop.widths for loop in loops if isinstance(loop, FusedLoop)), (first,))
+    loops = compiled.plan.plain_loops() if compiled.adjoints else ()
+    forms = (loop.fused_forward for loop in loops if loop.segment == index)
+    widths = next((form.widths for form in forms if isinstance(form, FusedLoop)), (first,))
     return None if widths == (first,) else tuple(f"lambda n: {python_dim(width, 'n')}" for width in widths)
 
 
