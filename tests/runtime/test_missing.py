@@ -17,8 +17,8 @@ from rnncc import driver
 from rnncc.ir.artifact import OF_EVERY_PACKAGE
 from rnncc.ir.target import GPUS
 from rnncc.language.read import read_request
-from rnncc.pipeline import kernels_of_every_package
 from rnncc.machine import gpus
+from rnncc.pipeline import kernels_of_every_package
 from rnncc.runtime.kernels import first_use, fused
 from rnncc.stages.build import nvrtc, own_code
 from tests.compilers import quick_nvrtc, replace_nvrtc
