@@ -41,7 +41,7 @@ def kernels_of(name: str) -> str:
 
 
 def families_of(cell: CompiledCell) -> str:
-    """The same of a cell after `lower`."""
+    """The families that run the loops of a cell, which `lower` made a plan of."""
     return " + ".join(dict.fromkeys(_families(cell.plan)))
 
 

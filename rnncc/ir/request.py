@@ -96,13 +96,12 @@ class Request:
 
     @property
     def is_for_gpus(self) -> bool:
-        """Whether there are kernels for GPUs, which take every size. Those for `gpus` alone come without the rest of
-        their package."""
+        """Whether there are GPU kernels for every size. Fused kernels may also be made alone, at first use."""
         return bool(self.architectures)
 
     @property
     def has_kernels(self) -> bool:
-        """Whether there are kernels at all: a package without any runs the eager fallback."""
+        """Whether there are kernels at all. A package without any runs the eager fallback."""
         return bool(self.instructions or self.architectures or self.gpus)
 
     @property
