@@ -34,8 +34,8 @@ The cell is [examples/mycell.rnn](../examples/mycell.rnn), which [examples/char_
 {text}
 
 The order of the stages stands in [rnncc/pipeline.py](../rnncc/pipeline.py) and nowhere else. Every stage is a function
-from one immutable value to the next, and a `CompiledCell` ([rnncc/ir/compilation.py](../rnncc/ir/compilation.py)) has all
-of them; `rnncc show examples/mycell.rnn --stage NAME` prints what is shown here. This page is printed by
+from one immutable value to the next, and a `CompiledCell` ([rnncc/ir/compilation.py](../rnncc/ir/compilation.py)) has
+all of them; `rnncc show examples/mycell.rnn --stage NAME` prints what is shown here. This page is printed by
 [examples/walkthrough.py](../examples/walkthrough.py).
 """
 

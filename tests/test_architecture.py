@@ -118,6 +118,13 @@ def test_the_ir_knows_the_language_and_nothing_else(path: Path) -> None:
     assert all(is_within(name, "rnncc.ir") or is_within(name, "rnncc.language") for name in own)
 
 
+@pytest.mark.parametrize("path", sorted((PACKAGE / "ir").glob("*.py")), ids=module_name)
+def test_values_of_the_ir_never_change(path: Path) -> None:
+    classes = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ClassDef)]
+    given = [ast.unparse(each) for node in classes for each in node.decorator_list]
+    assert not [text for text in given if "dataclass" in text and "frozen=True" not in text]
+
+
 def import_graph() -> dict[str, set[str]]:
     """Which of the package's modules each imports, at its top, inside functions, or for types alone."""
     own = {module_name(path): path for path in MODULES}

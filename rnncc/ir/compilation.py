@@ -16,7 +16,7 @@ from rnncc.ir.syntax import CellDecl
 from rnncc.ir.typed import Typed
 from rnncc.language.diagnostics import Diagnostic
 
-_LATER: Any = None  # a stage that has not run makes it
+_LATER: Any = None  # its stage has not run
 
 
 @dataclass(frozen=True, slots=True)
