@@ -76,7 +76,7 @@ def test_a_page_of_a_cell(stem: str, cells: Any, tmp_path: Path) -> None:
     assert f"```rnn\n{read_source(cells_dir() / f'{stem}.rnn').text.strip()}\n```" in parts["Source"]
 
     (program,) = blocks(page, "python")
-    module, (cell,) = reference_package(shipped.made.request.source, stem)
+    module, (cell,) = reference_package(shipped.made.cell.source, stem)
     names: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rnncc.load", {stem: module}.__getitem__)
@@ -261,7 +261,7 @@ def test_a_speed_that_nobody_knows(cells: Any) -> None:
 
 
 def test_factors_of_low_rank_are_called_by_their_matrix(cells: Any) -> None:
-    table = cells._parameters(cells.shipped("lowrankrnn").cell)
+    table = cells._parameters(cells.shipped("lowrankrnn").made.cell)
     assert "left factor of <math>" in table and "[H, rank(R)//num_heads]" in table
     assert "__" not in table and "left_factor" not in table
 
