@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from sparse_cases import CROSSOVER, DENSITIES, EQUATIONS, Shape
-from sparse_packages import alternating_file, install_with
+from sparse_packages import alternating_file, install_with, table_of
 
 from rnncc.constrint import Infeasible
 from rnncc.ir.family import ALTERNATING, Family
@@ -28,6 +28,7 @@ from rnncc.machine.paths import shipped_cells
 from rnncc.pipeline import compile_cells
 from rnncc.stages.schedule import schedule
 from rnncc.stages.schedule.alternating import alternating_us
+from rnncc.stages.schedule.expect import step_us
 from rnncc.stages.schedule.facts import facts_of
 from rnncc.stages.schedule.families import MODELS, families_for
 
@@ -185,7 +186,7 @@ def build_package(cell: Cell, cases: Sequence[Case], folder: Path, target: Targe
         Source(f"{cell.package}.rnn", text), cell.package, architectures=(target.architecture,), instructions="generic"
     )
     plans = {plan.cell: plan for plan in _plans(text)}
-    kernels: dict[str, dict[Problem, dict[tuple[str, FusedSchedule], None]]] = {party: {} for party in PARTIES}
+    kernels: dict[str, dict[Problem, dict[str, dict[int, FusedSchedule]]]] = {party: {} for party in PARTIES}
     alternating: set[str] = set()
     expected = {}
     for case in cases:
@@ -196,14 +197,20 @@ def build_package(cell: Cell, cases: Sequence[Case], folder: Path, target: Targe
                 if kernel is None:
                     alternating.add(alternating_file(program, case.dtype))
                 else:
-                    kernels[party].setdefault(case.problem, {})[program, kernel] = None
+                    kernels[party].setdefault(case.problem, {}).setdefault(program, {})[case.batch] = kernel
                 if run == case.run:
                     named[party] = _planned(case, loop, kernel, target)
         (chosen, chosen_us), (without, without_us) = named[CHOSEN], named[WITHOUT]
         expected[case] = Expected(chosen, without, chosen_us, without_us)
     fused = {
         party: tuple(
-            FusedKernels(p.head_dim, p.heads, INDEX_DTYPES[p.dtype], target.architecture, tuple(found))
+            FusedKernels(
+                p.head_dim,
+                p.heads,
+                INDEX_DTYPES[p.dtype],
+                target.architecture,
+                tuple((program, table_of(by_batch)) for program, by_batch in found.items()),
+            )
             for p, found in kernels[party].items()
         )
         for party in PARTIES
@@ -229,13 +236,11 @@ def _programs(plan: KernelPlan, run: str) -> Iterator[tuple[str, str, FusedLoop]
 
 
 def _planned(case: Case, loop: FusedLoop, kernel: FusedSchedule | None, target: Target) -> tuple[str, float]:
-    """The family of what runs a case, and the time by which it is chosen."""
+    """The family of what runs a case, and its expected time."""
+    known, problem = facts_of(loop, case.dtype), replace(case.problem, batch=case.batch)
     if kernel is None:
-        known = facts_of(loop, case.dtype)
-        return ALTERNATING.name, alternating_us(known, replace(case.problem, batch=case.batch), target)
-    us = kernel.planned_us(case.batch)
-    assert us is not None
-    return kernel.family.name, us
+        return ALTERNATING.name, alternating_us(known, problem, target)
+    return kernel.family.name, step_us(known, kernel, problem, target)
 
 
 @cache

@@ -24,7 +24,7 @@ from rnncc.ir.fused import FusedLoop
 from rnncc.ir.plan import KernelPlan, LoopPlan, NoForm, loop_name
 from rnncc.ir.problem import INDEX_DTYPES, Problem
 from rnncc.ir.request import Request
-from rnncc.ir.schedule import FusedKernels, FusedSchedule
+from rnncc.ir.schedule import Choice, FusedKernels, FusedSchedule, Row
 from rnncc.ir.target import GPUS
 from rnncc.language.source import Source
 from rnncc.machine.cache import Cache, default_root, digest
@@ -117,8 +117,7 @@ def forced(loop: FusedLoop, problem: Problem) -> FusedSchedule | None:
                 continue
             found.append(draft.scheduled(solution, part, target))
         if found:
-            best = min(found, key=lambda kernel: kernel.step_us)
-            return best if batch == problem.batch else replace(best, most_launches=None, launch_us=best.step_us)
+            return min(found, key=lambda kernel: kernel.step_us)
     return None
 
 
@@ -189,15 +188,28 @@ def install_with(
 
 
 def fused_of(planned: dict[SparseCase, Planned]) -> tuple[FusedKernels, ...]:
-    """A cell's kernels for each hidden size."""
-    by_size: dict[int, list[tuple[str, FusedSchedule]]] = {}
+    """A cell's kernels for each hidden size. Each case's kernels run its batch, and others up to the next case's."""
+    by_size: dict[int, dict[str, dict[int, FusedSchedule]]] = {}
     for case, found in planned.items():
-        by_size.setdefault(case.hidden, []).extend(found.kernels)
+        for program, kernel in found.kernels:
+            by_size.setdefault(case.hidden, {}).setdefault(program, {})[case.batch] = kernel
     return tuple(
-        FusedKernels(size, 1, INDEX_DTYPES[DTYPE], GPUS[GPU].architecture, tuple(found))
-        for size, found in by_size.items()
-        if found
+        FusedKernels(
+            size,
+            1,
+            INDEX_DTYPES[DTYPE],
+            GPUS[GPU].architecture,
+            tuple((program, table_of(kernels)) for program, kernels in programs.items()),
+        )
+        for size, programs in by_size.items()
     )
+
+
+def table_of(kernels: dict[int, FusedSchedule]) -> tuple[Row, ...]:
+    """The table by which each of these batches has its kernel."""
+    batches = sorted(kernels)
+    rows = (Row(batch, (Choice(kernels[batch], kernels[batch].step_us),)) for batch in batches)
+    return tuple(replace(row, batch=1) if row.batch == batches[0] else row for row in rows)
 
 
 def units_of(units: Sequence[DeviceUnit], alternating: Sequence[str]) -> tuple[DeviceUnit, ...]:

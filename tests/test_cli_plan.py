@@ -72,28 +72,28 @@ def test_explain_says_in_how_many_launches_a_batch_runs() -> None:
     facts = json.loads(run("explain", "lstm", "--json", *four_heads).stdout)
     for kernel in facts["kernels"].values():
         assert (kernel["family"], kernel["launches"]) == ("grid", 2)
-        assert (kernel["largest_batch"], kernel["launch_batch"]) == (None, 8)
+        assert kernel["launch_batch"] == 8
     assert facts["predicted_us_per_step"] == facts["kernels"]["forward"]["predicted_us_per_step"] > 4
     words = run("explain", "lstm", *four_heads).stdout
     assert f"batch 16: 2 launches of grid with 32 CTAs, {facts['predicted_us_per_step']} us per step" in words
     once = json.loads(run("explain", "lstm", "--json", "--target", "h200", "--hidden", "1024").stdout)
     assert once["kernels"]["forward"]["launches"] == 1
-    large = ("--target", "h200", "--hidden", "2048")
-    few = json.loads(run("explain", "lstm", "--json", *large).stdout)["kernels"]["backward"]
-    assert few["largest_batch"] == few["launch_batch"] * few["most_launches"] > few["launch_batch"]
-    said = f"batches up to {few['launch_batch']} per launch, up to {few['most_launches']} launches, "
-    assert f"grid, scope grid: {said}" in run("explain", "lstm", *large).stdout
 
 
-def test_explain_says_from_which_batch_on_a_launch_a_step_is_quicker() -> None:
+def test_explain_prints_which_kernel_runs_which_batch() -> None:
     large = ("--target", "h200", "--hidden", "1024", "--dtype", "fp32")
     plan = json.loads(run("explain", "lstm", "--json", *large).stdout)["kernels"]["backward"]
-    (by_steps,) = (kernel for kernel in plan["other_batches"] if kernel["family"] == "stepwise")
-    largest = max(kernel["largest_batch"] or 0 for kernel in (plan, *plan["other_batches"]))
-    assert plan["smallest_batch"] == 1 and largest < by_steps["smallest_batch"] - 1 and by_steps["tiles"] == {}
+    kernels = {kernel["name"]: kernel for kernel in (plan, *plan["other_batches"])}
+    batches = [row["batch"] for row in plan["table"]]
+    assert batches[0] == 1 and batches == sorted(batches) and len(batches) > 2
+    assert {choice["name"] for row in plan["table"] for choice in row["kernels"]} == set(kernels)
+    assert kernels["stepwise"]["tiles"] == {} and "stepwise" not in plan["table"][0]["kernels"][0]["name"]
     words = run("explain", "lstm", *large).stdout
-    assert f"stepwise, scope step: batches from {by_steps['smallest_batch']} on, " in words
-    assert f"alternating: batches from {largest + 1} to {by_steps['smallest_batch'] - 1}" in words
+    for row in plan["table"]:
+        first, *others = row["kernels"] or [{"name": "alternating"}]
+        names = " else ".join(choice["name"] for choice in (first, *others))
+        time = f", {first['pass_us']} us per step and pass" if row["kernels"] else ""
+        assert f"batches from {row['batch']} on: {names}{time}\n" in words
 
 
 def test_explain_without_a_size_has_no_plan() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from rnncc.ir.family import FAMILIES, FUSED, Family, Scope
 from rnncc.machine.paths import templates_dir
-from rnncc.runtime.kernels import fused
+from rnncc.runtime.kernels import index
 from rnncc.stages.schedule.families import MODELS
 from tests.test_architecture import MODULES, PACKAGE, TEMPLATES, module_name
 
@@ -109,5 +109,5 @@ def test_the_library_knows_the_scopes_of_fused_kernels() -> None:
     header = (templates_dir() / "include" / "rnncc" / "cuda" / "fused" / "index.h").read_text(encoding="utf-8")
     (words,) = SCOPES.findall(header)
     scopes = [scope.value for scope in Scope if scope in {family.scope for family in FUSED}]
-    assert re.findall(r"\w+", words) == scopes == list(fused._SCOPES)
+    assert re.findall(r"\w+", words) == scopes == list(index._SCOPES)
     assert f"enum class FusedScope {{ {', '.join(scopes)} }};" in header

@@ -136,7 +136,9 @@ def test_a_build_says_which_size_has_no_fused_kernel(
 ) -> None:
     (tmp_path / "cuda").mkdir()
     (tmp_path / "cuda" / "fused.txt").write_text(
-        "lstm_0_forward bf16 64 1 gather cluster 1 1 256 1 8 1 0 0 1 1 1 0 1 0 sm_90a name\n", encoding="utf-8"
+        "table program=lstm_0_forward dtype=bf16 head_dim=64 heads=1 architecture=sm_90a\n"
+        "row batch=1 kernels= pass_ns=\n",
+        encoding="utf-8",
     )
     monkeypatch.setattr(driver, "_build", lambda *given: tmp_path)
     monkeypatch.setattr("rnncc.stages.build.install", lambda package, out: package)

@@ -202,9 +202,10 @@ class TableRows(Condition):
     def __init__(self, variables: tuple[int, ...], rows: tuple[tuple[int, ...], ...]) -> None:
         # A variable that stands there twice has one value.
         first = {variable: variables.index(variable) for variable in variables}
-        rows = tuple(
-            row for row in rows if all(row[first[v]] == value for v, value in zip(variables, row, strict=True))
-        )
+        if len(first) < len(variables):
+            rows = tuple(
+                row for row in rows if all(row[first[v]] == value for v, value in zip(variables, row, strict=True))
+            )
         self.variables = tuple(first)
         self.everything = (1 << len(rows)) - 1
         self.columns = [_Column(tuple(row[position] for row in rows)) for position in first.values()]

@@ -3,6 +3,7 @@ families, and kernels of loops without products. Times are in microseconds."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rnncc.ir.family import ALTERNATING, Family, Scope
@@ -32,16 +33,12 @@ class FusedSchedule:
     slots           the steps whose operands the exchange of a grid holds; None: all steps
     relayed         where the kernel deals relayed sums out among its CTAs, their head_dim, and how many pieces of 16
                     bytes a lane asks for at a time
-    smallest_batch  the smallest batch that the kernel runs
-    smallest_denser the smallest batch where masks are denser than planned: there kernels for zeros do not run
-    launch_batch    the largest batch of a launch; None: a launch takes any batch, group after group
+    launch_batch    the largest batch of a launch, after which another launch follows; None: a launch takes any batch,
+                    group after group
     heads           the number of heads that the kernel is laid out for
     places          the number of groups, of all heads together, that run side by side
-    pass_us         the expected time of a step of all groups that run side by side
     step_us         the expected time of a step of the batch that the kernel was laid out for
     solution        the values of the variables of the family's model
-    most_launches   how many launches a batch may take, one after the other; None: any number
-    launch_us       where there may be several, the expected time of a step of a launch with `launch_batch` entries
     """
 
     family: Family
@@ -56,16 +53,17 @@ class FusedSchedule:
     multiple: int = 1
     slots: int | None = None
     relayed: tuple[int, ...] = ()
-    smallest_batch: int = 1
-    smallest_denser: int = 1
     launch_batch: int | None
     heads: int
     places: int
-    pass_us: float
     step_us: float
     solution: tuple[int, ...] = ()
-    most_launches: int | None = 1
-    launch_us: float = 0.0
+
+    @property
+    def symbol(self) -> str:
+        """What tells the kernel from others of its program, dtype and head_dim: a part of its name."""
+        relayed = ("relayed", *self.relayed) if self.relayed else ()
+        return "_".join(map(str, (self.family.name, *self.shape, *relayed)))
 
     @property
     def narrow(self) -> int:
@@ -78,47 +76,54 @@ class FusedSchedule:
         scope = self.family.scope
         return "cta" if scope is Scope.CLUSTER and self.ctas == 1 else scope.value
 
-    @property
-    def largest_batch(self) -> int | None:
-        """The largest batch that the kernel runs; None: it runs any larger batch, too."""
-        if self.launch_batch is None or self.most_launches is None:
-            return None
-        return self.launch_batch * self.most_launches
-
     def launches(self, batch: int) -> int:
-        """The number of launches for a batch; where a launch is a step, the number per step. 0 where the kernel does
-        not run the batch."""
-        if batch < self.smallest_batch:
-            return 0
-        if self.launch_batch is None or batch <= self.launch_batch:
-            return 1
-        launches = ceil(batch, self.launch_batch)
-        return launches if self.most_launches is None or launches <= self.most_launches else 0
+        """The number of launches for a batch; where a launch is a step, the number per step."""
+        return 1 if self.launch_batch is None else ceil(batch, self.launch_batch)
 
     def batch_of_a_launch(self, batch: int) -> int:
         """The batch of each launch but the last, which takes what is left. Each launch has as many groups as run side
-        by side, and no group is larger than it must be. fused_share in templates/include/rnncc/cuda/fused/index.h has
-        the same rule."""
-        launches = self.launches(batch)
-        if launches < 2:
-            return batch
-        seats = self.places // self.heads
-        return seats * self._group(ceil(batch, seats * launches))
+        by side, and no group is larger than it must be."""
+        return batch if self.launches(batch) == 1 else self._seats * self.group(batch)
 
-    def planned_us(self, batch: int) -> float | None:
-        """The time by which the kernel for a batch is chosen: FusedChoice in
-        templates/include/rnncc/cuda/fused/run.h has the same rule. None where the kernel does not run the batch."""
-        launches = self.launches(batch)
-        if not launches:
-            return None
-        if launches > 1:
-            return launches * self.launch_us
-        group = self._group(ceil(batch, max(1, self.places // self.heads)))
-        return ceil(self.heads * ceil(batch, group), self.places) * self.pass_us
+    def group(self, batch: int) -> int:
+        """The batch of each group but the last. fused_share in templates/include/rnncc/cuda/fused/index.h has the same
+        rule."""
+        least = ceil(batch, self._seats * self.launches(batch))
+        return min(self.group_batch or batch, ceil(least, self.multiple) * self.multiple)
 
-    def _group(self, least: int) -> int:
-        """The batch of a group that has at least so many entries, if it may have as many."""
-        return min(self.group_batch or least, ceil(least, self.multiple) * self.multiple)
+    def passes(self, batch: int) -> int:
+        """How many times groups run side by side until all of them have run."""
+        if self.family.scope is Scope.CLUSTER:
+            return ceil(self.heads * ceil(batch, self.group(batch)), self.places)
+        return self.launches(batch)
+
+    @property
+    def _seats(self) -> int:
+        """The groups of a head that run side by side."""
+        return max(1, self.places // self.heads)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A kernel that may run a batch. `pass_us`: the expected time of a step of the groups that run side by side."""
+
+    kernel: FusedSchedule
+    pass_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table of a loop's kernels: which of them run the batches from `batch` on, up to the next row's. The
+    first choice is the quickest. Each other one runs calls that those before it cannot run. Where there is none, the
+    alternating kernel runs."""
+
+    batch: int
+    choices: tuple[Choice, ...] = ()
+
+    @property
+    def kernel(self) -> FusedSchedule | None:
+        """The kernel that runs these batches, if it can."""
+        return self.choices[0].kernel if self.choices else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,33 +153,44 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The fused kernels of one loop. Each takes larger batches at once than the one before it. A kernel whose launch is
-    a step comes last. The alternating kernel, which runs every size, does the rest.
+    """The fused kernels of one loop.
 
+    table      which of them runs which batch; empty where there is none
     step_us    the expected time of a step of the batch that the loop was planned for; None: it is not known, or no
                kernel runs the loop
     rejected   the families that do not run that batch
     nodes      the nodes of the searches for the kernels
     """
 
-    kernels: tuple[FusedSchedule, ...]
+    table: tuple[Row, ...]
     step_us: float | None
     rejected: tuple[Rejected, ...]
     nodes: int
 
+    @property
+    def kernels(self) -> tuple[FusedSchedule, ...]:
+        """The kernels of the table."""
+        return kernels_of(self.table)
+
     def kernel_for(self, batch: int) -> FusedSchedule | None:
-        """The fused kernel that runs a batch, or None: the alternating one does. If a kernel whose launch is a step
-        takes the batch, it runs, since its smallest batch is where it begins to be the quickest. Else the kernel with
-        the shortest planned time runs, and the first of equals."""
-        planned = [(us, kernel) for kernel in self.kernels if (us := kernel.planned_us(batch)) is not None]
-        by_steps = [(us, kernel) for us, kernel in planned if kernel.family.scope is Scope.STEP]
-        _, chosen = min(by_steps or planned, key=lambda choice: choice[0], default=(0.0, None))
-        return chosen
+        """The fused kernel that runs a batch, or None: the alternating one does."""
+        return next((row.kernel for row in reversed(self.table) if row.batch <= batch), None)
 
     @property
     def is_impossible(self) -> bool:
         """Whether not even the alternating kernel runs the loop."""
         return any(rejected.family is ALTERNATING and rejected.limits for rejected in self.rejected)
+
+
+def from_batch(kernel: FusedSchedule, batch: int = 1) -> tuple[Row, ...]:
+    """The table of a loop that this kernel runs, from a batch on."""
+    row = Row(batch, (Choice(kernel, kernel.step_us),))
+    return (row,) if batch == 1 else (Row(1), row)
+
+
+def kernels_of(table: Sequence[Row]) -> tuple[FusedSchedule, ...]:
+    """The kernels of a table, in the order of the batches that they run."""
+    return tuple(dict.fromkeys(choice.kernel for row in table for choice in row.choices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,11 +346,15 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class FusedKernels:
     """The fused kernels of a cell, laid out for `heads` heads of `head_dim` on a GPU of that architecture. `dtype` is
-    f32, bf16 or f16. `kernels` has each program's name with a kernel; the kernels of one program stand in the order of
-    their batches."""
+    f32, bf16 or f16. `tables` has the name of each program with kernels, and its table."""
 
     head_dim: int
     heads: int
     dtype: str
     architecture: str
-    kernels: tuple[tuple[str, FusedSchedule], ...]
+    tables: tuple[tuple[str, tuple[Row, ...]], ...]
+
+    @property
+    def kernels(self) -> tuple[tuple[str, FusedSchedule], ...]:
+        """All kernels, each with its program's name."""
+        return tuple((program, kernel) for program, table in self.tables for kernel in kernels_of(table))

@@ -9,6 +9,7 @@ from typing import Any
 
 from rnncc.ir.problem import INDEX_DTYPES, Problem
 from rnncc.runtime import manifest
+from rnncc.runtime.kernels import index
 
 
 def about(package: Path) -> dict[str, Any]:
@@ -18,9 +19,9 @@ def about(package: Path) -> dict[str, Any]:
 
 def without_kernels(package: Path, problems: Iterable[Problem], architecture: str) -> Iterator[Problem]:
     """The problems for which it has no fused kernel for that architecture."""
-    index = package / "cuda" / "fused.txt"
-    lines = index.read_text(encoding="utf-8").splitlines() if index.is_file() else []
-    made = {(dtype, int(head_dim), int(heads), rest[-2]) for _, dtype, head_dim, heads, *rest in map(str.split, lines)}
+    path = package / "cuda" / "fused.txt"
+    tables = index.read_index(path) if path.is_file() else []
+    made = {(table.dtype, table.head_dim, table.heads, table.architecture) for table in tables}
     return (p for p in problems if (INDEX_DTYPES[p.dtype], p.head_dim, p.heads, architecture) not in made)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rnncc.ir.family import ALTERNATING, Scope
-from rnncc.ir.schedule import FusedSchedule, Plan, Rejected, ScanPlan, Schedule
+from rnncc.ir.schedule import FusedSchedule, Plan, Rejected, Row, ScanPlan, Schedule
 from rnncc.show.schedule import show_kernels
 
 # The keys of a kernel, in the order of `rnncc explain --json`.
@@ -39,7 +39,9 @@ def _schedule_facts(schedule: Schedule, batch: int) -> dict[str, Any]:
         facts = _kernel_facts(kernel) | {"launches": kernel.launches(batch)}
         facts["predicted_us_per_step"] = schedule.step_us
     others = [_kernel_facts(other) for other in schedule.kernels if other is not kernel]
-    return facts | {"other_batches": others, "rejected": [_rejected_facts(entry) for entry in schedule.rejected]}
+    table = [_row_facts(row) for row in schedule.table]
+    rejected = [_rejected_facts(entry) for entry in schedule.rejected]
+    return facts | {"other_batches": others, "table": table, "rejected": rejected}
 
 
 def _scan_facts(plan: ScanPlan) -> dict[str, Any]:
@@ -56,8 +58,8 @@ def _scan_facts(plan: ScanPlan) -> dict[str, Any]:
         "family": plan.schedule.family.name,
         "scope": Scope.CLUSTER.value if plan.ctas > 1 else "cta",
         "predicted_us_per_step": plan.step_us,
-        "largest_batch": None,
         "other_batches": [],
+        "table": [],
         "rejected": [],
     }
     facts |= {"form": plan.form, "takes_newton": plan.takes_newton}
@@ -73,11 +75,14 @@ def _kernel_facts(kernel: FusedSchedule) -> dict[str, Any]:
         "shared_bytes": kernel.shared_bytes,
         "predicted_us_per_step": kernel.step_us,
         "threads": kernel.threads,
-        "smallest_batch": kernel.smallest_batch,
-        "largest_batch": kernel.largest_batch,
+        "name": kernel.symbol,
         "launch_batch": kernel.launch_batch,
-        "most_launches": kernel.most_launches,
     }
+
+
+def _row_facts(row: Row) -> dict[str, Any]:
+    choices = [{"name": choice.kernel.symbol, "pass_us": round(choice.pass_us, 3)} for choice in row.choices]
+    return {"batch": row.batch, "kernels": choices}
 
 
 def _rejected_facts(rejected: Rejected) -> dict[str, Any]:

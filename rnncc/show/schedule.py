@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from rnncc.ir.family import Scope
-from rnncc.ir.schedule import AFTER_STEPS, FusedSchedule, Plan, Rejected, ScanPlan, Schedule
+from rnncc.ir.family import ALTERNATING, Scope
+from rnncc.ir.schedule import AFTER_STEPS, FusedSchedule, Plan, Rejected, Row, ScanPlan, Schedule
 
 
 def show_kernels(plan: Plan) -> str:
@@ -42,22 +41,17 @@ def show_schedule(schedule: Schedule, batch: int) -> Iterator[str]:
         yield f"batch {batch}: {runs}, {show_time(schedule.step_us)}"
     for kernel in schedule.kernels:
         yield from show_kernel(kernel)
-    if schedule.kernels and taken and (gap := _without_kernel(schedule)):
-        yield f"alternating: {gap}"
+    yield from show_table(schedule.table)
     yield from (show_rejected(rejected, batch) for rejected in schedule.rejected)
 
 
-def _without_kernel(schedule: Schedule) -> str:
-    """The batches that no fused kernel runs, or ""."""
-    from_one = [kernel for kernel in schedule.kernels if kernel.smallest_batch == 1]
-    others = [kernel for kernel in schedule.kernels if kernel.smallest_batch > 1]
-    most = max((kernel.largest_batch or sys.maxsize for kernel in from_one), default=0)
-    fewest = min((kernel.smallest_batch for kernel in others), default=sys.maxsize)
-    if most + 1 >= fewest:
-        return ""
-    if fewest == sys.maxsize:
-        return "larger batches"
-    return f"batches from {most + 1} to {fewest - 1}" if most else "smaller batches"
+def show_table(table: Sequence[Row]) -> Iterator[str]:
+    """`batches from 17 on: grid_4_8_1_1_4, 2.366 us per step and pass`: of all groups of batch entries that run side by
+    side, at the last of these batches. After `else` come the kernels for what those before them cannot run."""
+    for row in table:
+        kernels = " else ".join(choice.kernel.symbol for choice in row.choices) or ALTERNATING.name
+        time = f", {show_time(round(row.choices[0].pass_us, 3))} and pass" if row.choices else ""
+        yield f"batches from {row.batch} on: {kernels}{time}"
 
 
 def show_scan(plan: ScanPlan) -> Iterator[str]:
@@ -83,14 +77,9 @@ def show_scan(plan: ScanPlan) -> Iterator[str]:
 
 
 def show_kernel(kernel: FusedSchedule) -> Iterator[str]:
-    """`grid, scope grid: batches up to 16 per launch, 1.624 us per step`, and its sizes."""
-    if kernel.smallest_batch > 1:
-        batch = f"batches from {kernel.smallest_batch} on"
-    else:
-        batch = "any batch" if kernel.launch_batch is None else f"batches up to {kernel.launch_batch}"
-    if kernel.most_launches != 1:
-        batch += " per launch" + (f", up to {kernel.most_launches} launches" if kernel.most_launches else "")
-    yield f"{kernel.family.name}, scope {kernel.scope}: {batch}, {show_time(kernel.step_us)}"
+    """`grid, scope grid: batches up to 16 per launch: grid_2_8_1_1_8`, its name in the table, and its sizes."""
+    batch = "any batch" if kernel.launch_batch is None else f"batches up to {kernel.launch_batch} per launch"
+    yield f"{kernel.family.name}, scope {kernel.scope}: {batch}: {kernel.symbol}"
     if kernel.family.scope is Scope.STEP:
         yield f"  each step is a product by cuBLAS and a launch; CTAs of {kernel.threads} threads"
         return

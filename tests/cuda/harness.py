@@ -24,6 +24,7 @@ from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
 from rnncc.language.read import read_request
 from rnncc.machine.targets import planned
+from rnncc.runtime.kernels.index import read_index
 
 DEVICE = "cuda"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -87,8 +88,7 @@ class Packages:
         """The family of every fused kernel of a package by the kernel's symbol."""
         named = {family.name: family for family in FUSED_FAMILIES}
         index = self.folder / f"{cell}_fused" / "cuda" / "fused.txt"
-        lines = [line.split() for line in index.read_text(encoding="utf-8").splitlines()]
-        return {words[-1]: named[words[4]] for words in lines}
+        return {kernel.name: named[kernel.family] for table in read_index(index) for kernel in table.kernels}
 
 
 def add_kernels(module: ModuleType, folder: Path) -> int:

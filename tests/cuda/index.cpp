@@ -9,36 +9,56 @@ void* index_new() { return new FusedIndex; }
 void index_delete(void* index) { delete static_cast<FusedIndex*>(index); }
 int index_add(void* index, const char* folder) { return static_cast<FusedIndex*>(index)->add(folder); }
 
-// The kernels for these sizes, a line each: name, folder, and what the index says from the scope on.
+// The tables for these sizes, as an index has them, and before each its folder.
 int64_t index_find(void* index, const char* program, const char* dtype, int64_t head_dim, char* text, int64_t size) {
-  int64_t used = 0;
-  const auto found = static_cast<FusedIndex*>(index)->find(program, dtype, head_dim);
-  for (const FusedKernel* k : found)
-    used += std::snprintf(text + used, size_t(size - used), "%s %s %s %d %d %d %d %d %d %d %d %d %d %d %d %lld %lld %s\n", k->name.c_str(), k->folder.c_str(),
-                          FUSED_SCOPES[int(k->scope)], k->ctas, k->cluster, k->threads, k->shared_bytes, k->group_batch, k->multiple, k->slots, k->narrow, k->smallest_batch, k->smallest_denser, k->most_launches, k->for_zeros,
-                          (long long)(k->pass_ns), (long long)(k->launch_ns), k->architecture.c_str());
-  return int64_t(found.size());
+  std::string found;
+  const auto add = [&](const char* key, const std::string& value) { found += " " + std::string(key) + "=" + value; };
+  const auto tables = static_cast<FusedIndex*>(index)->find(program, dtype, head_dim);
+  for (const FusedTable* t : tables) {
+    found += t->folder + "\ntable";
+    add("program", t->program), add("dtype", t->dtype), add("head_dim", std::to_string(t->head_dim));
+    add("heads", std::to_string(t->heads)), add("architecture", t->architecture);
+    for (const FusedKernel& k : t->kernels) {
+      found += "\nkernel";
+      add("name", k.name), add("family", k.family), add("scope", FUSED_SCOPES[int(k.scope)]);
+      const std::pair<const char*, int> numbers[] = {
+          {"ctas", k.ctas}, {"cluster", k.cluster}, {"threads", k.threads}, {"shared_bytes", k.shared_bytes},
+          {"group_batch", k.group_batch}, {"multiple", k.multiple}, {"places", k.places}, {"slots", k.slots},
+          {"narrow", k.narrow}, {"for_zeros", k.for_zeros}};
+      for (const auto& [key, number] : numbers) add(key, std::to_string(number));
+    }
+    for (const FusedRow& row : t->rows) {
+      std::string names, times;
+      for (const FusedRow::Choice& choice : row.choices) {
+        names += (names.empty() ? "" : ",") + t->kernels[choice.kernel].name;
+        times += (times.empty() ? "" : ",") + std::to_string(choice.pass_ns);
+      }
+      found += "\nrow";
+      add("batch", std::to_string(row.batch)), add("kernels", names), add("pass_ns", times);
+    }
+    found += "\n";
+  }
+  std::snprintf(text, size_t(size), "%s", found.c_str());
+  return int64_t(tables.size());
 }
 
-// A pass takes 1000 ns, and each of several launches `launch_ns`.
-void share(const char* scope, int group_batch, int multiple, int smallest_batch, int smallest_denser, int most_launches, int64_t launch_ns, int64_t heads,
-           int64_t batch, int64_t places, int denser, int64_t* result) {
+// The first batch of the row for a batch of so many heads, in the first table of these sizes.
+int64_t index_row(void* index, const char* program, const char* dtype, int64_t head_dim, int64_t heads, int64_t batch) {
+  return static_cast<FusedIndex*>(index)->find(program, dtype, head_dim).at(0)->row(batch, heads).batch;
+}
+
+void share(const char* scope, int group_batch, int multiple, int64_t heads, int64_t batch, int64_t places,
+           int64_t* result) {
   FusedKernel kernel;
   find_scope(scope, kernel.scope);
   kernel.group_batch = group_batch;
   kernel.multiple = multiple;
-  kernel.smallest_batch = smallest_batch;
-  kernel.pass_ns = 1000;
-  kernel.smallest_denser = smallest_denser;
-  kernel.most_launches = most_launches;
-  kernel.launch_ns = launch_ns;
-  const FusedShare share = fused_share(kernel, heads, batch, places, denser != 0);
+  const FusedShare share = fused_share(kernel, heads, batch, places);
   result[0] = share.group;
   result[1] = share.groups;
   result[2] = share.passes;
   result[3] = share.at_once;
   result[4] = share.launches();
-  result[5] = fused_step_ns(kernel, share);
 }
 
 // Whether a GPU runs code for an architecture.

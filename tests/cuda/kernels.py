@@ -35,7 +35,7 @@ from rnncc.ir.family import (
 )
 from rnncc.ir.plan import KernelPlan, fused_programs, scan_programs
 from rnncc.ir.problem import Problem
-from rnncc.ir.schedule import FusedKernels, FusedSchedule
+from rnncc.ir.schedule import FusedKernels, Row, from_batch
 from rnncc.ir.step import TileStage
 from rnncc.ir.target import GPUS, REGISTERS
 from rnncc.language.read import read_request
@@ -196,13 +196,13 @@ def forced(case: Case, head_dim: int | None = None, tiles: Mapping[str, int] | N
     if scope is Scope.GRID and target.sms < 64:
         usual = FEW_SMS
     problem = Problem(head_dim or usual, 1, _OF_PROBLEM[case.dtype])
-    found: list[tuple[str, FusedSchedule]] = []
+    found: list[tuple[str, tuple[Row, ...]]] = []
     for program, loop in fused_programs(plan(case.cell)):
         if not case.masked and ("_masked_" in program or program.endswith("_inference")):
             continue
         known = facts_of(loop, problem.dtype)
         if scope is Scope.STEP:
-            found += [(program, stepwise(1, 1, known, problem, target))] if stepwise_takes(loop, problem) else []
+            found += [(program, from_batch(stepwise(known, problem, target)))] if stepwise_takes(loop, problem) else []
             continue
         draft = MODELS[case.family](known, problem, target)
         for name, size in (tiles or {}).items():
@@ -213,7 +213,7 @@ def forced(case: Case, head_dim: int | None = None, tiles: Mapping[str, int] | N
             solution = draft.model.minimise(draft.total)
         except Infeasible:
             continue
-        found.append((program, draft.scheduled(solution, problem, target)))
+        found.append((program, from_batch(draft.scheduled(solution, problem, target))))
     return FusedKernels(problem.head_dim, problem.heads, case.dtype, case.architecture, tuple(found))
 
 

@@ -13,7 +13,7 @@ from rnncc.ir.family import GATHER, SCATTER, Family
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.plan import KernelPlan, fused_programs
 from rnncc.ir.problem import INDEX_DTYPES, Problem
-from rnncc.ir.schedule import FusedKernels, FusedSchedule
+from rnncc.ir.schedule import FusedKernels, FusedSchedule, from_batch
 from rnncc.ir.target import GPUS
 from rnncc.stages.build.nvrtc import find_nvrtc
 from rnncc.stages.schedule import LIMITS
@@ -64,7 +64,7 @@ def stepwise_kernels(plan: KernelPlan, head_dim: int, dtype: str, fewest: int = 
     """The kernels of all programs that can run by one launch per step, for so many batch entries and more."""
     problem = Problem(head_dim, 1, dtype)
     made = tuple(
-        (program, stepwise(fewest, fewest, facts_of(loop, dtype), problem, TARGET))
+        (program, from_batch(stepwise(facts_of(loop, dtype), problem, TARGET), fewest))
         for program, loop in fused_programs(plan)
         if stepwise_takes(loop, problem)
     )

@@ -14,6 +14,7 @@ import torch
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS, Target, code_file
 from rnncc.machine.paths import templates_dir
+from rnncc.runtime.kernels.index import read_index
 from rnncc.stages.build.toolchain import BINDING
 from rnncc.stages.schedule.kernels import fused_kernels
 from tests.compiling import plan_of
@@ -65,8 +66,9 @@ def kernels(folder: Path, targets: tuple[Target, ...]) -> Path:
     (folder / "cuda").mkdir(parents=True)
     (index,) = (file.text for file in bundle.files if file.path == "cuda/fused.txt")
     (folder / "cuda" / "fused.txt").write_text(index, encoding="utf-8")
-    for *_, architecture, name in map(str.split, index.splitlines()):
-        (folder / code_file(name, architecture)).touch()
+    for table in read_index(folder / "cuda" / "fused.txt"):
+        for kernel in table.kernels:
+            (folder / code_file(kernel.name, table.architecture)).touch()
     return folder / "cuda"
 
 

@@ -109,9 +109,9 @@ def _kernel(cell: str, run: Run, name: str, head_dim: int) -> FusedKernels:
     """A program's kernel of the run's family, or of GATHER: SCATTER takes steps of one phase alone."""
     for family in (run.family, GATHER):
         made = forced(Wanted(cell, family, run.dtype, "sm_90a"), head_dim)
-        if own := tuple(entry for entry in made.kernels if entry[0] == name):
-            return replace(made, kernels=own)
-    return replace(made, kernels=())
+        if own := tuple(entry for entry in made.tables if entry[0] == name):
+            return replace(made, tables=own)
+    return replace(made, tables=())
 
 
 def main() -> int:

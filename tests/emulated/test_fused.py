@@ -38,8 +38,8 @@ def kernels_of(
 ) -> Mapping[str, Kernel]:
     """The plain or the masked kernels of a cell."""
     made = forced(wanted, head_dim)
-    own = tuple(entry for entry in made.kernels if ("_masked_" in entry[0]) == masked)
-    return build(plan(wanted.cell), replace(made, kernels=own), folder, flags)
+    own = tuple(entry for entry in made.tables if ("_masked_" in entry[0]) == masked)
+    return build(plan(wanted.cell), replace(made, tables=own), folder, flags)
 
 
 @pytest.mark.one_in(5, "family", "masked")

@@ -67,8 +67,8 @@ def made_of(
     path = folder / f"{cell}.rnn"
     path.write_text(CELLS[cell].format(rank=rank), encoding="utf-8")
     made = forced(Wanted(str(path), GRID, dtype, "sm_90a"), head_dim, tiles)
-    own = tuple(entry for entry in made.kernels if ("_masked_" in entry[0]) == masked)
-    return str(path), build(plan(str(path)), replace(made, kernels=own), folder)
+    own = tuple(entry for entry in made.tables if ("_masked_" in entry[0]) == masked)
+    return str(path), build(plan(str(path)), replace(made, tables=own), folder)
 
 
 @pytest.mark.one_in(4, "masked")

@@ -69,8 +69,8 @@ def made_of(
     text = re.sub(r"(density=[\d.]+)", r"\1, block=16", CELLS[cell]) if family is BLOCKS else CELLS[cell]
     path.write_text(text, encoding="utf-8")
     made = forced(Wanted(str(path), family, dtype, "sm_90a"), head_dim, tiles)
-    own = tuple(entry for entry in made.kernels if ("_masked_" in entry[0]) == masked)
-    return str(path), build(plan(str(path)), replace(made, kernels=own), folder)
+    own = tuple(entry for entry in made.tables if ("_masked_" in entry[0]) == masked)
+    return str(path), build(plan(str(path)), replace(made, tables=own), folder)
 
 
 def sparse_case(path: str, problem: Problem, masked: bool, made: Mapping[str, Kernel], density: float) -> EmulatedCase:

@@ -163,7 +163,7 @@ def test_kernels_that_cannot_be_read_are_one_warning(
         on_gpu()
     with warnings.catch_warnings(action="error"):
         on_gpu()
-    assert fused.STATE.lines == [] and spied.added == 0
+    assert fused.STATE.folders == [] and spied.added == 0
 
 
 @pytest.fixture

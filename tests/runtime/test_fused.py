@@ -17,6 +17,7 @@ import torch
 import rnncc
 from rnncc.runtime.kernels import first_use, fused
 from rnncc.runtime.kernels.fused import Answer, Outcome
+from rnncc.runtime.kernels.index import read_index
 from tests.compilers import quick_nvrtc
 from tests.runtime.first_use import H200, wanted
 
@@ -32,12 +33,14 @@ def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.Cap
     assert re.fullmatch(r"rnncc: compiled LSTM for 1 head with head_dim 64, bf16, sm_90a in [\d.]+ s", lines[1])
     # The library and the package know the same kernels, each in a file of its own.
     (index,) = cache.glob("packages/*/lstm/cuda/fused.txt")
-    names = [line.split()[-1] for line in index.read_text(encoding="utf-8").splitlines()]
+    names = [kernel.name for table in read_index(index) for kernel in table.kernels]
     assert spied.added == len(names) >= 2
     assert sorted(path.name for path in index.parent.glob("*.cubin")) == sorted(f"{n}_sm_90a.cubin" for n in names)
     said = fused.explain(wanted(), "")
-    assert said.startswith("fused (forward gather, backward scatter), made for 1 head with head_dim 64, bfloat16")
-    assert fused.kernels_for(wanted(), "")[0] == "fused (forward gather, backward scatter)"
+    assert said.startswith(
+        "fused (forward gather, backward scatter or gather from batch 385 on), made for 1 head with "
+    )
+    assert fused.kernels_for(wanted(), "")[0].startswith("fused (forward gather, backward scatter or gather from")
     assert fused.kernels_for(wanted(head_dims=(64, 2)), "")[0] == "alternating"
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(fused.STATE.about, "scans", {wanted().segment: "forward walk, backward scan"})
@@ -48,7 +51,7 @@ def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.Cap
     assert first_use.settle(wanted()) == RUNS and spied.added == len(names)
     # Another process: found in the cache, without a word.
     fused.attach(index.parent, spied, fused.STATE.about)
-    fused.STATE.lines.clear()
+    fused.STATE.folders.clear()
     assert first_use.settle(wanted()) == RUNS and spied.added == 2 * len(names)
     # Another loop of the cell, for which nothing was found.
     fused.STATE.about["fused"]["lstm_1"] = ""
@@ -83,21 +86,27 @@ def test_both_directions_get_kernels_for_the_heads_of_both(
     """Those of 6 heads fill a GPU: of 12 side by side, the same kernels would run half after the other half."""
     pair = wanted(128, heads=6, directions=2)
     assert first_use.settle(wanted(128, heads=6)) == RUNS
-    assert fused.explain(pair, None).startswith("fused (forward gather, backward scatter), made for one direction: the")
+    assert fused.explain(pair, None).startswith("fused (forward gather, backward scatter or gather from batch ")
+    assert "), made for one direction: the first call" in fused.explain(pair, None)
     assert first_use.settle(pair) == RUNS
     assert "compiling LSTM for 6 and 12 heads with head_dim 128, bf16, sm_90a" in capfd.readouterr().err
-    assert {line.heads for line in fused.STATE.lines} == {6, 12}
+    assert {table.heads for folder in fused.STATE.folders for table in folder.tables} == {6, 12}
     assert fused.explain(pair, "").endswith("made for 6 heads with head_dim 128 in both directions, bfloat16")
-    lines = [line for path in cache.glob("packages/*/lstm/cuda/fused.txt") for line in path.read_text().splitlines()]
-    ctas = {tuple(line.split()[3:7]) for line in lines if line.startswith("lstm_0_backward bf16 128 ")}
-    assert {("6", "scatter", "cluster", "8"), ("12", "scatter", "cluster", "4")} <= ctas
+    tables = [table for path in cache.glob("packages/*/lstm/cuda/fused.txt") for table in read_index(path)]
+    sms = {
+        (table.heads, kernel.family, kernel.sms)
+        for table in tables
+        for kernel in table.kernels
+        if (table.program, table.head_dim) == ("lstm_0_backward", 128)
+    }
+    assert {(6, "scatter", 8), (12, "scatter", 4)} <= sms
 
 
 def test_where_both_directions_fit_no_launch_there_are_kernels_for_one(without_code: None) -> None:
     pair = wanted(2048, heads=1, directions=2)
     assert first_use.settle(pair) == RUNS
-    assert {line.heads for line in fused.STATE.lines} == {1}
-    families = "forward grid or stepwise from batch 49 on, backward grid or stepwise from batch 28 on"
+    assert {table.heads for folder in fused.STATE.folders for table in folder.tables} == {1}
+    families = "forward grid or stepwise from batch 49 on, backward grid or stepwise from batch 25 on"
     assert (
         fused.explain(pair, "")
         == f"fused ({families}), made for 1 head with head_dim 2048 in both directions, bfloat16"
@@ -226,13 +235,19 @@ def test_kernels_of_another_rnncc_are_not_mixed(spied: Any, tmp_path: Path) -> N
     assert "another rnncc" in answer.reason and "[RNN609]; build the package again" in answer.reason
 
 
-GOOD = "lstm_0_forward bf16 64 1 grid grid 8 1 256 0 8 1 0 0 1 1 0 0 540 600 sm_90a lstm_0_forward_bf16_64_grid\n"
+NAME = "lstm_0_forward_bf16_64_grid"
+GOOD = (
+    "table program=lstm_0_forward dtype=bf16 head_dim=64 heads=1 architecture=sm_90a\n"
+    f"kernel name={NAME} family=grid scope=grid ctas=8 cluster=1 threads=256 shared_bytes=0 group_batch=8 multiple=1 "
+    "places=16 slots=0 narrow=0 for_zeros=0\n"
+    f"row batch=1 kernels={NAME} pass_ns=540\n"
+)
 
 
 def test_kernels_of_other_gpus_do_not_count(spied: Any, tmp_path: Path) -> None:
     """A package for an A100 and an H200 on other GPUs: what each runs of it, and what it does not."""
     forward = GOOD.replace("sm_90a", "sm_80")
-    backward = forward.replace("forward", "backward").replace(" 256 0 ", " 256 150000 ")
+    backward = forward.replace("forward", "backward").replace("shared_bytes=0", "shared_bytes=150000")
     (tmp_path / "cuda").mkdir()
     (tmp_path / "cuda" / "fused.txt").write_text(GOOD + forward + backward, encoding="utf-8")
     fused.attach(tmp_path, spied, fused.STATE.about)
@@ -251,22 +266,29 @@ def test_kernels_of_other_gpus_do_not_count(spied: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        "lstm_0_forward bf16 64 1 gri",
-        GOOD.replace(" 1 1 0 0 540", " 0 1 0 0 540"),
-        GOOD.replace(" 0 540", " 2 540"),
-        GOOD.replace(" 1 0 0 540", " 0 0 0 540"),
-        GOOD.replace(" 0 0 540", " -1 0 540"),
-        GOOD.replace("540 600", "540 0"),
-        GOOD.replace("grid grid", "grid tile"),
-        GOOD.replace("grid grid", "grid"),
-        GOOD.replace("540", "0.54"),
-        GOOD.replace(" 600 ", " "),
-        GOOD.replace(" 600 ", " -1 "),
-        GOOD.replace("sm_90a", "sm_90b"),
-        GOOD.replace("sm_90a", "compute_9"),
-        GOOD.rstrip(),
-        "\n",
-        GOOD.replace("grid", "gr\xefd"),
+        GOOD.replace(old, new)
+        for old, new in (
+            ("row batch=1", "kernel batch=1"),
+            (" ctas=8", " ctas=0"),
+            (" ctas=8", " ctas=8 ctas=8"),
+            (" ctas=8", ""),
+            (" ctas=8", " 8"),
+            (" cluster=1", " cluster=3"),
+            ("for_zeros=0", "for_zeros=2"),
+            ("slots=0", "slots=-1"),
+            ("places=16", "places=0"),
+            ("scope=grid", "scope=tile"),
+            ("batch=1 ", "batch=2 "),
+            ("row", "rows"),
+            ("pass_ns=540", "pass_ns=0.54"),
+            ("pass_ns=540", "pass_ns="),
+            (f"kernels={NAME}", "kernels=other"),
+            ("sm_90a", "sm_90b"),
+            ("sm_90a", "compute_9"),
+            ("540\n", "540"),
+            ("540\n", "540\n\n"),
+            ("family=grid", "family=gr\xefd"),
+        )
     ],
 )
 def test_a_bad_index_is_one_of_no_kernels(bad: str, spied: Any, tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ def rendered(plan: KernelPlan, names: Sequence[str]) -> Bundle:
     plans = [replace(plan, cell=name) for name in names]
     fused = []
     for name in names:
-        own = ((program.replace(plan.cell.lower(), name.lower(), 1), kernel) for program, kernel in laid_out.kernels)
-        fused.append([replace(laid_out, kernels=tuple(own))])
+        own = ((program.replace(plan.cell.lower(), name.lower(), 1), table) for program, table in laid_out.tables)
+        fused.append([replace(laid_out, tables=tuple(own))])
     return for_gpus(plans, fused)
 
 

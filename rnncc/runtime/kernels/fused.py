@@ -6,8 +6,7 @@ import ctypes
 import enum
 import importlib
 import os
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,13 @@ from torch import Tensor
 
 from ..settings import compiles_at_first_use
 from ..spec import DENSER, CellSpec, SegmentSpec, Sizes
+from .index import Kernel, Table, read_index
 from .kernels import runs_on
 
 # dtype -> its name in the index of kernels, and its name in rnncc's options (`--dtype`)
 DTYPES = {torch.float32: ("f32", "fp32"), torch.bfloat16: ("bf16", "bf16"), torch.float16: ("f16", "fp16")}
 _WORDS = {"forward": "forward", "backward": "backward", "inference": "without gradients"}
 _HEAD_DIM_BLOCK = 8  # the head_dim of a fused kernel is a multiple of this
-_ARCHITECTURE = re.compile(r"(sm_\d{2,3}a?|compute_\d{2,3})")
-# The scopes of families that rnncc::FusedScope in the library knows; whether the CTAs of all heads must run at once.
-_SCOPES = {"cluster": False, "grid": True, "step": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,44 +129,25 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
-    """A line of the index of kernels.
+class Tables:
+    """The tables of a folder. `gpu`: the GPU for which its kernels were compiled at first use; None: they are the
+    package's own, for all of its GPUs."""
 
-    program     the loop's name with `_forward`, `_backward` or `_inference`
-    smallest_batch
-                the smallest batch that it runs
-    sms         the SMs that all of its CTAs need at once
-    shared_bytes
-                shared memory per CTA
-    architecture
-                what it was compiled for
-    name        the kernel's name
-    gpu         the GPU for which it was compiled at first use; None: a kernel of the package, for all of its GPUs
-    """
-
-    program: str
-    dtype: str
-    head_dim: int
-    heads: int
-    family: str
-    smallest_batch: int
-    sms: int
-    shared_bytes: int
-    architecture: str
-    name: str
+    tables: tuple[Table, ...]
     gpu: Gpu | None
 
-    def runs_on(self, gpu: Gpu) -> bool:
-        """Whether that GPU has what it needs."""
-        fits = self.sms <= gpu.sms and self.shared_bytes <= gpu.shared_bytes
-        return self.gpu in (None, gpu) and fits and runs_on(self.architecture, *gpu.capability)
+    def run_on(self, gpu: Gpu, table: Table) -> tuple[Kernel, ...]:
+        """The kernels of one of the tables for which that GPU has what they need."""
+        if self.gpu not in (None, gpu) or not runs_on(table.architecture, *gpu.capability):
+            return ()
+        return tuple(each for each in table.kernels if each.sms <= gpu.sms and each.shared_bytes <= gpu.shared_bytes)
 
 
 @dataclass(slots=True)
 class _State:
     library: ctypes.CDLL | None
     about: Mapping[str, Any]
-    lines: list[_Line]
+    folders: list[Tables]
     readable: bool  # whether the package's own index could be read
     answers: dict[Key, Answer]  # of first_use.settle, one for each size that was asked for
     provided: set[tuple[object, ...]]  # what first_use provided: files for GPUs, and compute types
@@ -182,10 +160,10 @@ def attach(directory: Path, library: ctypes.CDLL, about: Mapping[str, Any]) -> N
     """Read the index of the package in `directory`; `about` is its `_rnncc.json`. An unreadable index counts as
     empty."""
     index = directory / "cuda" / "fused.txt"
-    STATE.library, STATE.about, STATE.lines, STATE.readable = library, about, [], True
+    STATE.library, STATE.about, STATE.folders, STATE.readable = library, about, [], True
     try:
         if index.is_file():
-            STATE.lines = read_index(index, None)
+            STATE.folders.append(Tables(tuple(read_index(index)), None))
     except (OSError, ValueError):
         STATE.readable = False
     STATE.answers.clear()
@@ -195,11 +173,11 @@ def attach(directory: Path, library: ctypes.CDLL, about: Mapping[str, Any]) -> N
 def add_kernels(folder: Path, gpu: Gpu) -> None:
     """Add the fused kernels of a folder to the library. They are for GPUs like that one. Raises RuntimeError, OSError
     or ValueError where they cannot be read."""
-    lines = read_index(folder / "fused.txt", gpu)
+    tables = Tables(tuple(read_index(folder / "fused.txt")), gpu)
     assert STATE.library is not None
     if STATE.library.rnncc_add_kernels(os.fsencode(folder)) < 1:
         raise RuntimeError(f"the kernels in {folder} cannot be read")
-    STATE.lines += lines
+    STATE.folders.append(tables)
 
 
 def describe(
@@ -262,7 +240,8 @@ def chosen(wanted: Wanted, batch: int, device: int, *, denser: bool) -> str:
         if launches < 0:
             raise RuntimeError(f"which kernel runs a batch of {batch}: {text.value.decode()}")
         name = text.value.decode()
-        family = next((line.family for line in STATE.lines if line.name == name), "alternating")
+        kernels = (kernel for folder in STATE.folders for table in folder.tables for kernel in table.kernels)
+        family = next((kernel.family for kernel in kernels if kernel.name == name), "alternating")
         found.append(f"{words} {family}" + (f" in {launches} launches" if launches > 1 else ""))
     return ", ".join(found)
 
@@ -305,10 +284,9 @@ def kernels_for(wanted: Wanted, settled: str | None) -> tuple[str, str]:
 def has_kernel(wanted: Wanted) -> bool:
     """Whether there is a fused kernel for all of the directions. A package for other GPUs may have kernels of which
     this one runs some, but none of those for another program of the call: then it has none."""
-    heads = wanted.made_for[-1:]
-    made = [_lines(wanted, program, heads) for program in wanted.variant.programs]
-    runs = [any(line.runs_on(wanted.gpu) for line in lines) for lines in made]
-    return any(runs) and all(own or not lines for own, lines in zip(runs, made, strict=True))
+    made = [list(_tables(wanted, program, wanted.made_for[-1:])) for program in wanted.variant.programs]
+    runs = [any(kernels for _, kernels in tables) for tables in made]
+    return any(runs) and all(own or not tables for own, tables in zip(runs, made, strict=True))
 
 
 def why_never_fused(wanted: Wanted) -> str:
@@ -347,46 +325,25 @@ def what_prevents_compiling() -> str:
 
 
 def family_names(wanted: Wanted, heads: tuple[int, ...] | None) -> str:
-    """The families of the kernels that exist for these numbers of heads (None: for any number), as `forward gather,
-    backward grid or stepwise from batch 64 on`. "" where there is none."""
+    """The families of the kernels that run batches with these numbers of heads (None: with any number), as `forward
+    gather, backward grid or stepwise from batch 64 on`. "" where there is none."""
     found = []
     for program in wanted.variant.programs:
-        own = {
-            line.family + (f" from batch {line.smallest_batch} on" if line.smallest_batch > 1 else ""): None
-            for line in _lines(wanted, program, heads)
-            if line.runs_on(wanted.gpu)
-        }
-        if own:
+        families: dict[str, int] = {}
+        for table, able in _tables(wanted, program, heads):
+            for batch, kernels in table.rows:
+                for kernel in [each for each in kernels if each in able][:1]:
+                    families[kernel.family] = min(batch, families.get(kernel.family, batch))
+        if families:
+            own = (name + (f" from batch {batch} on" if batch > 1 else "") for name, batch in families.items())
             found.append(f"{_WORDS[program.removeprefix('masked_')]} {' or '.join(own)}")
     return ", ".join(found)
 
 
-def _lines(wanted: Wanted, program: str, heads: tuple[int, ...] | None) -> list[_Line]:
-    """The kernels of a program at that size, for all GPUs."""
+def _tables(wanted: Wanted, program: str, heads: tuple[int, ...] | None) -> Iterator[tuple[Table, tuple[Kernel, ...]]]:
+    """The tables of a program at that size, for all GPUs, and which of their kernels this one runs."""
     size = f"{wanted.segment}_{program}", DTYPES.get(wanted.dtype, ("", ""))[0], wanted.head_dim
-    return [
-        line
-        for line in STATE.lines
-        if (line.program, line.dtype, line.head_dim) == size and (heads is None or line.heads in heads)
-    ]
-
-
-def read_index(path: Path, gpu: Gpu | None) -> list[_Line]:
-    """Read an index of kernels, which the library also reads (index.h). `gpu`: the one for which they were compiled at
-    first use. Raises OSError or ValueError where it cannot be read."""
-    lines = []
-    for text in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        program, dtype, head_dim, heads, family, scope, *numbers, architecture, name = text.split()
-        ctas, cluster, threads, shared_bytes, group_batch, *more = map(int, numbers)
-        multiple, slots, narrow, smallest_batch, smallest_denser, most_launches, for_zeros, pass_ns, launch_ns = more
-        positive = (int(head_dim), int(heads), ctas, cluster, threads, multiple, smallest_batch, smallest_denser)
-        is_whole = scope in _SCOPES and for_zeros in (0, 1) and text.endswith("\n")
-        is_whole = is_whole and _ARCHITECTURE.fullmatch(architecture) is not None
-        is_whole = is_whole and (most_launches == 1 or launch_ns > 0)
-        others = (shared_bytes, group_batch, slots, narrow, most_launches, launch_ns)
-        if min(*positive, pass_ns) < 1 or min(others) < 0 or not is_whole:
-            raise ValueError(f"{path}: {text}")
-        sms = ctas * int(heads) if _SCOPES[scope] else ctas
-        size = int(head_dim), int(heads)
-        lines.append(_Line(program, dtype, *size, family, smallest_batch, sms, shared_bytes, architecture, name, gpu))
-    return lines
+    for folder in STATE.folders:
+        for table in folder.tables:
+            if (table.program, table.dtype, table.head_dim) == size and (heads is None or table.heads in heads):
+                yield table, folder.run_on(wanted.gpu, table)

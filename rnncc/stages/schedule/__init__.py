@@ -11,25 +11,26 @@ docs/design.md lists them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import inf
+from functools import cache
 
 from rnncc.constrint import Infeasible, LimitReached, Limits, WrongAnswer
 from rnncc.ir.family import ALTERNATING, Family, Scope
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.plan import NoForm
 from rnncc.ir.problem import Problem
-from rnncc.ir.schedule import FusedSchedule, Limit, Rejected, Schedule
+from rnncc.ir.schedule import Limit, Rejected, Schedule
 from rnncc.ir.target import Target
 from rnncc.language.diagnostics import InternalError
 from rnncc.stages.schedule.alternating import alternating_us
 from rnncc.stages.schedule.draft import TILE_BATCH, UNIT_BLOCK
-from rnncc.stages.schedule.expect import after_us, expected, step_us
+from rnncc.stages.schedule.expect import after_us, expected, step_times, step_us
 from rnncc.stages.schedule.facts import Facts, facts_of
 from rnncc.stages.schedule.families import MODELS, families_for
 from rnncc.stages.schedule.scan import plan_scan, scan_schedule
-from rnncc.stages.schedule.stepwise import first_stepwise, stepwise, stepwise_takes
+from rnncc.stages.schedule.stepwise import stepwise, stepwise_takes, stepwise_us
+from rnncc.stages.schedule.table import BATCHES, Candidate, table
 
 __all__ = ["Found", "after_us", "expected", "find", "plan_scan", "scan_schedule", "schedule"]
 
@@ -37,18 +38,13 @@ __all__ = ["Found", "after_us", "expected", "find", "plan_scan", "scan_schedule"
 LIMITS = Limits(nodes=1_000, steps=20_000)
 # What may be spent on whether one requirement is needless. Where that is not enough, the reason names it too.
 REASON_LIMITS = Limits(nodes=200, steps=1_000)
-# A fused kernel must be expected to take at most this part of the alternating kernel's time. Otherwise it is not worth
-# its compilation, and the estimates are not more accurate than that.
-WORTH = 0.9
-# The same of a kernel for matrices that are mostly zeros, and of all other kernels. Where both were measured, none that
-# is expected to take at most this part was slower than the dense one (tests/stages/test_schedule_sparse_measured.py).
-SPARSE_WORTH = 0.86
-_LARGE = 256  # a large batch
-# Smaller batches at which a kernel is looked for where the planned batch has none. Dense kernels take a tile at least.
-_SMALL_BATCHES = (TILE_BATCH, TILE_BATCH // 2)
-# A batch may take any number of launches if they are quicker than other kernels at these numbers of full launches.
-# Otherwise it may take a few, at most so many.
-_LAUNCHES, _FEW = (2, 8, 256), 16
+# The small batches for which kernels are sought. Dense kernels take a tile of batch entries at least. The layouts of
+# clusters hardly depend on the batch: they are sought for a small one and for a large one.
+_DENSE_BATCHES, _ZEROS_BATCHES, _CLUSTER_BATCHES = (
+    (TILE_BATCH, 16),
+    (TILE_BATCH // 2, TILE_BATCH, 16),
+    (16, BATCHES[-1]),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +72,7 @@ def schedule(loop: FusedLoop | NoForm, problem: Problem, target: Target, *, reas
 
 
 def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> Found:
-    """What `schedule` gives, with the proofs from which `Found.explained` makes its reasons later.
-
-    A cluster kernel takes any batch, group after group. The CTAs of a grid kernel must all run at once, so after such a
-    kernel comes the quickest one for the next power of two, or at least for one entry more. A batch beyond that takes
-    several launches of one of them, where that is quicker. Before a cluster kernel stands one that takes a large batch
-    at once, if it is quicker there. Before a grid kernel for the planned batch stands one for a small batch, if it is
-    clearly quicker there.
-    """
+    """What `schedule` gives, with the proofs from which `Found.explained` makes its reasons later."""
     if isinstance(loop, NoForm):
         return Found(Schedule((), None, (Rejected(None, None, (Limit("form", loop.reason, ""),)),), 0))
     known = facts_of(loop, problem.dtype)
@@ -95,206 +84,18 @@ def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> Found:
         return Found(Schedule((), alternating, (Rejected(None, None, unfit),), 0))
 
     search = _Search(known, problem, target)
-    families = families_for(known)
-    answer, kernels = _for_all_batches(families, search)
-    for_zeros = tuple(kernel for kernel in kernels if kernel.family.for_zeros)
-    if for_zeros:
-        # Masks may be denser than planned, or so uneven that a kernel for zeros is slow. So the others are there, too.
-        _, kernels = _for_all_batches([family for family in families if not family.for_zeros], search)
-        for_zeros = tuple(kernel for kernel in for_zeros if _saves_time(kernel, kernels, search))
-    by_steps = _by_steps(for_zeros, kernels, search) if stepwise_takes(loop, problem) else ()
-    kernels = (*for_zeros, *kernels, *by_steps)
-    found = Schedule(kernels, alternating, answer.rejected, answer.nodes)
-    taken = found.kernel_for(problem.batch)
+    search.run()
+    if stepwise_takes(loop, problem):
+        search.add_stepwise()
+    rows = table(search.candidates, search.alternating_us)
+    found = Schedule(rows, alternating, (), search.nodes)
+    taken, times = found.kernel_for(problem.batch), search.times(problem.batch)
+    others = [Rejected(family, times.get(family), ()) for family in families_for(known)]
     if taken is not None:
-        # If the kernel needs several launches, its family was rejected above, where the whole batch had to run at once.
-        others = tuple(entry for entry in found.rejected if entry.family is not taken.family)
-        quickest = answer.quickest
-        if quickest is not None and quickest.family is not taken.family:
-            others = (*others, Rejected(quickest.family, quickest.step_us, ()))
-        found = replace(
-            found,
-            step_us=round(step_us(known, taken, problem, target), 3),
-            rejected=(*others, Rejected(ALTERNATING, alternating, ())),
-        )
-    return Found(found, answer.proofs)
-
-
-def _for_all_batches(families: Sequence[Family], search: _Search) -> tuple[_Answer, tuple[FusedSchedule, ...]]:
-    """The answer for the planned batch, and the kernels of these families for all batches."""
-    batch = search.problem.batch
-    answer = search.solve(batch, families)
-    first = answer
-    # Where no family is quick at the planned batch, one may be at a small batch.
-    for small in _SMALL_BATCHES:
-        if small < batch and not first.quickest:
-            first = search.solve(small, [each for each in families if small >= TILE_BATCH or each.for_zeros])
-    kernels = _with_a_large_one(tuple(_for_larger_batches(first, search)), first, search)
-    kernels = tuple(_again(kernel, kernels[place:], search) for place, kernel in enumerate(kernels, 1))
-    if first is answer:
-        kernels = _with_a_small_one(kernels, families, search)
-    return answer, _of_use(kernels)
-
-
-def _saves_time(kernel: FusedSchedule, dense: Sequence[FusedSchedule], search: _Search) -> bool:
-    """Whether a kernel for matrices that are mostly zeros is expected to be clearly quicker than all others, at the
-    largest batch of a launch: how long it takes depends on the mask."""
-    assert kernel.launch_batch is not None
-    planned = [us for other in dense if (us := other.planned_us(kernel.launch_batch)) is not None]
-    return kernel.pass_us <= SPARSE_WORTH * min([*planned, search.alternating_us(kernel.launch_batch)])
-
-
-def _for_larger_batches(answer: _Answer, search: _Search) -> Iterator[FusedSchedule]:
-    """The quickest kernel of an answer, and after it the kernels for larger batches."""
-    while kernel := answer.quickest:
-        yield kernel
-        if kernel.launch_batch is None:
-            return
-        wider = _larger(answer, _power_above(kernel.launch_batch), search)
-        answer = wider if wider.quickest else _larger(answer, kernel.launch_batch + 1, search)
-
-
-def _power_above(batch: int) -> int:
-    """The next power of two, which is what most batches are."""
-    return 1 << batch.bit_length()
-
-
-def _larger(answer: _Answer, batch: int, search: _Search) -> _Answer:
-    """The answer for a larger batch. The layouts of clusters hardly depend on the batch. They are only searched again
-    where one that is known takes less time than the kernels that take the batch at once."""
-    known = {family: found for family, found in answer.families if isinstance(found, FusedSchedule)}
-    at_once = search.solve(batch, [family for family in known if family.scope is Scope.GRID])
-    enough = at_once.quickest.step_us if at_once.quickest else inf
-    clusters = {family: kernel for family, kernel in known.items() if family.scope is not Scope.GRID}
-    by_groups = search.solve(batch, [each for each, kernel in clusters.items() if search.us(kernel, batch) < enough])
-    found = [kernel for kernel in (at_once.quickest, by_groups.quickest) if kernel]
-    quickest = min(found, key=lambda kernel: (kernel.step_us, kernel.ctas), default=None)
-    families = clusters | dict(at_once.families) | dict(by_groups.families)
-    return _Answer(tuple(families.items()), quickest, at_once.nodes + by_groups.nodes)
-
-
-def _with_a_large_one(
-    kernels: tuple[FusedSchedule, ...], answer: _Answer, search: _Search
-) -> tuple[FusedSchedule, ...]:
-    """The kernels. Where the last one takes any batch, in groups one after the other, a kernel before it that takes a
-    large batch at once may be quicker there. `answer` is that for the planned batch."""
-    if not kernels or kernels[-1].launch_batch is not None:
-        return kernels
-    *others, groups = kernels
-    taken = {kernel.family for kernel in others}
-    limited = [family for family in answer.feasible if family.scope is Scope.GRID and family not in taken]
-    large = search.solve(_LARGE, limited).quickest
-    return (*others, large, groups) if large and large.step_us < WORTH * search.us(groups, _LARGE) else kernels
-
-
-def _with_a_small_one(
-    kernels: tuple[FusedSchedule, ...], families: Iterable[Family], search: _Search
-) -> tuple[FusedSchedule, ...]:
-    """The kernels. Before a grid for the planned batch comes one for a small batch, where that is clearly quicker: it
-    has one tile of entries, and more of the matrices in registers. There is none for clusters, whose layouts hardly
-    depend on the batch. A kernel for the small batch that takes a larger one at once is left out: its time, which is
-    that of the small batch, would count there too."""
-    if not kernels or search.problem.batch <= TILE_BATCH or not _is_dense_grid(kernels[0].family):
-        return kernels
-    small = search.solve(TILE_BATCH, filter(_is_dense_grid, families)).quickest
-    if small is None or small.launch_batch != TILE_BATCH:
-        return kernels
-    if small.step_us >= WORTH * search.us(kernels[0], TILE_BATCH):
-        return kernels
-    return (_again(small, kernels, search), *kernels)
-
-
-def _is_dense_grid(family: Family) -> bool:
-    return family.scope is Scope.GRID and not family.for_zeros
-
-
-def _again(kernel: FusedSchedule, larger: Sequence[FusedSchedule], search: _Search) -> FusedSchedule:
-    """The kernel, with how many launches a batch may take. `larger`: the kernels after it.
-
-    Any number, if they are quicker than the alternating kernel at a few full launches and at many: for a small batch
-    the barrier of the alternating kernel counts, and clusters share SMs in a large one. They must also be quicker than
-    the `larger` kernel that takes any batch, where there is one; or in float32 and for many launches, not clearly
-    slower. The exception is for nn.RNN of 1024 units. Its clusters were expected to take 0.93 times as long as many
-    launches. On an H200 they took 1.35 times as long as 2, and 1.13 times as long as 4. Otherwise a few
-    (`_few_launches`)."""
-    full = kernel.launch_batch
-    if full is None:
-        return kernel
-    full_us, any_batch = search.us(kernel, full), _of_any_batch(larger)
-
-    def is_quick(launches: int) -> bool:
-        batch, us = launches * full, launches * full_us
-        clear = WORTH if search.problem.is_float and launches == max(_LAUNCHES) else 1.0
-        is_quicker = any_batch is None or clear * us <= search.us(any_batch, batch)
-        return is_quicker and us <= WORTH * search.alternating_us(batch)
-
-    most = None if all(map(is_quick, _LAUNCHES)) else _few_launches(kernel, full_us, larger, search)
-    if most == 1:
-        return kernel
-    # Launches of a larger kernel count as full ones, but the last may take less. So launches of a dense tile must be
-    # clearly quicker.
-    factor = 1 / WORTH if larger and full == TILE_BATCH and _is_dense_grid(kernel.family) else 1.0
-    return replace(kernel, most_launches=most, launch_us=round(factor * full_us, 3))
-
-
-def _few_launches(kernel: FusedSchedule, full_us: float, larger: Sequence[FusedSchedule], search: _Search) -> int:
-    """Up to how many launches of a kernel are quicker than the other kernels. They are compared where the last launch
-    has a single entry: there the other kernels take the least. What a larger kernel takes at once is left out: the
-    quicker of these two will run."""
-    assert kernel.launch_batch is not None
-    again = replace(kernel, most_launches=None, launch_us=full_us)
-    any_batch, most = _of_any_batch(larger), 1
-    for launches in range(2, _FEW + 1):
-        batch = (launches - 1) * kernel.launch_batch + 1
-        us = max(launches * full_us, search.us(again, batch))
-        if any_batch and us > search.us(any_batch, batch):
-            break
-        if us <= WORTH * search.alternating_us(batch):
-            most = launches
-        elif not any(other.launches(batch) == 1 for other in larger):
-            break
-    return most
-
-
-def _of_any_batch(kernels: Sequence[FusedSchedule]) -> FusedSchedule | None:
-    return next((kernel for kernel in kernels if kernel.launch_batch is None), None)
-
-
-def _of_use(kernels: Iterable[FusedSchedule]) -> tuple[FusedSchedule, ...]:
-    """The kernels without those that are always slower than several launches of a kernel before them."""
-    kept: list[FusedSchedule] = []
-    for kernel in kernels:
-        before = () if kernel.launch_batch is None else [one.planned_us(kernel.launch_batch) for one in kept]
-        if all(us is None or us > kernel.pass_us for us in before):
-            kept.append(kernel)
-    return tuple(kept)
-
-
-def _by_steps(
-    for_zeros: tuple[FusedSchedule, ...], dense: tuple[FusedSchedule, ...], search: _Search
-) -> Iterator[FusedSchedule]:
-    """The stepwise kernel, if from some batch on it is quicker than these kernels and the alternating one."""
-    first, first_denser = (
-        first_stepwise(search.known, search.problem, search.target, _without(kernels, search))
-        for kernels in ((*for_zeros, *dense), dense)
-    )
-    if first is not None and first_denser is not None:
-        yield stepwise(first, first_denser, search.known, search.problem, search.target)
-
-
-def _without(kernels: tuple[FusedSchedule, ...], search: _Search) -> tuple[Callable[[int], float], ...]:
-    """What a step of a batch takes without the stepwise kernel: as it is planned, less what a kernel must save to be
-    worth its compilation, and as it is expected."""
-
-    def planned(batch: int) -> float:
-        found = [us for kernel in kernels if (us := kernel.planned_us(batch)) is not None]
-        return WORTH * min(found, default=search.alternating_us(batch))
-
-    def expected_us(batch: int) -> float:
-        found = [search.us(kernel, batch) for kernel in kernels if kernel.launches(batch)]
-        return min(found, default=WORTH * search.alternating_us(batch))
-
-    return planned, expected_us
+        others = [entry for entry in others if entry.family is not taken.family]
+        others.append(Rejected(ALTERNATING, alternating, ()))
+        found = replace(found, step_us=round(step_us(known, taken, problem, target), 3))
+    return Found(replace(found, rejected=tuple(others)), search.proofs)
 
 
 def _too_large(known: Facts, problem: Problem, target: Target) -> tuple[Limit, ...]:
@@ -314,78 +115,91 @@ def _unfit(problem: Problem) -> tuple[Limit, ...]:
     return (Limit("head_dim", needed, f"{problem.head_dim} % {UNIT_BLOCK} == 0"),)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """The result of the searches for one batch.
-
-    families   the quickest kernel of each family, or why it has none
-    quickest   the quickest kernel of all; None where the alternating kernel is about as quick
-    nodes      the nodes of the searches that found a kernel
-    """
-
-    families: tuple[tuple[Family, FusedSchedule | Infeasible], ...]
-    quickest: FusedSchedule | None
-    nodes: int
-
-    @property
-    def feasible(self) -> tuple[Family, ...]:
-        """The families that have a kernel; the others have none for larger batches either."""
-        return tuple(family for family, found in self.families if not isinstance(found, Infeasible))
-
-    @property
-    def proofs(self) -> dict[Family | None, Infeasible]:
-        """The proofs for the families that have no kernel."""
-        return {family: found for family, found in self.families if isinstance(found, Infeasible)}
-
-    @property
-    def rejected(self) -> tuple[Rejected, ...]:
-        """All families but the quickest."""
-        return tuple(
-            Rejected(family, None if isinstance(found, Infeasible) else found.step_us, ())
-            for family, found in self.families
-            if found is not self.quickest
-        )
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Search:
-    """What is asked of one loop on a GPU, for several batches. `problem`: the sizes, and the planned batch."""
+    """The search for kernels of one loop on a GPU.
+
+    candidates  the kernels that were found
+    proofs      why a family has no kernel
+    nodes       the nodes of the searches that found a kernel
+    """
 
     known: Facts
     problem: Problem
     target: Target
+    candidates: list[Candidate] = field(default_factory=list)
+    proofs: dict[Family | None, Infeasible] = field(default_factory=dict)
+    nodes: int = 0
 
-    def us(self, kernel: FusedSchedule, batch: int) -> float:
-        """The expected time of a step by a kernel."""
-        return step_us(self.known, kernel, replace(self.problem, batch=batch), self.target)
+    def run(self) -> None:
+        """Find the quickest kernel of each family for small batches, and for each larger one that none of its kernels
+        takes at once. Where there is none, look for one that takes an entry more than those."""
+        families = list(families_for(self.known))
+        for batch in BATCHES:
+            for family in tuple(families):
+                largest = self._largest_launch(family)
+                if self._is_sought(family, batch, largest) and not self._add(family, batch):
+                    families.remove(family)  # larger batches have no kernel either
+                    if largest:
+                        self._add(family, largest + 1)
+
+    def _largest_launch(self, family: Family) -> int:
+        return max(
+            (each.kernel.launch_batch or 0 for each in self.candidates if each.kernel.family is family), default=0
+        )
+
+    def _is_sought(self, family: Family, batch: int, largest: int) -> bool:
+        if family.scope is Scope.CLUSTER:
+            return batch in _CLUSTER_BATCHES
+        small = _ZEROS_BATCHES if family.for_zeros else _DENSE_BATCHES
+        return batch in small or batch > max(largest, small[-1])
+
+    def _add(self, family: Family, batch: int) -> bool:
+        """Add the quickest kernel of a family for a batch. False where there is none."""
+        try:
+            found = self._quickest(family, replace(self.problem, batch=batch))
+        except Infeasible as reason:
+            if all(each.kernel.family is not family for each in self.candidates):
+                self.proofs[family] = reason
+            return False
+        if all(each.kernel.symbol != found.kernel.symbol for each in self.candidates):
+            self.candidates.append(found)
+        return True
+
+    def _quickest(self, family: Family, problem: Problem) -> Candidate:
+        draft = MODELS[family](self.known, problem, self.target)
+        try:
+            solution = draft.model.minimise(draft.total, limits=LIMITS)
+        except LimitReached as reason:
+            raise InternalError(f"the schedule of {family.name} for {problem} takes too long: {reason}") from reason
+        except WrongAnswer as mistake:
+            raise InternalError(f"the schedule of {family.name} for {problem}: {mistake}") from mistake
+        self.nodes += solution.nodes
+        kernel = draft.scheduled(solution, problem, self.target)
+        return Candidate(kernel, step_times(draft, kernel, problem, self.target, near=_power_from))
+
+    def add_stepwise(self) -> None:
+        """Add the kernel that runs any batch by a launch per step."""
+        kernel = stepwise(self.known, self.problem, self.target)
+        us = cache(lambda batch: stepwise_us(self.known, replace(self.problem, batch=batch), self.target))
+        self.candidates.append(Candidate(kernel, us))
 
     def alternating_us(self, batch: int) -> float:
-        """The same by the alternating kernel."""
+        """The expected time of a step by the alternating kernel."""
         return alternating_us(self.known, replace(self.problem, batch=batch), self.target)
 
-    def solve(self, batch: int, wanted: Iterable[Family]) -> _Answer:
-        """The quickest kernels of these families."""
-        problem = replace(self.problem, batch=batch)
-        families: list[tuple[Family, FusedSchedule | Infeasible]] = []
-        nodes = 0
-        for family in wanted:
-            draft = MODELS[family](self.known, problem, self.target)
-            try:
-                solution = draft.model.minimise(draft.total, limits=LIMITS)
-            except Infeasible as reason:
-                families.append((family, reason))
-            except LimitReached as reason:
-                raise InternalError(f"the schedule of {family.name} for {problem} takes too long: {reason}") from reason
-            except WrongAnswer as mistake:
-                raise InternalError(f"the schedule of {family.name} for {problem}: {mistake}") from mistake
-            else:
-                families.append((family, draft.scheduled(solution, problem, self.target)))
-                nodes += solution.nodes
-        found = [kernel for _, kernel in families if isinstance(kernel, FusedSchedule)]
-        best = min(found, key=lambda kernel: (kernel.step_us, kernel.ctas), default=None)
-        if best and best.step_us > WORTH * self.alternating_us(batch):
-            best = None
-        return _Answer(tuple(families), best, nodes)
+    def times(self, batch: int) -> dict[Family | None, float]:
+        """The least time of each family that has a kernel."""
+        found: dict[Family | None, float] = {}
+        for each in self.candidates:
+            us = round(each.us(batch), 3)
+            found[each.kernel.family] = min(us, found.get(each.kernel.family, us))
+        return found
+
+
+def _power_from(batch: int) -> int:
+    """The least power of two that is not smaller."""
+    return 1 << (batch - 1).bit_length()
 
 
 def _limits(reason: Infeasible) -> tuple[Limit, ...]:

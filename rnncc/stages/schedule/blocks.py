@@ -15,6 +15,7 @@ from rnncc.ir.schedule import ceil
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.draft import (
     Draft,
+    batch_variable,
     registers_of,
     require_at_most,
     require_shared,
@@ -87,6 +88,7 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
     """Make the model for one loop, problem and GPU."""
     rate = rates(target)
     model = Model()
+    batch = batch_variable(model, problem)
     warps = model.choice("warps", _WARPS)
     unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # blocks of 8 units per CTA
     tiles = model.choice("entry_tiles", _TILES)
@@ -200,7 +202,7 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
             shape += [0, 0, 0]
 
     readers = problem.heads * ctas
-    group = minimum(group_batch, by(unit_blocks, lambda n: share(problem.batch, seats(n))))
+    group = minimum(group_batch, share(batch, by(unit_blocks, seats)))
     item = rate.grid_piece * facts.pieces + rate.item_operation * facts.operations
     owned = ceil_div(unit_blocks * tiles, warps)
     asked_for = [each(phase, lambda own, _: own.taken) for phase in products]
@@ -228,6 +230,7 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
         family=BLOCKS,
         facts=facts,
         model=model,
+        batch=batch,
         step=step,
         total=step,
         busy=step,

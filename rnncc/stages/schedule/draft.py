@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
 
-from rnncc.constrint import Expression, Model, Solution, Variable, ceil_div, minimum
+from rnncc.constrint import Expression, Model, Solution, Variable, ceil_div, maximum, minimum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import Family, Scope
 from rnncc.ir.problem import Problem
@@ -32,6 +33,7 @@ MOST_SPILLED = 32
 TENTHS_OF_NS = 10_000  # per microsecond
 
 Part = TypeVar("Part", int, Expression)
+Value = Callable[[Operand], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,7 @@ class Draft:
 
     step        the time of a step of all groups that run side by side, in tenths of a nanosecond
     total       the time of a step of the whole batch: the passes that it takes, times `step`
+    batch       the batch, which the search cannot change: the times are also asked for with another one
     busy        the part of `step` in which a CTA has its SM to itself; other CTAs of the SM wait
     needed      registers per thread, as counted; nvcc takes about `overcount` fewer
     shape, tiles, ctas, threads, shared_bytes, registers, group_batch, launch_batch, multiple, slots, relayed, cluster
@@ -49,6 +52,7 @@ class Draft:
     family: Family
     facts: Facts
     model: Model
+    batch: Variable
     step: Expression
     total: Expression
     busy: Expression
@@ -67,21 +71,18 @@ class Draft:
     relayed: tuple[Operand, ...] = ()
     cluster: Operand = 1
 
-    def expected_us(
-        self, solution: Solution, problem: Problem, target: Target, shared_bytes: int | None = None
-    ) -> float:
-        """The time of a step of the whole batch, in microseconds, its tensors' way through memory included.
-        `shared_bytes`: shared memory per CTA, where a layout for another batch is used."""
+    def expected_us(self, value: Value, problem: Problem, target: Target, shared_bytes: int) -> float:
+        """The time of a step of the whole batch, in microseconds, its tensors' way through memory included. `value`:
+        the value of an expression, in a solution at that batch; `shared_bytes`: shared memory per CTA."""
         match self.family.scope:
             case Scope.GRID:
-                return self._grid_us(solution, problem, target)
+                return self._grid_us(value, problem, target)
             case Scope.CLUSTER:
-                used = solution.value(self.shared_bytes) if shared_bytes is None else shared_bytes
-                return self._clusters_us(solution, problem, target, used)
+                return self._clusters_us(value, problem, target, shared_bytes)
             case _:
                 raise InternalError(f"no model says what a step of {self.family.name} takes")
 
-    def _grid_us(self, solution: Solution, problem: Problem, target: Target) -> float:
+    def _grid_us(self, value: Value, problem: Problem, target: Target) -> float:
         """All CTAs run at once. The memory through which they send each other operands and parts of reductions is
         cleared before. Where it holds all steps, that takes time per step (make_exchange in fused/run.h has the same
         size)."""
@@ -89,14 +90,13 @@ class Draft:
         operands = self.facts.exchanged_terms(problem.head_dim, narrow) * problem.element_bytes
         reductions = self.facts.reductions * round_up(problem.head_dim // 8, 4) * 4
         exchanged = problem.batch * problem.heads * (operands + reductions) if self.slots is None else 0
-        step_us = solution.value(self.step) / TENTHS_OF_NS
+        step_us = value(self.step) / TENTHS_OF_NS
         return beside_memory_us(step_us, self.facts, problem, target) + exchanged / (1000 * reached_gb_s(target))
 
-    def _clusters_us(self, solution: Solution, problem: Problem, target: Target, shared_bytes: int) -> float:
+    def _clusters_us(self, value: Value, problem: Problem, target: Target, shared_bytes: int) -> float:
         """As many clusters run at once as registers and shared memory allow, several CTAs per SM, and the others after
         them. The CTAs of an SM hide each other's latencies. They do not hide what they are busy with, so together they
         take as long as one alone or as the sum of all busy parts, whichever is longer."""
-        value = solution.value
         ctas, threads = value(self.ctas), value(self.threads)
         at_once = dict(target.clusters)[ctas]
         registers = round_up(value(self.needed) - self.overcount, 8)
@@ -138,19 +138,19 @@ class Draft:
             launch_batch=None if self.launch_batch is None else value(self.launch_batch),
             heads=problem.heads,
             places=dict(target.clusters)[cluster] * cluster // ctas,
-            pass_us=round(value(self.step) / TENTHS_OF_NS, 3),
-            step_us=round(self.expected_us(solution, problem, target), 3),
+            step_us=round(self.expected_us(value, problem, target, value(self.shared_bytes)), 3),
             solution=solution.values_by_index,
         )
 
-    def known(self, kernel: FusedSchedule) -> Solution:
-        """The solution from which a kernel of this family was made. The loop may be that of inference, so the solution
-        spills no more registers than the loop must."""
+    def value_in(self, kernel: FusedSchedule, batch: int) -> Value:
+        """The values of expressions in the solution from which a kernel of this family was made, at another batch. The
+        loop may be that of inference, so the solution spills no more registers than the loop must."""
         values = list(kernel.solution)
+        values[self.batch.index] = batch
         if isinstance(spilled := self.tiles["spilled_registers"], Variable):
             found = Solution(self.model.variables, kernel.solution)
             values[spilled.index] = max(0, found.value(self.needed) - found.value(self.registers))
-        return Solution(self.model.variables, tuple(values))
+        return cache(Solution(self.model.variables, tuple(values)).value)
 
 
 def tensor_products(rate: Rates, warps: Operand, kinds: Iterable[tuple[Operand, Operand]]) -> Operand:
@@ -257,15 +257,19 @@ def elements(problem: Problem) -> Elements:
     return Elements(4, 1152, 2) if problem.is_float else Elements(2, 640, 4)
 
 
-def share(batch: int, seats: int) -> int:
+def batch_variable(model: Model, problem: Problem) -> Variable:
+    """The batch: a variable of one value."""
+    return model.integer("batch", problem.batch, problem.batch)
+
+
+def share(batch: Operand, seats: Operand) -> Expression:
     """The batch of a group that makes one pass enough, where `seats` groups of each head run side by side."""
-    return ceil(batch, max(1, seats))
+    return ceil_div(batch, maximum(seats, 1))
 
 
 def cluster_batch(problem: Problem, places: int) -> int:
-    """The batch of a group, where `places` clusters run side by side. fused_share in
-    templates/include/rnncc/cuda/fused/index.h has the same rule."""
-    return min(TILE_BATCH, share(problem.batch, places // problem.heads))
+    """The batch of a group, where `places` clusters run side by side: FusedSchedule.rounds has the same rule."""
+    return min(TILE_BATCH, ceil(problem.batch, max(1, places // problem.heads)))
 
 
 def cluster_passes(problem: Problem, places: int) -> int:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from rnncc.ir.family import Scope
 from rnncc.ir.fused import FusedLoop
@@ -11,7 +13,7 @@ from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedSchedule, Schedule, ceil
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.alternating import alternating_us
-from rnncc.stages.schedule.draft import round_up
+from rnncc.stages.schedule.draft import Draft, round_up
 from rnncc.stages.schedule.facts import Facts, facts_of, reached_gb_s
 from rnncc.stages.schedule.families import MODELS
 from rnncc.stages.schedule.rates import product_rate, rates
@@ -57,14 +59,32 @@ def step_us(known: Facts, kernel: FusedSchedule, problem: Problem, target: Targe
     """The time of a step of a batch of `problem.batch`, in all launches of the kernel, in microseconds."""
     if kernel.family.scope is Scope.STEP:
         return stepwise_us(known, problem, target)
-    before, batch = kernel.launches(problem.batch) - 1, kernel.batch_of_a_launch(problem.batch)
-    last = _launch_us(known, kernel, replace(problem, batch=problem.batch - before * batch), target)
-    return last + (before * _launch_us(known, kernel, replace(problem, batch=batch), target) if before else 0)
-
-
-def _launch_us(known: Facts, kernel: FusedSchedule, problem: Problem, target: Target) -> float:
     draft = MODELS[kernel.family](known, problem, target)
-    return draft.expected_us(draft.known(kernel), problem, target, kernel.shared_bytes)
+    return step_times(draft, kernel, problem, target)(problem.batch)
+
+
+def step_times(
+    draft: Draft, kernel: FusedSchedule, problem: Problem, target: Target, near: Callable[[int], int] = int
+) -> Callable[[int], float]:
+    """The same for any batch, by the model from which the kernel was made. `near`: a launch of a grid with so many
+    entries takes about as long as one with what `near` gives, and is not computed again."""
+    value_at = cache(lambda batch: draft.value_in(kernel, batch))
+    seats, launch_batch = max(1, kernel.places // kernel.heads), kernel.launch_batch
+
+    @cache
+    def launch_us(batch: int) -> float:
+        # The values of clusters depend on the batch of a group alone.
+        alike = batch if launch_batch else seats * kernel.group(batch)
+        return draft.expected_us(value_at(alike), replace(problem, batch=batch), target, kernel.shared_bytes)
+
+    def us(batch: int) -> float:
+        before, each = kernel.launches(batch) - 1, kernel.batch_of_a_launch(batch)
+        first, last = (
+            min(near(part), launch_batch) if launch_batch else part for part in (each, batch - before * each)
+        )
+        return launch_us(last) + (before * launch_us(first) if before else 0)
+
+    return us
 
 
 def after_us(loop: FusedLoop, problem: Problem, steps: int, target: Target) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rnncc.constrint import Model, by, ceil_div, lookup, maximum
+from rnncc.constrint import Model, by, ceil_div, lookup, maximum, minimum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import GATHER
 from rnncc.ir.problem import Problem
@@ -14,7 +14,7 @@ from rnncc.stages.schedule.draft import (
     PAIR_REGISTERS,
     TILE_BATCH,
     Draft,
-    cluster_batch,
+    batch_variable,
     cluster_passes,
     elements,
     fragments_of,
@@ -26,6 +26,7 @@ from rnncc.stages.schedule.draft import (
     registers_of,
     require_registers,
     require_shared,
+    share,
     summed,
     tensor_products,
 )
@@ -51,6 +52,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     rate, clusters, element = rates(target), dict(target.clusters), elements(problem)
     sizes = tuple(clusters)
     model = Model()
+    batch = batch_variable(model, problem)
     ctas = model.choice("ctas", sizes)  # per cluster
     k_warps = model.choice("k_warps", _K_WARPS)
     unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # blocks of 8 units per warp
@@ -131,18 +133,19 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         return rate.gather_operand_send * ceil(c, element.peers) if c > 1 else 0
 
     def receipt_time(c: int) -> int:
-        return rate.gather_message_receipt * messages * cluster_batch(problem, clusters[c]) if c > 1 else 0
+        return rate.gather_message_receipt * messages if c > 1 else 0
 
     posts = facts.operands * owned * by(ctas, send_time)
     # Each item gives a part of each reduction.
     joined = rate.reduction_part * facts.reductions * dim
+    group = minimum(TILE_BATCH, share(batch, by(ctas, lambda c: clusters[c] // problem.heads)))
     messages = ceil(facts.operands * problem.head_dim * element.size, 16)  # per batch entry
     merge_times = {1: 0, 2: rate.gather_merge_of_2, 4: rate.gather_merge_of_4, 8: rate.gather_merge_of_8}
     step = (
         phases * rate.gather_step
         + posts
         + phases * lookup(k_warps, merge_times)
-        + by(ctas, receipt_time)
+        + by(ctas, receipt_time) * group
         + item * owned
         + joined
         + multiplied
@@ -153,6 +156,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         family=GATHER,
         facts=facts,
         model=model,
+        batch=batch,
         step=step,
         total=step * by(ctas, lambda c: cluster_passes(problem, clusters[c])),
         busy=ceil_div(warps * (rate.warp_issue + posts + item * owned), 4) + joined + multiplied,

@@ -15,6 +15,7 @@ from rnncc.stages.schedule.draft import (
     PAIR_REGISTERS,
     TILE_BATCH,
     Draft,
+    batch_variable,
     elements,
     held_variables,
     of_kinds,
@@ -66,6 +67,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     if narrow:
         facts = facts.dealt(problem)
     choices = _MORE_UNIT_BLOCKS if narrow else _UNIT_BLOCKS
+    batch = batch_variable(model, problem)
     unit_blocks = model.choice("unit_blocks", choices)  # blocks of 8 units per CTA
     tiles = model.choice("tiles", _TILES)  # tiles of 8 batch entries per group
     polled = model.choice("polled", _MORE_POLLED) if narrow else _POLLED  # pieces that a lane asks for at a time
@@ -180,11 +182,11 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     shared_bytes = 256 * most_parts * tiles + received_bytes * tiles + matrix_bytes + staged + traffic_bytes
     require_shared(model, shared_bytes, target)
 
-    group = minimum(TILE_BATCH * tiles, by(unit_blocks, lambda u: share(problem.batch, seats(u))))
+    group = minimum(TILE_BATCH * tiles, share(batch, by(unit_blocks, seats)))
     # It is as if the two SMs of a TPC shared their way to L2: where both have CTAs of a head, they ask for the same
     # lines, which come once, but later. It was measured in 16 bits alone, and with one phase.
     alone = target.sms if element.is_float else target.sms // 2
-    readers = problem.heads * minimum(ctas, alone) * ceil_div(problem.batch, group)
+    readers = problem.heads * minimum(ctas, alone) * ceil_div(batch, group)
     item = rate.grid_piece * facts.pieces + rate.item_operation * facts.operations
     polls = by_polls(polls_of_products)
     received_bytes_per_entry = element.size * sum(phase.terms for phase in parted)
@@ -233,6 +235,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         family=GRID,
         facts=facts,
         model=model,
+        batch=batch,
         step=step,
         total=step,
         busy=step,

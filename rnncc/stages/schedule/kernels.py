@@ -15,9 +15,9 @@ from rnncc.ir.scan import ScanLoop, without_names
 from rnncc.ir.schedule import (
     AFTER_STEPS,
     FusedKernels,
-    FusedSchedule,
     LoopSchedule,
     Plan,
+    Row,
     ScanKernels,
     ScanPlan,
     Schedule,
@@ -168,15 +168,14 @@ def fused_kernels(
         *_, before, name = program.split("_")
         return not programs or (f"masked_{name}" if before == "masked" else name) in programs
 
-    def kernels(problem: Problem) -> Iterator[tuple[str, FusedSchedule]]:
+    def tables(problem: Problem) -> Iterator[tuple[str, tuple[Row, ...]]]:
         _check_heads(plan, problem)
         for program, loop in fused_programs(plan):
-            if not is_wanted(program):
-                continue
-            yield from ((program, kernel) for kernel in schedule(loop, problem, target).kernels)
+            if is_wanted(program) and (table := schedule(loop, problem, target).table):
+                yield program, table
 
     return [
-        FusedKernels(p.head_dim, p.heads, INDEX_DTYPES[p.dtype], target.architecture, tuple(kernels(p)))
+        FusedKernels(p.head_dim, p.heads, INDEX_DTYPES[p.dtype], target.architecture, tuple(tables(p)))
         for p in problems
     ]
 

@@ -13,6 +13,7 @@ from rnncc.stages.schedule.draft import (
     PAIR_REGISTERS,
     TILE_BATCH,
     Draft,
+    batch_variable,
     cluster_passes,
     elements,
     piece_registers,
@@ -39,6 +40,7 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     rate, clusters, element = rates(target), dict(target.clusters), elements(problem)
     sizes = tuple(clusters)
     model = Model()
+    batch = batch_variable(model, problem)
     ctas = model.choice("ctas", sizes)  # per cluster
     k_warps = model.choice("k_warps", _K_WARPS)
     row_warps = model.integer("row_warps", 1, MOST_WARPS)
@@ -103,6 +105,7 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
         family=SCATTER,
         facts=facts,
         model=model,
+        batch=batch,
         step=step,
         total=step * by(ctas, lambda c: cluster_passes(problem, clusters[c])),
         busy=ceil_div(warps * (rate.warp_issue + item * owned), 4) + multiplied + sent,

@@ -16,10 +16,12 @@ from rnncc.ir.schedule import ceil
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.draft import (
     Draft,
+    batch_variable,
     elements,
     registers_of,
     require_shared,
     round_up,
+    share,
     summed,
 )
 from rnncc.stages.schedule.facts import Facts, PhaseFacts
@@ -64,6 +66,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     rate, element = rates(target), elements(problem)
     model = Model()
     unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # blocks of 8 units per CTA
+    batch = batch_variable(model, problem)
     entries = model.choice("entries", _ENTRIES)  # batch entries per turn
     turns = model.choice("turns", _TURNS)
     products = facts.products
@@ -216,8 +219,8 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         left_bytes = left_bytes - quad_bytes * more
         shape[places[number]] = in_shared + more
 
-    group = minimum(turns * entries, ceil_div(problem.batch, maximum(seats, 1)))
-    readers = problem.heads * ctas * ceil_div(problem.batch, group)
+    group = minimum(turns * entries, share(batch, seats))
+    readers = problem.heads * ctas * ceil_div(batch, group)
     item = rate.grid_piece * facts.pieces + rate.item_operation * facts.operations
     polled = _WARPS * _POLLED // (element.size // 2)  # so many times poll_terms, by all warps
     asked = summed(own_waves * ceil_div(own, polled) for own_waves, own in zip(waves, polls, strict=True))
@@ -253,6 +256,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         family=SPARSE,
         facts=facts,
         model=model,
+        batch=batch,
         step=step,
         total=step,
         busy=step,

@@ -3,10 +3,6 @@ one head whose matrices are one matrix for cuBLAS."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from itertools import takewhile
-
 from rnncc.ir.family import STEPWISE
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.problem import Problem
@@ -18,8 +14,6 @@ from rnncc.stages.schedule.facts import Facts, memory_us, reached_gb_s
 from rnncc.stages.schedule.rates import product_rate, rates
 
 _THREADS, _REGISTERS = 256, 128
-# The largest batch that is tried, and the distance to the next one.
-_MOST, _APART = 1024, 16
 _TILE = 64  # batch entries of a tile of a product, to which the batch is padded
 
 
@@ -30,26 +24,8 @@ def stepwise_takes(loop: FusedLoop, problem: Problem) -> bool:
     return problem.heads == 1 and not others and not first.reductions and first.joined and not has_scalars
 
 
-def first_stepwise(
-    known: Facts, problem: Problem, target: Target, others: tuple[Callable[[int], float], ...]
-) -> int | None:
-    """The batch from which on the kernel is quicker than the other kernels, or None if there is none. `others`: two
-    functions that tell the microseconds of a step of a batch by the other kernels. By the first it must be worth its
-    compilation, and by the second the first batch is found."""
-    worth, quick = others
-
-    def down(first: int, apart: int, than: Callable[[int], float]) -> int:
-        """The last of the batches below `first` for which the kernel is quicker than that."""
-        batches = range(first - apart, 0, -apart)
-        quicker = (stepwise_us(known, replace(problem, batch=each), target) <= than(each) for each in batches)
-        return first - apart * sum(takewhile(bool, quicker))
-
-    first = down(_MOST + _APART, _APART, worth)
-    return None if first > _MOST else down(down(first, _APART, quick), 1, quick)
-
-
-def stepwise(first: int, first_denser: int, known: Facts, problem: Problem, target: Target) -> FusedSchedule:
-    """The kernel for all batches from `first` on, or where masks are denser than planned, from `first_denser` on."""
+def stepwise(known: Facts, problem: Problem, target: Target) -> FusedSchedule:
+    """The kernel, for all batches."""
     return FusedSchedule(
         family=STEPWISE,
         ctas=1,
@@ -57,13 +33,10 @@ def stepwise(first: int, first_denser: int, known: Facts, problem: Problem, targ
         shared_bytes=0,
         registers=_REGISTERS,
         group_batch=None,
-        smallest_batch=first,
-        smallest_denser=first_denser,
         launch_batch=None,
         heads=1,
         places=1,
-        pass_us=stepwise_us(known, replace(problem, batch=first), target),
-        step_us=stepwise_us(known, replace(problem, batch=max(first, problem.batch)), target),
+        step_us=stepwise_us(known, problem, target),
     )
 
 

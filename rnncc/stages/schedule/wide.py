@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from rnncc.constrint import Model, by, ceil_div, maximum
+from rnncc.constrint import Model, by, ceil_div, maximum, minimum, round_up
 from rnncc.ir.family import WIDE
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import ceil
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.draft import (
     Draft,
+    batch_variable,
     elements,
     registers_of,
     require_at_most,
     require_shared,
-    round_up,
     share,
 )
 from rnncc.stages.schedule.facts import Facts
@@ -33,6 +33,7 @@ def wide(facts: Facts, problem: Problem, target: Target) -> Draft:
     """Make the model for one loop, problem and GPU."""
     rate, element = rates(target), elements(problem)
     model = Model()
+    batch = batch_variable(model, problem)
     unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # blocks of 8 units per CTA
     buffers = model.choice("buffers", _BUFFERS)  # chunks of operands: one is multiplied, the others are on their way
     require_at_most(model, "reductions", facts.reductions, 0, "its kernels have none")
@@ -82,8 +83,8 @@ def wide(facts: Facts, problem: Problem, target: Target) -> Draft:
     shared_bytes = matrix_bytes + 256 * facts.sums * columns + 4 * facts.vectors * columns
     require_shared(model, shared_bytes, target)
 
-    group = by(unit_blocks, lambda u: min(_ENTRIES, round_up(share(problem.batch, seats(u)), _TILE)))
-    readers = problem.heads * ctas * ceil_div(problem.batch, group)
+    group = minimum(_ENTRIES, round_up(share(batch, by(unit_blocks, seats)), _TILE))
+    readers = problem.heads * ctas * ceil_div(batch, group)
     item = rate.wide_piece * facts.pieces + rate.wide_operation * facts.operations
     step = (
         len(facts.phases) * rate.wide_phase
@@ -100,6 +101,7 @@ def wide(facts: Facts, problem: Problem, target: Target) -> Draft:
         family=WIDE,
         facts=facts,
         model=model,
+        batch=batch,
         step=step,
         total=step,
         busy=step,

@@ -10,13 +10,13 @@ from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.family import Family, Scope
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.plan import KernelPlan, as_run, fused_programs
-from rnncc.ir.schedule import FusedKernels, FusedSchedule
+from rnncc.ir.schedule import FusedKernels, FusedSchedule, Row, kernels_of
 from rnncc.stages.render.cpp.names import macro_names
 from rnncc.stages.render.cuda.scalars import SCALARS
 from rnncc.stages.render.cuda.steps import StepStruct, fused_step
 from rnncc.stages.render.templates import text
 
-# The index of fused kernels: one line per kernel.
+# The index of fused kernels: for each program a table, its kernels, and its rows.
 INDEX = "cuda/fused.txt"
 
 
@@ -51,17 +51,15 @@ class FusedKernel:
 
 def fused_files(cells: Sequence[CompiledCell]) -> Iterator[File]:
     """For each cell that has fused kernels a header of steps, and a file for each kernel. Several sizes may have the
-    same kernel. Then comes the index of all kernels. Where several GPUs of an architecture have the same kernel for a
-    size, the index has the expected times of the first."""
-    lines: dict[tuple[str, ...], str] = {}
+    same kernel. Then comes the index of all kernels. Where several GPUs of an architecture have the same table, it
+    stands there once."""
+    tables: dict[str, None] = {}
     for cell in cells:
         found: dict[str, FusedKernel] = {}
         for kernels in cell.fused:
             scalar = next(scalar.name for scalar in SCALARS if scalar.suffix == kernels.dtype)
             found |= {kernel.symbol: kernel for kernel in kernel_texts(kernels, scalar)}
-            for line in index_lines(kernels):
-                words = line.split()
-                lines.setdefault((*words[:4], *words[-2:]), line)
+            tables |= dict.fromkeys(index_tables(kernels))
         steps = f"{cell.plan.cell.lower()}_steps.cuh"
         if found:
             content = text(
@@ -77,8 +75,8 @@ def fused_files(cells: Sequence[CompiledCell]) -> Iterator[File]:
         for symbol, kernel in found.items():
             content = text("cuda/fused.cu.j2", cell=cell.plan.cell, steps=steps, kernel=kernel)
             yield File(f"src/{symbol}.cu", content)
-    if lines:
-        yield File(INDEX, "".join(f"{line}\n" for line in lines.values()))
+    if tables:
+        yield File(INDEX, "".join(tables))
 
 
 def fused_architectures(cells: Sequence[CompiledCell]) -> dict[str, tuple[str, ...]]:
@@ -117,17 +115,42 @@ def kernel_texts(fused: FusedKernels, scalar: str) -> Iterator[FusedKernel]:
         )
 
 
-def index_lines(fused: FusedKernels) -> Iterator[str]:
-    """One line per kernel, as templates/include/rnncc/cuda/fused/index.h and rnncc/runtime/kernels/fused.py read it."""
-    for program, schedule in fused.kernels:
-        words = (
-            program, fused.dtype, fused.head_dim, fused.heads, schedule.family.name, schedule.family.scope.value,
-            schedule.ctas, schedule.cluster, schedule.threads, schedule.shared_bytes, schedule.group_batch or 0,
-            schedule.multiple, schedule.slots or 0, schedule.narrow, schedule.smallest_batch, schedule.smallest_denser,
-            schedule.most_launches or 0, int(schedule.family.for_zeros), round(1000 * schedule.pass_us),
-            round(1000 * schedule.launch_us), fused.architecture, _symbol(program, fused, schedule),
-        )  # fmt: skip
-        yield " ".join(str(word) for word in words)
+def index_tables(fused: FusedKernels) -> Iterator[str]:
+    """The lines of each program, as templates/include/rnncc/cuda/fused/index.h and rnncc/runtime/kernels/index.py read
+    them: the first word says what a line is about, and the others are `key=value`."""
+    for program, table in fused.tables:
+        size = {"dtype": fused.dtype, "head_dim": fused.head_dim, "heads": fused.heads}
+        lines = [("table", {"program": program, **size, "architecture": fused.architecture})]
+        lines += [("kernel", _kernel_words(program, fused, kernel)) for kernel in kernels_of(table)]
+        lines += [("row", _row_words(program, fused, row)) for row in table]
+        yield "".join(f"{kind} {' '.join(f'{key}={value}' for key, value in words.items())}\n" for kind, words in lines)
+
+
+def _kernel_words(program: str, fused: FusedKernels, kernel: FusedSchedule) -> dict[str, object]:
+    return {
+        "name": _symbol(program, fused, kernel),
+        "family": kernel.family.name,
+        "scope": kernel.family.scope.value,
+        "ctas": kernel.ctas,
+        "cluster": kernel.cluster,
+        "threads": kernel.threads,
+        "shared_bytes": kernel.shared_bytes,
+        "group_batch": kernel.group_batch or 0,
+        "multiple": kernel.multiple,
+        "places": kernel.places,
+        "slots": kernel.slots or 0,
+        "narrow": kernel.narrow,
+        "for_zeros": int(kernel.family.for_zeros),
+    }
+
+
+def _row_words(program: str, fused: FusedKernels, row: Row) -> dict[str, object]:
+    """`pass_ns`: the expected time of a step of the groups that run side by side."""
+    return {
+        "batch": row.batch,
+        "kernels": ",".join(_symbol(program, fused, choice.kernel) for choice in row.choices),
+        "pass_ns": ",".join(str(round(1000 * choice.pass_us)) for choice in row.choices),
+    }
 
 
 def _step_type(program: str, scalar: str, schedule: FusedSchedule) -> str:
@@ -138,6 +161,4 @@ def _step_type(program: str, scalar: str, schedule: FusedSchedule) -> str:
 
 def _symbol(program: str, fused: FusedKernels, schedule: FusedSchedule) -> str:
     """A name that tells a kernel from all others of its package."""
-    relayed = ("relayed", *schedule.relayed) if schedule.relayed else ()
-    words = (program, fused.dtype, fused.head_dim, schedule.family.name, *schedule.shape, *relayed)
-    return "_".join(str(word) for word in words)
+    return "_".join((program, fused.dtype, str(fused.head_dim), schedule.symbol))

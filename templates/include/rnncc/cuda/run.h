@@ -32,7 +32,10 @@ class DeviceRuns {
     for (DeviceRun& run : runs_)
       if (can_be_fused() && has_whole_blocks(run))
         FirstUse::of_package().before(size_of(run), first().steps, [&] { return !choices(run, 1).empty(); });
-    if (are_two_alike() && run_fused(together(), {&runs_[0], &runs_[1]})) return;
+    if (are_two_alike()) {
+      const std::vector<FusedChoice> together = choices(runs_[0], 2);
+      if (!are_quicker_apart(together, choices(runs_[0], 1)) && run_fused(together, {&runs_[0], &runs_[1]})) return;
+    }
     std::vector<DeviceRun*> others;
     for (DeviceRun& run : runs_) {
       const std::vector<FusedChoice> found = choices(run, 1);
@@ -109,9 +112,6 @@ class DeviceRuns {
         "launching " + name_);
     for (DeviceRun* run : runs) run->finish();
   }
-
-  // The fused kernels for two directions side by side.
-  std::vector<FusedChoice> together() const { return no_slower(choices(runs_[0], 2), choices(runs_[0], 1)); }
 
   // Whether there may be fused kernels for the loop.
   bool can_be_fused() const { return info_.widths.count && first().steps <= INT32_MAX; }

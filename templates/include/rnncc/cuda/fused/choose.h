@@ -16,12 +16,11 @@ rnncc_choose_kernel(const char* program, const char* dtype, int64_t head_dim, in
       return rnncc::fused_choices(program, dtype, head_dim, side_by_side * heads, batch, heads == 1, denser != 0,
                                   device);
     };
-    const std::vector<rnncc::FusedChoice> apart = choices(1);
-    const std::vector<rnncc::FusedChoice> together =
-        directions == 1 ? apart : rnncc::no_slower(choices(directions), apart);
-    const std::vector<rnncc::FusedChoice>& chosen = together.empty() ? apart : together;
+    const std::vector<rnncc::FusedChoice> apart = choices(1), together = choices(directions);
+    const bool are_apart = rnncc::are_quicker_apart(together, apart);
+    const std::vector<rnncc::FusedChoice>& chosen = are_apart ? apart : together;
     std::snprintf(text, size_t(size), "%s", chosen.empty() ? "" : chosen[0].kernel->name.c_str());
-    return chosen.empty() ? 0 : int32_t((together.empty() ? directions : 1) * chosen[0].share.launches());
+    return chosen.empty() ? 0 : int32_t((are_apart ? directions : 1) * chosen[0].share.launches());
   } catch (const std::exception& problem) {
     std::snprintf(text, size_t(size), "%s", problem.what());
     return -1;

@@ -1,12 +1,14 @@
-// The index of the fused kernels that there are, and how a kernel divides the batch of a call. Plain C++: it needs no
-// GPU.
+// The fused kernels that there are, the tables that say which of them runs a batch, and how a kernel divides the batch
+// of a call. Plain C++: it needs no GPU.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <deque>
 #include <iterator>
+#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -30,11 +32,8 @@ inline bool find_scope(const char* name, FusedScope& scope) {
   return found != std::end(FUSED_SCOPES);
 }
 
-// A line of a folder's `fused.txt`:
-//   program dtype head_dim heads family scope ctas cluster threads shared_bytes group_batch multiple slots narrow
-//   smallest_batch smallest_denser most_launches for_zeros pass_ns launch_ns architecture name
+// A kernel of a folder.
 //
-// heads           the number of heads that the kernel is laid out for
 // family          the family's name, for messages
 // ctas            the CTAs that hold one copy of a head's matrix: those of a cluster, or some of a grid
 // cluster         the CTAs of a cluster, with which the kernel is launched: all of them, or a part of those of a grid
@@ -42,88 +41,210 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 // shared_bytes    shared memory per CTA
 // group_batch     the largest batch of a group; 0: the whole batch is one group
 // multiple        each group but the last has a multiple of so many batch entries
+// places          the number of groups, of all heads together, that run side by side on the GPU it was planned for
 // slots           for how many steps the exchange of a grid has room. It then has room for groups of group_batch entries. 0:
 //                 it has room for all steps, and for the call's groups
 // narrow          the head_dim of relayed sums, for which the kernel is made (call.cuh); 0: it takes any
-// smallest_batch  the smallest batch that the kernel runs
-// smallest_denser the smallest batch where masks are denser than planned: there kernels for zeros do not run
-// most_launches   how many launches a batch may take, one after the other; 0: any number
 // for_zeros       1: the kernel is for matrices of which most elements are zero
-// pass_ns         the expected time of a step of all groups that run side by side
-// launch_ns       where a batch may take several launches, the expected time of a step of one with full groups
-// architecture    what it is compiled for, and planned for a GPU of
 // name            the kernel's name, with which the name of its file begins
 struct FusedKernel {
-  std::string folder, program, dtype, family, architecture, name;
+  std::string folder, architecture, name, family;
   FusedScope scope = FusedScope::cluster;
-  int64_t head_dim = 0, heads = 0;
-  int ctas = 0, cluster = 1, threads = 0, shared_bytes = 0, group_batch = 0, multiple = 1, slots = 0, narrow = 0,
-      smallest_batch = 1, smallest_denser = 1, most_launches = 1, for_zeros = 0;
-  int64_t pass_ns = 0, launch_ns = 0;
+  int64_t head_dim = 0;
+  int ctas = 0, cluster = 1, threads = 0, shared_bytes = 0, group_batch = 0, multiple = 1, places = 1, slots = 0,
+      narrow = 0, for_zeros = 0;
 };
 
-// Kernels stay where they are in memory: a call may use one while others are added.
+// The kernels of a table that run the batches from `batch` on, up to the next row's, by their places in the table. The
+// first one is the quickest, and each other one runs calls that those before it cannot run. Where there is none, the
+// alternating kernel is. `pass_ns`: the expected time of a step of the groups that run side by side.
+struct FusedRow {
+  struct Choice {
+    size_t kernel = 0;
+    int64_t pass_ns = 0;
+  };
+  int64_t batch = 0;
+  std::vector<Choice> choices;
+};
+
+// Which kernels run a program, planned for a GPU of `architecture`, and for so many heads side by side.
+struct FusedTable {
+  std::string folder, program, dtype, architecture;
+  int64_t head_dim = 0, heads = 0;
+  std::vector<FusedKernel> kernels;
+  std::vector<FusedRow> rows;  // their batches increase from 1 on
+
+  // The row for a batch. Another number of heads counts as a batch with as many entries of all heads.
+  const FusedRow& row(int64_t batch, int64_t of_heads) const {
+    const int64_t alike = (batch * of_heads + heads - 1) / heads;
+    const auto is_after = [&](const FusedRow& row) { return row.batch > alike; };
+    return *std::prev(std::find_if(rows.begin() + 1, rows.end(), is_after));
+  }
+};
+
+// A line of a folder's `fused.txt`: what it is about, and words `key=value`. After a table come its kernels, and then
+// its rows. rnncc/stages/render/cuda/fused.py writes it, and rnncc/runtime/kernels/index.py reads it, too.
+class FusedLine {
+ public:
+  // `line` ends with a newline.
+  explicit FusedLine(const std::string& line) {
+    size_t end = line.find_first_of(" \n");
+    kind_ = line.substr(0, end);
+    while (line[end] == ' ') {
+      const size_t begin = end + 1;
+      end = line.find_first_of(" \n", begin);
+      const std::string word = line.substr(begin, end - begin);
+      const size_t equals = word.find('=');
+      if (equals == std::string::npos || !words_.emplace(word.substr(0, equals), word.substr(equals + 1)).second)
+        readable_ = false;
+    }
+  }
+  const std::string& kind() const { return kind_; }
+  // Whether it has all that was asked for.
+  bool is_readable() const { return readable_; }
+
+  std::string text(const char* key) {
+    const auto found = words_.find(key);
+    if (found != words_.end() && !found->second.empty()) return found->second;
+    readable_ = false;
+    return {};
+  }
+  int64_t number(const char* key, int64_t least) { return number_of(text(key), least); }
+  // What commas divide; nothing where there is no text.
+  std::vector<std::string> list(const char* key) {
+    const auto found = words_.find(key);
+    if (found == words_.end()) readable_ = false;
+    std::vector<std::string> parts;
+    if (!readable_ || found->second.empty()) return parts;
+    for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+      end = found->second.find(',', begin);
+      parts.push_back(found->second.substr(begin, end - begin));
+    }
+    return parts;
+  }
+  // Whole numbers only: the text of a fraction depends on the locale of the process.
+  int64_t number_of(const std::string& digits, int64_t least) {
+    const bool is_whole = !digits.empty() && digits.size() < 10 &&
+                          digits.find_first_not_of("0123456789") == std::string::npos;
+    const int64_t value = is_whole ? std::atoll(digits.c_str()) : -1;
+    if (value < least) readable_ = false;
+    return value;
+  }
+  void require(bool holds) { readable_ = readable_ && holds; }
+
+ private:
+  std::string kind_;
+  std::map<std::string, std::string> words_;
+  bool readable_ = true;
+};
+
+// Tables stay where they are in memory: a call may use one while others are added.
 class FusedIndex {
  public:
   // Adds the kernels of a folder. Returns how many, or -1 where there is no index, or one that cannot be read.
   int add(const std::string& folder) {
-    // C's functions: the library holds a C++ library of its own, whose streams would need its locales. Whole numbers
-    // only: the text of a fraction depends on the locale of the process.
-    std::FILE* file = std::fopen((folder + "/fused.txt").c_str(), "r");
-    if (!file) return -1;
-    std::vector<FusedKernel> added;
-    char line[1024];
-    bool readable = true;
-    while (readable && std::fgets(line, sizeof line, file)) {
-      FusedKernel k;
-      readable = read(line, k);
-      k.folder = folder;
-      added.push_back(k);
+    std::deque<FusedTable> added;
+    if (!read(folder, added)) return -1;
+    size_t count = 0;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto table = added.rbegin(); table != added.rend(); ++table) {
+      count += table->kernels.size();
+      tables_.push_front(std::move(*table));
     }
-    readable = readable && !std::ferror(file);
-    std::fclose(file);
-    if (!readable) return -1;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    kernels_.insert(kernels_.end(), added.begin(), added.end());
-    return int(added.size());
+    return int(count);
   }
-  std::vector<const FusedKernel*> find(const std::string& program, const std::string& dtype, int64_t head_dim) {
+  // The tables of these sizes: those of the folder that was added last come first.
+  std::vector<const FusedTable*> find(const std::string& program, const std::string& dtype, int64_t head_dim) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    std::vector<const FusedKernel*> found;
-    for (const FusedKernel& k : kernels_)
-      if (k.program == program && k.dtype == dtype && k.head_dim == head_dim) found.push_back(&k);
+    std::vector<const FusedTable*> found;
+    for (const FusedTable& table : tables_)
+      if (table.program == program && table.dtype == dtype && table.head_dim == head_dim) found.push_back(&table);
     return found;
   }
 
  private:
-  static bool read(const char* line, FusedKernel& k) {
-    char program[256], dtype[16], family[16], scope[16], architecture[16], name[256];
-    long long head_dim, heads, pass_ns, launch_ns;
-    int end = 0;
-    const int found =
-        std::sscanf(line, "%255s %15s %lld %lld %15s %15s %d %d %d %d %d %d %d %d %d %d %d %d %lld %lld %15s %255s%n",
-                    program, dtype, &head_dim, &heads, family, scope, &k.ctas, &k.cluster, &k.threads, &k.shared_bytes,
-                    &k.group_batch, &k.multiple, &k.slots, &k.narrow, &k.smallest_batch, &k.smallest_denser,
-                    &k.most_launches, &k.for_zeros, &pass_ns, &launch_ns, architecture, name, &end);
-    if (found != 22 || line[end] != '\n' || !find_scope(scope, k.scope)) return false;
-    k.program = program;
-    k.dtype = dtype;
-    k.family = family;
-    k.architecture = architecture;
-    k.name = name;
-    k.head_dim = head_dim;
-    k.heads = heads;
-    k.pass_ns = pass_ns;
-    k.launch_ns = launch_ns;
-    return head_dim > 0 && heads > 0 && k.cluster > 0 && k.ctas > 0 && k.ctas % k.cluster == 0 && k.threads > 0 &&
-           k.shared_bytes >= 0 && k.group_batch >= 0 && k.multiple > 0 && k.slots >= 0 && k.narrow >= 0 &&
-           k.smallest_batch > 0 && k.smallest_denser > 0 && k.most_launches >= 0 &&
-           (k.most_launches == 1 || launch_ns > 0) && (k.for_zeros == 0 || k.for_zeros == 1) && pass_ns > 0 &&
-           launch_ns >= 0 && Architecture(k.architecture).number > 0;
+  static bool read(const std::string& folder, std::deque<FusedTable>& tables) {
+    // C's functions: the library holds a C++ library of its own, whose streams would need its locales.
+    std::FILE* file = std::fopen((folder + "/fused.txt").c_str(), "r");
+    if (!file) return false;
+    std::string line;
+    bool readable = true;
+    for (int next = std::fgetc(file); readable && next != EOF; next = std::fgetc(file)) {
+      line += char(next);
+      if (next != '\n') continue;
+      FusedLine words(line);
+      readable = read(words, folder, tables);
+      line.clear();
+    }
+    readable = readable && line.empty() && !std::ferror(file);
+    std::fclose(file);
+    const auto is_whole = [](const FusedTable& table) { return !table.rows.empty(); };
+    return readable && std::all_of(tables.begin(), tables.end(), is_whole);
+  }
+
+  static bool read(FusedLine& line, const std::string& folder, std::deque<FusedTable>& tables) {
+    if (line.kind() == "table")
+      tables.push_back(table(line, folder));
+    else if (line.kind() == "kernel" && !tables.empty() && tables.back().rows.empty())
+      tables.back().kernels.push_back(kernel(line, tables.back()));
+    else if (line.kind() == "row" && !tables.empty())
+      tables.back().rows.push_back(row(line, tables.back()));
+    else
+      return false;
+    return line.is_readable();
+  }
+
+  static FusedTable table(FusedLine& line, const std::string& folder) {
+    FusedTable found;
+    found.folder = folder;
+    found.program = line.text("program");
+    found.dtype = line.text("dtype");
+    found.architecture = line.text("architecture");
+    found.head_dim = line.number("head_dim", 1);
+    found.heads = line.number("heads", 1);
+    line.require(Architecture(found.architecture).number > 0);
+    return found;
+  }
+
+  static FusedKernel kernel(FusedLine& line, const FusedTable& table) {
+    FusedKernel k;
+    k.folder = table.folder;
+    k.architecture = table.architecture;
+    k.head_dim = table.head_dim;
+    k.name = line.text("name");
+    k.family = line.text("family");
+    line.require(find_scope(line.text("scope").c_str(), k.scope));
+    k.ctas = int(line.number("ctas", 1));
+    k.cluster = int(line.number("cluster", 1));
+    k.threads = int(line.number("threads", 1));
+    k.shared_bytes = int(line.number("shared_bytes", 0));
+    k.group_batch = int(line.number("group_batch", 0));
+    k.multiple = int(line.number("multiple", 1));
+    k.places = int(line.number("places", 1));
+    k.slots = int(line.number("slots", 0));
+    k.narrow = int(line.number("narrow", 0));
+    k.for_zeros = int(line.number("for_zeros", 0));
+    line.require(k.for_zeros <= 1 && line.is_readable() && k.ctas % k.cluster == 0);
+    return k;
+  }
+
+  static FusedRow row(FusedLine& line, const FusedTable& table) {
+    FusedRow found;
+    found.batch = line.number("batch", 1);
+    line.require(table.rows.empty() ? found.batch == 1 : found.batch > table.rows.back().batch);
+    const std::vector<std::string> names = line.list("kernels"), times = line.list("pass_ns");
+    line.require(names.size() == times.size());
+    for (size_t i = 0; line.is_readable() && i < names.size(); ++i) {
+      const auto is_named = [&](const FusedKernel& k) { return k.name == names[i]; };
+      const auto kernel = std::find_if(table.kernels.begin(), table.kernels.end(), is_named);
+      line.require(kernel != table.kernels.end());
+      found.choices.push_back({size_t(kernel - table.kernels.begin()), line.number_of(times[i], 1)});
+    }
+    return found;
   }
 
   std::mutex mutex_;
-  std::deque<FusedKernel> kernels_;
+  std::deque<FusedTable> tables_;
 };
 
 // The division of a call's batch.
@@ -137,31 +258,23 @@ struct FusedShare {
   int64_t launches() const { return at_once > 0 ? (groups + at_once - 1) / at_once : 0; }
 };
 
-// `places`: the number of groups, of all heads together, that run side by side; `denser`: whether masks are denser than
-// planned. There are as many groups as there is room for, and they are large enough that one pass is enough, if that can
-// be. The CTAs of a grid wait for each other, so all CTAs of a launch must run at once: a larger batch takes several
-// launches, as many as the kernel may, with groups no larger than they must be, but for `multiple`.
-inline FusedShare fused_share(const FusedKernel& kernel, int64_t heads, int64_t batch, int64_t places, bool denser) {
+// `places`: the number of groups, of all heads together, that run side by side on this GPU. There are as many groups as
+// there is room for, and they are large enough that one pass is enough, if that can be. The CTAs of a grid wait for each
+// other, so all CTAs of a launch must run at once: a larger batch takes several launches, with groups no larger than
+// they must be, but for `multiple`. FusedSchedule in rnncc/ir/schedule.py has the same rule.
+inline FusedShare fused_share(const FusedKernel& kernel, int64_t heads, int64_t batch, int64_t places) {
   const bool is_grid = kernel.scope == FusedScope::grid;
-  if (places < 1 || batch < (denser ? kernel.smallest_denser : kernel.smallest_batch) || (is_grid && heads > places))
-    return {};
+  if (places < 1 || batch < 1 || (is_grid && heads > places)) return {};
   if (kernel.group_batch == 0) return {batch, 1, 1, 1};
   const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const int64_t seats = std::max<int64_t>(1, places / heads);
-  const int64_t launches = is_grid ? std::max<int64_t>(1, ceil(batch, seats * kernel.group_batch)) : 1;
-  if (kernel.most_launches > 0 && launches > kernel.most_launches) return {};
+  const int64_t launches = is_grid ? ceil(batch, seats * kernel.group_batch) : 1;
   FusedShare share;
-  const int64_t least = std::max<int64_t>(1, ceil(batch, seats * launches));
-  share.group = std::min<int64_t>(kernel.group_batch, ceil(least, kernel.multiple) * kernel.multiple);
+  share.group = std::min<int64_t>(kernel.group_batch, ceil(ceil(batch, seats * launches), kernel.multiple) * kernel.multiple);
   share.groups = ceil(batch, share.group);
   share.at_once = is_grid ? std::min(seats, share.groups) : share.groups;
   share.passes = is_grid ? ceil(share.groups, seats) : ceil(heads * share.groups, places);
   return share;
-}
-
-// The expected time of a step of a call.
-inline int64_t fused_step_ns(const FusedKernel& kernel, const FusedShare& share) {
-  return share.passes * (share.launches() > 1 ? kernel.launch_ns : kernel.pass_ns);
 }
 
 }  // namespace rnncc

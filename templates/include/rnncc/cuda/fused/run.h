@@ -19,7 +19,7 @@ inline FusedIndex& fused_index() {
   return index;
 }
 
-// A kernel on a device. `places` is the same as in fused_share, and 0 where the kernel cannot run.
+// A kernel on a device. `places` is what fused_share takes, and 0 where the kernel cannot run.
 struct FusedLoaded {
   CUfunction function = nullptr;
   int64_t places = 0;
@@ -47,7 +47,8 @@ inline CUlaunchConfig fused_config(const FusedKernel& kernel, unsigned ctas, uns
 
 // A kernel is laid out for one GPU of an architecture. Another one may have fewer SMs, less shared memory or smaller
 // clusters; it has no places where it cannot run the kernel. A CTA has an SM to itself, as it was laid out: two on one
-// SM would each take up to twice as long, for smaller groups than one pass needs.
+// SM would each take up to twice as long, for smaller groups than one pass needs. It has no more places than were
+// planned, since the times of the table are for those.
 inline FusedLoaded load_fused(const FusedKernel& kernel, int32_t device) {
   const Gpu& on = gpu(device);
   const Architecture architecture(kernel.architecture);
@@ -61,7 +62,7 @@ inline FusedLoaded load_fused(const FusedKernel& kernel, int32_t device) {
     check_cuda(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(&count, function, kernel.threads,
                                                                     size_t(kernel.shared_bytes)),
                "counting CTAs of " + kernel.name);
-    return {function, count > 0 ? on.sms / kernel.ctas : 0};
+    return {function, count > 0 ? std::min<int64_t>(kernel.places, on.sms / kernel.ctas) : 0};
   }
   CUlaunchAttribute attributes[2];
   CUlaunchConfig launch = fused_config(kernel, unsigned(kernel.ctas), 1, nullptr, attributes);
@@ -72,7 +73,8 @@ inline FusedLoaded load_fused(const FusedKernel& kernel, int32_t device) {
   if (driver().cuFuncSetAttribute(function, CU_FUNC_LARGE_CLUSTER, 1) != 0 ||
       driver().cuOccupancyMaxActiveClusters(&count, function, &launch) != 0)
     count = 0;
-  return {function, std::min(count, on.sms / kernel.cluster) * kernel.cluster / kernel.ctas};
+  const int64_t places = std::min(count, on.sms / kernel.cluster) * kernel.cluster / kernel.ctas;
+  return {function, std::min<int64_t>(kernel.places, places)};
 }
 
 inline const FusedLoaded& loaded_fused(const FusedKernel& kernel, int32_t device) {
@@ -83,53 +85,57 @@ inline const FusedLoaded& loaded_fused(const FusedKernel& kernel, int32_t device
   return found != known.end() ? found->second : known[{&kernel, device}] = load_fused(kernel, device);
 }
 
-// A kernel that can run a call. The best choice is the least: a kernel whose launch is a step, since its smallest batch
-// is the one from which on it is the quickest, or else the kernel that is expected to be quickest. Schedule.kernel_for
-// in rnncc/ir/schedule.py has the same rule.
+// A kernel that can run a call. `step_ns`: the expected time of a step.
 struct FusedChoice {
   const FusedKernel* kernel;
   CUfunction function;
   FusedShare share;
-  int64_t step_ns() const { return fused_step_ns(*kernel, share); }
-  bool operator<(const FusedChoice& other) const {
-    const bool by_steps = kernel->scope == FusedScope::step;
-    return by_steps != (other.kernel->scope == FusedScope::step) ? by_steps : step_ns() < other.step_ns();
-  }
+  int64_t step_ns;
 };
 
-// The kernels that can run a call, the best one first. `heads` counts the heads of all directions that run side by
-// side. `by_steps`: whether kernels whose launch is a step may run the call. They take one head, and no packed tensors,
-// since the host does not know how many steps these have. `denser`: whether matrices may have more elements than kernels
-// for mostly zeros are planned for. All kernels of the size are loaded, so that another batch
-// needs nothing new while a graph is captured. Where several architectures have kernels that can, those of the best one
-// count: the expected times of another one's are for another GPU.
+// The tables for a call on a device: those of the best architecture, and among these those for as many heads side by
+// side, or for any other number where there is none.
+inline std::vector<const FusedTable*> fused_tables(const std::string& program, const std::string& dtype,
+                                                   int64_t head_dim, int64_t heads, int32_t device) {
+  const Gpu& on = gpu(device);
+  std::vector<const FusedTable*> found;
+  std::pair<int, bool> best;
+  for (const FusedTable* table : fused_index().find(program, dtype, head_dim)) {
+    const Architecture architecture(table->architecture);
+    if (!architecture.runs_on(on.major, on.minor)) continue;
+    const std::pair<int, bool> rank = {architecture.rank(), table->heads == heads};
+    if (rank > best) found.clear();
+    best = std::max(best, rank);
+    if (rank == best) found.push_back(table);
+  }
+  return found;
+}
+
+// The kernels that can run a call, in the order of the tables' rows. `heads` counts the heads of all directions that run
+// side by side. `by_steps`: whether kernels whose launch is a step may run the call. They take one head, and no packed
+// tensors, since the host does not know how many steps these have. `denser`: whether matrices may have more elements
+// than kernels for mostly zeros are planned for. All kernels of the tables are loaded, so that another batch needs
+// nothing new while a graph is captured.
 inline std::vector<FusedChoice> fused_choices(const std::string& program, const std::string& dtype, int64_t head_dim,
                                               int64_t heads, int64_t batch, bool by_steps, bool denser,
                                               int32_t device) {
   std::vector<FusedChoice> found;
-  int best = 0;
-  for (const FusedKernel* kernel : fused_index().find(program, dtype, head_dim)) {
-    if ((kernel->scope == FusedScope::step && !by_steps) || (kernel->for_zeros && denser)) continue;
-    const FusedLoaded& loaded = loaded_fused(*kernel, device);
-    const FusedShare share = fused_share(*kernel, heads, batch, loaded.places, denser);
-    if (share.passes == 0) continue;
-    const int rank = Architecture(kernel->architecture).rank();
-    if (rank > best) found.clear();
-    best = std::max(best, rank);
-    if (rank == best) found.push_back({kernel, loaded.function, share});
+  for (const FusedTable* table : fused_tables(program, dtype, head_dim, heads, device)) {
+    for (const FusedKernel& kernel : table->kernels) loaded_fused(kernel, device);
+    for (const FusedRow::Choice& choice : table->row(batch, heads).choices) {
+      const FusedKernel& kernel = table->kernels[choice.kernel];
+      if ((kernel.scope == FusedScope::step && !by_steps) || (kernel.for_zeros && denser)) continue;
+      const FusedLoaded& loaded = loaded_fused(kernel, device);
+      const FusedShare share = fused_share(kernel, heads, batch, loaded.places);
+      if (share.passes > 0) found.push_back({&kernel, loaded.function, share, share.passes * choice.pass_ns});
+    }
   }
-  std::stable_sort(found.begin(), found.end());
   return found;
 }
 
-// The kernels for two directions side by side (`together`) that take no longer than the best kernel for one direction
-// after the other (`apart`).
-inline std::vector<FusedChoice> no_slower(std::vector<FusedChoice> together, const std::vector<FusedChoice>& apart) {
-  const auto is_slow = [&](const FusedChoice& choice) {
-    return !apart.empty() && choice.step_ns() > 2 * apart[0].step_ns();
-  };
-  together.erase(std::remove_if(together.begin(), together.end(), is_slow), together.end());
-  return together;
+// Whether two directions are expected to take longer side by side (`together`) than one after the other (`apart`).
+inline bool are_quicker_apart(const std::vector<FusedChoice>& together, const std::vector<FusedChoice>& apart) {
+  return together.empty() || (!apart.empty() && together[0].step_ns > 2 * apart[0].step_ns);
 }
 
 // The beginning of FusedCall in call.cuh. The head_dims of all widths follow.

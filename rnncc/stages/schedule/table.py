@@ -1,0 +1,141 @@
+"""Which kernel runs which batch: the table of a loop's kernels, made of their expected times.
+
+A row is for all batches after the one before it, and its times are those of its largest batch. The last row is also for
+all larger ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+from rnncc.ir.family import Family, Scope
+from rnncc.ir.schedule import Choice, FusedSchedule, Row
+
+# A fused kernel must be expected to take at most this part of the alternating kernel's time. Otherwise it is not worth
+# its compilation, and the estimates are not more accurate than that.
+WORTH = 0.9
+# The same of a kernel for matrices that are mostly zeros, and of all other kernels. Where both were measured, none that
+# is expected to take at most this part was slower than the dense one (tests/stages/test_schedule_sparse_measured.py).
+SPARSE_WORTH = 0.86
+# A kernel without which each batch takes at most so many times as long is not worth its compilation either.
+NEEDLESS = 1.05
+# The kernel of a row also runs larger batches where it takes at most so many times as long as the quickest one.
+_AS_QUICK = 1.01
+# Rows whose times differ by at most this factor are one. Times of rows are compared for one direction and for two.
+_ALIKE = 1.5
+# The batches for which kernels are compared. Between them lie those that fill a few launches of a kernel.
+BATCHES = tuple(2**power for power in range(11))
+_BETWEEN = tuple(parts * batch // 4 for batch in BATCHES[3:-1] for parts in (5, 6, 7))
+_LAUNCHES = 4
+_ZEROS, _STEPS = "masks are as sparse as planned", "sequences are not packed"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A kernel, and the expected time of a step of any batch in microseconds."""
+
+    kernel: FusedSchedule
+    us: Callable[[int], float]
+
+    @property
+    def limits(self) -> frozenset[str]:
+        """What a call or a GPU must be like for the kernel to run."""
+        return _limits(self.kernel.family, bool(self.kernel.relayed))
+
+
+@cache
+def _limits(family: Family, is_relayed: bool) -> frozenset[str]:
+    conditions = {
+        _ZEROS: family.for_zeros,
+        _STEPS: family.scope is Scope.STEP,
+        "the GPU runs all CTAs at once": family.scope is Scope.GRID,
+        "relayed sums have the planned width": is_relayed,
+    }
+    return frozenset(condition for condition, holds in conditions.items() if holds)
+
+
+def table(candidates: Sequence[Candidate], alternating_us: Callable[[int], float]) -> tuple[Row, ...]:
+    """The table of the kernels that are worth their compilation; empty where there is none. `alternating_us`: the
+    time of a step of any batch by the alternating kernel."""
+    found = [each for each in candidates if _saves_time(each, candidates, alternating_us)]
+    batches = sorted({*BATCHES, *_BETWEEN, *(end for each in found for end in _ends_of_launches(each.kernel))})
+    alternating = {batch: alternating_us(batch) for batch in batches}
+    found = _needed(found, alternating)
+    rows: list[Row] = []
+    first: tuple[Choice, ...] = ()
+    for before, batch in pairwise((0, *batches)):
+        last = first[0].kernel if first else None
+        choices = tuple(_choices(found, batch, WORTH * alternating[batch], last))
+        if rows and _are_alike(first, choices):
+            rows[-1] = Row(rows[-1].batch, choices)
+        else:
+            first = choices
+            rows.append(Row(before + 1, choices))
+    return tuple(rows) if found else ()
+
+
+def _saves_time(candidate: Candidate, candidates: Iterable[Candidate], alternating_us: Callable[[int], float]) -> bool:
+    """Whether a kernel for matrices that are mostly zeros is expected to be clearly quicker than all others, at the
+    largest batch of a launch: how long it takes depends on the mask. Other kernels need not be."""
+    batch = candidate.kernel.launch_batch
+    if not candidate.kernel.family.for_zeros or batch is None:
+        return True
+    others = (each.us(batch) for each in candidates if not each.kernel.family.for_zeros)
+    return candidate.us(batch) <= SPARSE_WORTH * min(*others, alternating_us(batch))
+
+
+def _ends_of_launches(kernel: FusedSchedule) -> Iterator[int]:
+    """The batches that fill a few launches."""
+    if kernel.launch_batch is not None:
+        yield from range(
+            kernel.launch_batch, min(_LAUNCHES * kernel.launch_batch, BATCHES[-1]) + 1, kernel.launch_batch
+        )
+
+
+def _needed(candidates: Sequence[Candidate], alternating: Mapping[int, float]) -> list[Candidate]:
+    """The kernels without which some call would take clearly longer. `alternating`: the times of a step of each batch
+    by the alternating kernel."""
+    needed = list(candidates)
+    # Calls for which some of the conditions do not hold: packed sequences, denser masks.
+    broken = {frozenset(), *(each.limits & {_ZEROS, _STEPS} for each in needed)}
+    calls = {some | others for some in broken for others in broken}
+    quickest: dict[tuple[int, frozenset[str]], float] = {}  # of all candidates
+    while needed:
+        # How many times as long as by the quickest kernel a call would take without this one.
+        losses = dict.fromkeys(needed, 1.0)
+        for batch, us in alternating.items():
+            times = sorted((each.us(batch), number) for number, each in enumerate(needed))
+            for call in calls:
+                able = [entry for entry in times if not needed[entry[1]].limits & call]
+                if able and able[0][0] <= WORTH * us:
+                    (own, number), (other, _) = [*able, (us, 0)][:2]
+                    loss = other / quickest.setdefault((batch, call), own)
+                    losses[needed[number]] = max(losses[needed[number]], loss)
+        least = min(reversed(needed), key=losses.__getitem__)
+        if losses[least] > NEEDLESS:
+            break
+        needed.remove(least)
+    return needed
+
+
+def _choices(candidates: Iterable[Candidate], batch: int, most: float, last: FusedSchedule | None) -> Iterator[Choice]:
+    """The kernels for a batch that take at most `most`: the quickest, and after it each that runs calls which those
+    before it cannot run. The first one of the `last` row goes on where it is about as quick."""
+    before: list[frozenset[str]] = []
+    for each in sorted(candidates, key=lambda each: each.us(batch) / (_AS_QUICK if each.kernel is last else 1)):
+        if each.us(batch) <= most and not any(limits <= each.limits for limits in before):
+            before.append(each.limits)
+            yield Choice(each.kernel, each.us(batch) / each.kernel.passes(batch))
+
+
+def _are_alike(some: Sequence[Choice], others: Sequence[Choice]) -> bool:
+    """Whether the same kernel comes first and takes about as long, and kernels of the same families follow."""
+    if not some or not others:
+        return some == others
+    first, other = some[0], others[0]
+    families, other_families = ([each.kernel.family for each in choices] for choices in (some, others))
+    less, more = sorted((first.pass_us, other.pass_us))
+    return first.kernel is other.kernel and families == other_families and more <= _ALIKE * less
