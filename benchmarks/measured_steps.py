@@ -173,7 +173,7 @@ def _given(family: Family, planned: FusedLoop, run: FusedLoop, problem: Problem,
 def _of_kernel(kernel: FusedSchedule, known: Facts, problem: Problem) -> Part:
     def cluster_us() -> float:
         draft = MODELS[kernel.family](known, problem, H200)
-        return draft.known(kernel).value(draft.step) / TENTHS_OF_NS
+        return draft.value_in(kernel, problem.batch)(draft.step) / TENTHS_OF_NS
 
     def grid_us() -> float:
         return step_us(known, kernel, problem, H200)

@@ -68,7 +68,7 @@ def _value(expression: Node, values: Sequence[int], known: dict[Node, int]) -> i
         case Apply(operator, arguments):
             raise ModelError(f"{operator} takes two arguments, not {len(arguments)}")
         case Lookup(keys, table):
-            return dict(table)[tuple(value(key, values, known) for key in keys)]
+            return table[tuple(value(key, values, known) for key in keys)]
         case Truth(constraint):
             return int(holds(constraint, values, known))
         case _:

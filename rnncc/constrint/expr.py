@@ -113,7 +113,7 @@ class Lookup(Expression):
     """The value that a table gives for the values of some expressions."""
 
     keys: tuple[Node, ...]
-    table: tuple[tuple[tuple[int, ...], int], ...]
+    table: Mapping[tuple[int, ...], int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -238,8 +238,8 @@ def lookup(key: Operand | Sequence[Operand], table: Mapping[Any, int]) -> Expres
     """What `table` gives for the value of `key`, or for the values of several keys, a tuple. It must cover every value
     that they can take."""
     keys = tuple(map(as_expression, key if isinstance(key, Sequence) else (key,)))
-    entries = ((value if isinstance(value, tuple) else (value,), result) for value, result in table.items())
-    return Lookup(keys, tuple(sorted(entries)))
+    entries = {value if isinstance(value, tuple) else (value,): result for value, result in table.items()}
+    return Lookup(keys, dict(sorted(entries.items())))
 
 
 def by(keys: Operand | tuple[Operand, ...], function: Callable[..., int]) -> Expression:

@@ -10,7 +10,7 @@ conflict a set of requirements alone. Hence the conditions on divisors, exponent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from itertools import product
 from math import gcd, prod
 from typing import assert_never
@@ -197,7 +197,7 @@ class Lowering:
                     raise ModelError(f"{name} is a variable of another model")
                 return ((index, 1),), 0
             case Lookup(keys, table):
-                return self._lookup(tuple(map(self.form, keys)), dict(table), expression)
+                return self._lookup(tuple(map(self.form, keys)), table, expression)
             case Truth(constraint):
                 return self._truth(constraint)
             case Apply("+", (left, right)):
@@ -301,14 +301,14 @@ class Lowering:
         ends = [low**degree, high**degree] + [0] * (degree % 2 == 0 and low < 0 < high)
         return self._define(("power", base, degree), min(ends), max(ends), lambda result: Power(base, degree, result))
 
-    def _lookup(self, keys: tuple[Form, ...], table: dict[tuple[int, ...], int], expression: Lookup) -> Form:
+    def _lookup(self, keys: tuple[Form, ...], table: Mapping[tuple[int, ...], int], expression: Lookup) -> Form:
         def entry(*values: int) -> int:
             if values not in table:
                 missing = values[0] if len(values) == 1 else values
                 raise ModelError(f"{text.expression(expression)}: the table has no entry for {missing}")
             return table[values]
 
-        return self._tabulated(keys, entry, ("lookup", expression.table))
+        return self._tabulated(keys, entry, ("lookup", tuple(table.items())))
 
     def _tabulated(self, keys: tuple[Form, ...], function: Callable[..., int], name: Hashable) -> Form:
         """A function of some arguments, which is tabled value by value."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import assert_never
 
 from rnncc.constrint.expr import (
@@ -52,7 +53,7 @@ def _text(tree: Node) -> tuple[str, int]:
         case Apply(operator, arguments):
             return f"{operator}({', '.join(map(expression, arguments))})", ATOM
         case Lookup(keys, table):
-            pairs = [f"{_row(row)}: {result}" for row, result in table[:LONGEST_TABLE]]
+            pairs = [f"{_row(row)}: {result}" for row, result in islice(table.items(), LONGEST_TABLE)]
             pairs += ["…"] * (len(table) > LONGEST_TABLE)
             return f"{{{', '.join(pairs)}}}[{', '.join(map(expression, keys))}]", ATOM
         case Truth(condition):

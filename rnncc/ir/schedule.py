@@ -91,6 +91,11 @@ class FusedSchedule:
         least = ceil(batch, self._seats * self.launches(batch))
         return min(self.group_batch or batch, ceil(least, self.multiple) * self.multiple)
 
+    @property
+    def batch_of_a_pass(self) -> int:
+        """The largest batch whose groups all run side by side, where groups have a largest batch."""
+        return self._seats * (self.group_batch or 1)
+
     def passes(self, batch: int) -> int:
         """How many times groups run side by side until all of them have run."""
         if self.family.scope is Scope.CLUSTER:

@@ -176,7 +176,7 @@ class _Search:
             raise InternalError(f"the schedule of {family.name} for {problem}: {mistake}") from mistake
         self.nodes += solution.nodes
         kernel = draft.scheduled(solution, problem, self.target)
-        return Candidate(kernel, step_times(draft, kernel, problem, self.target, near=_power_from))
+        return Candidate(kernel, step_times(draft, kernel, problem, self.target))
 
     def add_stepwise(self) -> None:
         """Add the kernel that runs any batch by a launch per step."""
@@ -195,11 +195,6 @@ class _Search:
             us = round(each.us(batch), 3)
             found[each.kernel.family] = min(us, found.get(each.kernel.family, us))
         return found
-
-
-def _power_from(batch: int) -> int:
-    """The least power of two that is not smaller."""
-    return 1 << (batch - 1).bit_length()
 
 
 def _limits(reason: Infeasible) -> tuple[Limit, ...]:

@@ -63,26 +63,21 @@ def step_us(known: Facts, kernel: FusedSchedule, problem: Problem, target: Targe
     return step_times(draft, kernel, problem, target)(problem.batch)
 
 
-def step_times(
-    draft: Draft, kernel: FusedSchedule, problem: Problem, target: Target, near: Callable[[int], int] = int
-) -> Callable[[int], float]:
-    """The same for any batch, by the model from which the kernel was made. `near`: a launch of a grid with so many
-    entries takes about as long as one with what `near` gives, and is not computed again."""
+def step_times(draft: Draft, kernel: FusedSchedule, problem: Problem, target: Target) -> Callable[[int], float]:
+    """The same for any batch, by the model from which the kernel was made."""
     value_at = cache(lambda batch: draft.value_in(kernel, batch))
-    seats, launch_batch = max(1, kernel.places // kernel.heads), kernel.launch_batch
+    seats = max(1, kernel.places // kernel.heads)
 
     @cache
     def launch_us(batch: int) -> float:
-        # The values of clusters depend on the batch of a group alone.
-        alike = batch if launch_batch else seats * kernel.group(batch)
-        return draft.expected_us(value_at(alike), replace(problem, batch=batch), target, kernel.shared_bytes)
+        # The values depend on the groups that run side by side, whether or not the last one is full.
+        group = kernel.group(batch)
+        value = value_at(group * min(seats, ceil(batch, group)))
+        return draft.expected_us(value, replace(problem, batch=batch), target, kernel.shared_bytes)
 
     def us(batch: int) -> float:
         before, each = kernel.launches(batch) - 1, kernel.batch_of_a_launch(batch)
-        first, last = (
-            min(near(part), launch_batch) if launch_batch else part for part in (each, batch - before * each)
-        )
-        return launch_us(last) + (before * launch_us(first) if before else 0)
+        return launch_us(batch - before * each) + (before * launch_us(each) if before else 0)
 
     return us
 

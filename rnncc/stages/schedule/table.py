@@ -21,7 +21,7 @@ WORTH = 0.9
 # is expected to take at most this part was slower than the dense one (tests/stages/test_schedule_sparse_measured.py).
 SPARSE_WORTH = 0.86
 # A kernel without which each batch takes at most so many times as long is not worth its compilation either.
-NEEDLESS = 1.05
+NEEDLESS = 1.02
 # The kernel of a row also runs larger batches where it takes at most so many times as long as the quickest one.
 _AS_QUICK = 1.01
 # Rows whose times differ by at most this factor are one. Times of rows are compared for one direction and for two.
@@ -61,7 +61,7 @@ def table(candidates: Sequence[Candidate], alternating_us: Callable[[int], float
     """The table of the kernels that are worth their compilation; empty where there is none. `alternating_us`: the
     time of a step of any batch by the alternating kernel."""
     found = [each for each in candidates if _saves_time(each, candidates, alternating_us)]
-    batches = sorted({*BATCHES, *_BETWEEN, *(end for each in found for end in _ends_of_launches(each.kernel))})
+    batches = sorted({*BATCHES, *_BETWEEN, *(end for each in found for end in _ends(each.kernel))})
     alternating = {batch: alternating_us(batch) for batch in batches}
     found = _needed(found, alternating)
     rows: list[Row] = []
@@ -87,38 +87,43 @@ def _saves_time(candidate: Candidate, candidates: Iterable[Candidate], alternati
     return candidate.us(batch) <= SPARSE_WORTH * min(*others, alternating_us(batch))
 
 
-def _ends_of_launches(kernel: FusedSchedule) -> Iterator[int]:
-    """The batches that fill a few launches."""
-    if kernel.launch_batch is not None:
-        yield from range(
-            kernel.launch_batch, min(_LAUNCHES * kernel.launch_batch, BATCHES[-1]) + 1, kernel.launch_batch
-        )
+def _ends(kernel: FusedSchedule) -> Iterator[int]:
+    """The batches that fill a few launches, or passes of clusters."""
+    full = kernel.launch_batch or kernel.batch_of_a_pass
+    yield from range(full, min(_LAUNCHES * full, BATCHES[-1]) + 1, full)
 
 
 def _needed(candidates: Sequence[Candidate], alternating: Mapping[int, float]) -> list[Candidate]:
     """The kernels without which some call would take clearly longer. `alternating`: the times of a step of each batch
     by the alternating kernel."""
-    needed = list(candidates)
     # Calls for which some of the conditions do not hold: packed sequences, denser masks.
-    broken = {frozenset(), *(each.limits & {_ZEROS, _STEPS} for each in needed)}
+    broken = {frozenset(), *(each.limits & {_ZEROS, _STEPS} for each in candidates)}
     calls = {some | others for some in broken for others in broken}
-    quickest: dict[tuple[int, frozenset[str]], float] = {}  # of all candidates
+    able = {call: {number for number, each in enumerate(candidates) if not each.limits & call} for call in calls}
+    # For each batch and call the time of the alternating kernel, and the others that run it, the quickest first.
+    rivals: list[tuple[float, list[tuple[float, int]]]] = []
+    for batch, us in alternating.items():
+        times = sorted((each.us(batch), number) for number, each in enumerate(candidates))
+        for numbers in able.values():
+            running = [entry for entry in times if entry[1] in numbers]
+            if running and running[0][0] <= WORTH * us:
+                rivals.append((us, running))
+    needed = set(range(len(candidates)))
     while needed:
-        # How many times as long as by the quickest kernel a call would take without this one.
+        # How many times as long as by the quickest of all kernels a call would take without this one.
         losses = dict.fromkeys(needed, 1.0)
-        for batch, us in alternating.items():
-            times = sorted((each.us(batch), number) for number, each in enumerate(needed))
-            for call in calls:
-                able = [entry for entry in times if not needed[entry[1]].limits & call]
-                if able and able[0][0] <= WORTH * us:
-                    (own, number), (other, _) = [*able, (us, 0)][:2]
-                    loss = other / quickest.setdefault((batch, call), own)
-                    losses[needed[number]] = max(losses[needed[number]], loss)
-        least = min(reversed(needed), key=losses.__getitem__)
+        for us, running in rivals:
+            left = (entry for entry in running if entry[1] in needed)
+            own, number = next(left)
+            if own <= WORTH * us:
+                other = next((other for other, _ in left), us)
+                losses[number] = max(losses[number], other / running[0][0])
+        least = min(sorted(needed, reverse=True), key=losses.__getitem__)
         if losses[least] > NEEDLESS:
             break
         needed.remove(least)
-    return needed
+        rivals = [(us, running) for us, running in rivals if any(number in needed for _, number in running)]
+    return [candidates[number] for number in sorted(needed)]
 
 
 def _choices(candidates: Iterable[Candidate], batch: int, most: float, last: FusedSchedule | None) -> Iterator[Choice]:
