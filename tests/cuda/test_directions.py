@@ -151,9 +151,9 @@ def same(found: list[Tensor], expected: list[Tensor]) -> bool:
 
 
 @pytest.mark.hopper
-@pytest.mark.parametrize(("batch", "launches"), [(16, 1), (192, 2)])
+@pytest.mark.parametrize(("batch", "launches"), [(16, 1), (240, 2)])
 def test_directions_of_a_layer(batch: int, launches: int, packages: Packages) -> None:
-    """Grids that do not fit the GPU at once, those of both directions for a batch of 192, follow each other."""
+    """Grids that do not fit the GPU at once, those of both directions for a batch of 240, follow each other."""
     layers = [
         packages("lstm", fused).LSTM(8, 768, bidirectional=True, device="cuda", dtype=torch.bfloat16)
         for fused in (True, False)

@@ -129,14 +129,14 @@ def test_a_row_is_for_the_batches_up_to_the_next_one() -> None:
     rows = [(row.batch, row.choices[0].kernel.family, row.choices[0].kernel.launch_batch) for row in found.table]
     assert rows == [
         (1, GRID, 16),
-        (9, GRID, 32),
+        (11, GRID, 32),
         (33, GATHER, None),  # in one pass, quicker than the next one
         (57, GRID, 64),
         (65, WIDE, 128),
         (129, WIDE, 320),
     ]
     small, tiled, clusters, *_, wide = (row.kernel for row in found.table)
-    assert found.kernel_for(1) is found.kernel_for(8) is small and found.kernel_for(9) is found.kernel_for(32) is tiled
+    assert found.kernel_for(1) is found.kernel_for(10) is small and found.kernel_for(11) is found.kernel_for(32) is tiled
     assert found.kernel_for(33) is found.kernel_for(56) is clusters
     assert wide is not None and found.kernel_for(129) is found.kernel_for(10_000) is wide and wide.launches(640) == 2
 

@@ -132,7 +132,6 @@ _ROWS = read_table()
 H200 = rates_of({name: row["value"] for name, row in _ROWS.items()})
 
 
-@cache
 def rates(target: Target) -> Rates:
     """The rates of a GPU, made from those of the H200."""
     return _scaled(H200, target)
