@@ -136,7 +136,9 @@ def test_a_row_is_for_the_batches_up_to_the_next_one() -> None:
         (129, WIDE, 320),
     ]
     small, tiled, clusters, *_, wide = (row.kernel for row in found.table)
-    assert found.kernel_for(1) is found.kernel_for(10) is small and found.kernel_for(11) is found.kernel_for(32) is tiled
+    assert (
+        found.kernel_for(1) is found.kernel_for(10) is small and found.kernel_for(11) is found.kernel_for(32) is tiled
+    )
     assert found.kernel_for(33) is found.kernel_for(56) is clusters
     assert wide is not None and found.kernel_for(129) is found.kernel_for(10_000) is wide and wide.launches(640) == 2
 

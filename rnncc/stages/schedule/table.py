@@ -21,8 +21,9 @@ WORTH = 0.9
 # it takes depends on the mask. Where both were measured, none that does was slower than the dense one
 # (tests/stages/test_schedule_sparse_measured.py).
 SPARSE_WORTH = 0.86
-# A kernel without which each batch takes at most so many times as long is not worth its compilation either.
-_NEEDLESS = 1.03
+# A kernel is not worth its compilation either where each batch takes at most so many times as long by another kernel. The
+# estimates of kernels of the same scope are compared more closely than those of others.
+_NEEDLESS, _NEEDLESS_OF_SCOPES = 1.02, 1.08
 # The kernel of a row also runs larger batches where it takes at most so many times as long as the quickest one.
 _AS_QUICK = 1.01
 # Rows whose times differ by at most this factor are one. Times of rows are compared for one direction and for two.
@@ -102,18 +103,22 @@ def _needed(candidates: Sequence[Candidate], alternating: Mapping[int, float]) -
             running = [entry for entry in times if entry[1] in numbers]
             if running and running[0][0] <= WORTH * us:
                 rivals.append((us, running))
+    scopes = [each.kernel.family.scope for each in candidates]
     needed = set(range(len(candidates)))
     while needed:
-        # How many times as long as by the quickest of all kernels a call would take without this one.
-        losses = dict.fromkeys(needed, 1.0)
+        # How many times as long as by the quickest of all kernels a call would take without this one, and more than is
+        # needless.
+        losses = dict.fromkeys(needed, 0.0)
         for us, running in rivals:
             left = (entry for entry in running if entry[1] in needed)
             own, number = next(left)
             if own <= WORTH * us:
-                other = next((other for other, _ in left), us)
-                losses[number] = max(losses[number], other / running[0][0])
+                other, rival = next(left, (us, None))
+                is_alike = rival is not None and scopes[rival] is scopes[number]
+                loss = other / running[0][0] / (_NEEDLESS if is_alike else _NEEDLESS_OF_SCOPES)
+                losses[number] = max(losses[number], loss)
         least = min(sorted(needed, reverse=True), key=losses.__getitem__)
-        if losses[least] > _NEEDLESS:
+        if losses[least] > 1:
             break
         needed.remove(least)
         rivals = [(us, running) for us, running in rivals if any(number in needed for _, number in running)]
