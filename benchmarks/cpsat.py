@@ -64,7 +64,7 @@ class Translation:
                 entries = [self.value(key) for key in keys]
                 rows = [
                     (*row, result)
-                    for row, result in table
+                    for row, result in table.items()
                     if all(low <= each <= high for each, (_, low, high) in zip(row, entries, strict=True))
                 ]
                 results = [row[-1] for row in rows]

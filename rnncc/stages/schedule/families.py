@@ -27,8 +27,8 @@ MODELS: dict[Family, Callable[[Facts, Problem, Target], Draft]] = {
 
 
 def families_for(facts: Facts) -> tuple[Family, ...]:
-    """The families that may have a kernel for a loop. The sparse family deals the elements of rows out evenly, which those
-    of large blocks do not let it do."""
+    """The families that may have a kernel for a loop. The sparse family would deal out large blocks unevenly, among
+    CTAs that wait for each other."""
     has_blocks = facts.has_blocks_of(SQUARE)
     asked_for = {SPARSE: facts.is_sparse and not has_blocks, BLOCKS: has_blocks}
     return tuple(family for family in MODELS if asked_for.get(family, True))

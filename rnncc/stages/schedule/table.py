@@ -21,8 +21,8 @@ WORTH = 0.9
 # it takes depends on the mask. Where both were measured, none that does was slower than the dense one
 # (tests/stages/test_schedule_sparse_measured.py).
 SPARSE_WORTH = 0.86
-# A kernel is not worth its compilation either where each batch takes at most so many times as long by another kernel. The
-# estimates of kernels of the same scope are compared more closely than those of others.
+# Nor is a kernel worth it where each batch takes at most so many times as long by another one. The estimates of kernels
+# of the same scope are compared more closely than those of different scopes.
 _NEEDLESS, _NEEDLESS_OF_SCOPES = 1.02, 1.08
 # The kernel of a row also runs larger batches where it takes at most so many times as long as the quickest one.
 _AS_QUICK = 1.01
