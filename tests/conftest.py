@@ -113,6 +113,14 @@ def warnings_are_errors() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_disk_is_waited_for() -> Iterator[None]:
+    """What the tests build need not outlive a power failure."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture
 def cell_cache(tmp_path: Path) -> Path:
     """A cache of the test's own, without packages. Objects that all packages share are there if any test made them."""

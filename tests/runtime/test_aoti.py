@@ -131,6 +131,7 @@ def as_in_python(program: Path, folder: Path, printed: str) -> None:
     torch.testing.assert_close(numbers(done.stdout), numbers(wanted))
 
 
+@pytest.mark.long
 def test_the_deployment_example(program: Path, tmp_path: Path) -> None:
     """The folder goes elsewhere, without what only Python reads; another length and batch run too."""
     printed = deployed(tmp_path / "made")

@@ -104,7 +104,7 @@ torch.save(called(value).detach(), "result")
     return result
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("by", [pickle, cloudpickle], ids=lambda by: by.__name__)
 def test_a_fresh_process_loads_it(form: str, by: Any, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def _work(value: Any, results: Any) -> None:
     results.put(called(value).detach().numpy())
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("form", ["class", "functional op", "partial", "derived class"])
 def test_a_spawned_process_takes_it_as_an_argument(form: str) -> None:
     value, context = made(form), multiprocessing.get_context("spawn")
