@@ -58,13 +58,13 @@ def test_ops_have_one_name_whichever_processors_a_package_is_for(tmp_path: Path)
 
 
 def in_new_cache(code: str, cache: Path) -> tuple[int, str, str]:
-    """The exit status, stdout and stderr of a Python program that finds an empty cache."""
+    """The exit status, stdout and stderr of a Python program that finds a cache without packages."""
     environment = {**os.environ, "RNNCC_CACHE_DIR": str(cache), "RNNCC_LOG": "error"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
-def test_torch_is_imported_while_the_compilers_run(tmp_path: Path) -> None:
+def test_torch_is_imported_while_the_compilers_run(cell_cache: Path) -> None:
     code = """
 import importlib, subprocess, sys, types
 import rnncc
@@ -88,7 +88,7 @@ driver.importlib = types.SimpleNamespace(import_module=import_module)
 rnncc.load("elman")
 rnncc.load("elman")
 """
-    assert in_new_cache(code, tmp_path) == (0, "False rnncc.stages.load True\n", "")
+    assert in_new_cache(code, cell_cache) == (0, "False rnncc.stages.load True\n", "")
 
 
 def test_a_built_package_needs_torch_alone(tmp_path: Path) -> None:
