@@ -7,6 +7,8 @@ conftest.py registers.
     @pytest.mark.always(stem=SOME)        its cases where the parameter `stem` is in `SOME` run always, and the others take
                                           long
 
+Cases on a GPU are none of these: their packages are built, and they are quick.
+
     pytest           leaves out what takes long, and says how many tests that are
     pytest --all     runs everything
 """
@@ -33,7 +35,7 @@ def long_ones(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
         if item.get_closest_marker("long") is not None:
             yield item
             continue
-        if not isinstance(item, pytest.Function):
+        if not isinstance(item, pytest.Function) or item.get_closest_marker("gpu") is not None:
             continue
         if (mark := item.get_closest_marker("always")) is not None:
             if any(item.callspec.params[name] not in usual for name, usual in mark.kwargs.items()):

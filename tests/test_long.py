@@ -29,6 +29,11 @@ def test_family(family, number): pass
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("family", "ab")
 def test_chosen(family, number): pass
+
+@pytest.mark.gpu
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("number", range(2))
+def test_on_a_gpu(number): pass
 """
 LEFT_OUT = {
     *("slow", "number[1]", "number[2]", "number[4]", "number[5]", "family[a-1]", "family[b-1]"),
@@ -53,11 +58,11 @@ def test_some_cases_stand_for_all(session: pytest.Pytester, workers: tuple[str, 
     result = session.runpytest_subprocess("-v", *workers)
     result.stdout.fnmatch_lines(["11 tests that take long did not run (--all)"])
     said = result.stdout.str()
-    assert result.parseoutcomes()["passed"] == 10
+    assert result.parseoutcomes()["passed"] == 12
     assert not [name for name in LEFT_OUT if f"::test_{name} " in said]
 
 
 def test_all_of_them_run_where_that_is_asked_for(session: pytest.Pytester) -> None:
     result = session.runpytest_subprocess("--all")
-    result.assert_outcomes(passed=21)
+    result.assert_outcomes(passed=23)
     result.stdout.no_fnmatch_line("*take long*")

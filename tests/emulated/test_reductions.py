@@ -62,7 +62,7 @@ def written(name: str, folder: Path) -> str:
     return str(path)
 
 
-@pytest.mark.one_in(4, "family", "masked")
+@pytest.mark.one_in(12, "family", "masked")
 @pytest.mark.parametrize(
     ("cell", "family", "dtype", "head_dim", "heads", "batch", "sizes"),
     [

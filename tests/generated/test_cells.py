@@ -12,7 +12,7 @@ from tests.generated.cells import generate
 from tests.generated.harness import run
 from tests.seeds import batches
 
-PACKAGES = batches(100, 25)
+PACKAGES = batches(60, 20)
 COMPILED = batches(8, 8)
 
 

@@ -147,6 +147,7 @@ def test_empty_problems(steps: int, batch: int) -> None:
             compare(loop, library, Problem(steps, batch, {"I": 4, "H": 12}))
 
 
+@pytest.mark.one_in(3, "dtype")
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", ["lstm", "gru", "gruv3", "layernormlstm", "indrnn", "timeawarelstm"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -143,7 +143,7 @@ with open("data", "wb") as file:
     assert torch.equal(twice, 2 * once) and torch.equal(once, called(cells().Mine))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("form", ["class", "single step", "functional op", "shipped class", "instance of torch.nn"])
 def test_torch_loads_it_by_the_allow_list(form: str, tmp_path: Path) -> None:
     value = made(form)
