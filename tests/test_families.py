@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from rnncc.ir.family import FAMILIES, FUSED, Family, Scope
 from rnncc.machine.paths import templates_dir
 from rnncc.runtime.kernels import fused
 from rnncc.stages.schedule.families import MODELS
-from tests.test_architecture import MODULES, PACKAGE, TEMPLATES, module_name
+from tests.test_architecture import MODULES, PACKAGE, TEMPLATES
 
 # Where a program asks for a name, another family of the same scope would be forgotten.
 NAMES = frozenset(family.name for family in FAMILIES)
