@@ -4,7 +4,7 @@ conftest.py registers.
     @pytest.mark.long                     a test that takes long
     @pytest.mark.one_in(3)                every third of its cases runs always, and the others take long
     @pytest.mark.one_in(3, "family")      the same for each value of the parameter `family`: its first case runs always
-    @pytest.mark.always(stem=SOME)        its cases where the parameter `stem` is in `SOME` run always; the others take long
+    @pytest.mark.always(stem=SOME)        its cases where the parameter `stem` is in `SOME` run always; others take long
 
 Neither `one_in` nor `always` leaves out cases that need a GPU.
 
