@@ -1,5 +1,5 @@
 # `make demo` trains a language model with a cell of your own on the CPU.
-# `make test` checks everything; of cases that are much alike it runs some.
+# `make test` checks everything; of cases that are much alike it runs some, and it leaves out long programs.
 # `make test-all` runs all of them, compiles every kernel that is looked at, draws twenty times as many random examples, and
 # others than `make test`, then runs `make kernels`: long.
 # `make clients` installs other people's libraries, and tests layers in them (docs/clients.md).
