@@ -54,7 +54,8 @@ class _Loader(SourceFileLoader):
             Path(path).parent.mkdir(mode=0o700)
         super().set_data(path, bytes(data) + self._sum(data), _mode=_mode & 0o755)
 
-    def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> CodeType:
+    # The types of its two base classes exclude each other.
+    def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> CodeType:  # type: ignore[override]
         """The code of a module, which names its file in tracebacks."""
         return _with_file(_compiled(bytes(data), _optimize), os.fspath(path))
 

@@ -344,6 +344,13 @@ def test_cells_of_a_text_have_zoneout_of_the_states_they_have(tmp_path: Path) ->
     assert run(code, tmp_path).strip() == "One(3, 4, zoneout={'h': 0.1}) Two(3, 4, zoneout={'h': 0.0, 'c': 0.1})"
 
 
+def test_code_that_packages_share_names_the_file_of_its_own() -> None:
+    for layer in (rnncc.load("lstm").LSTM, rnncc.load("gru").GRU):
+        (package,) = sys.modules[layer.__module__.rpartition(".")[0]].__path__
+        file = Path(layer.forward.__code__.co_filename)
+        assert file.is_relative_to(package) and "def forward" in file.read_text(encoding="utf-8")
+
+
 def test_classes_derived_from_a_layer() -> None:
     import torch
 
