@@ -1,7 +1,7 @@
 # `make demo` trains a language model with a cell of your own on the CPU.
-# `make test` checks everything; of cases that are much alike it runs some.
-# `make test-all` runs all of them, compiles every kernel that is looked at, draws ten times as many random examples, and others
-# than `make test`, then runs `make kernels`: long.
+# `make test` checks everything; of cases that are much alike it runs some, and it leaves out long programs.
+# `make test-all` runs all of them, compiles every kernel that is looked at, draws twenty times as many random examples, and
+# others than `make test`, then runs `make kernels`: long.
 # `make clients` installs other people's libraries, and tests layers in them (docs/clients.md).
 # `make kernels` compiles every shipped cell's GPU kernels and checks what NVRTC made of them: long.
 # `make dist` builds rnncc's own wheel and source distribution into dist/, and checks them.

@@ -23,6 +23,8 @@ from tests.cuda.inspected import Record
 # Workers of pytest-xdist share the cores: a thread that waits must not keep one busy. This is read when torch is
 # imported, which the conftest.py of a folder does before pytest_configure where a run is of that folder alone.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
+# Workers, and programs that tests start, read the bytecode that the first of them wrote.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 Golden = Callable[[Path, str], None]
 # How many tests for a GPU were deselected.
@@ -110,6 +112,14 @@ def warnings_are_errors() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commands, "run", strict)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_disk_is_waited_for() -> Iterator[None]:
+    """What the tests build need not outlive a power failure."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 

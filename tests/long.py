@@ -4,6 +4,9 @@ conftest.py registers.
     @pytest.mark.long                     a test that takes long
     @pytest.mark.one_in(3)                every third of its cases runs always, and the others take long
     @pytest.mark.one_in(3, "family")      the same for each value of the parameter `family`: its first case runs always
+    @pytest.mark.always(stem=SOME)        its cases where the parameter `stem` is in `SOME` run always; others take long
+
+Neither `one_in` nor `always` leaves out cases that need a GPU.
 
     pytest           leaves out what takes long, and says how many tests that are
     pytest --all     runs everything
@@ -30,7 +33,13 @@ def long_ones(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     for item in items:
         if item.get_closest_marker("long") is not None:
             yield item
-        elif isinstance(item, pytest.Function) and (mark := item.get_closest_marker("one_in")) is not None:
+            continue
+        if not isinstance(item, pytest.Function) or item.get_closest_marker("gpu") is not None:
+            continue
+        if (mark := item.get_closest_marker("always")) is not None:
+            if any(item.callspec.params[name] not in usual for name, usual in mark.kwargs.items()):
+                yield item
+        elif (mark := item.get_closest_marker("one_in")) is not None:
             cases, *names = mark.args
             group = (item.path, item.originalname, *(str(item.callspec.params[name]) for name in names))
             if seen[group] % cases:
@@ -46,6 +55,7 @@ class Long:
         self.left_out = 0
         config.addinivalue_line("markers", "long: takes long; runs with --all")
         config.addinivalue_line("markers", "one_in(n, *names): all but every n-th case of each value takes long")
+        config.addinivalue_line("markers", "always(**values): cases with other values of these parameters take long")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,12 +1,14 @@
-"""Packages without kernels: no compiler runs, and layers compute in eager torch."""
+"""Packages of texts: without kernels, where no compiler runs and layers compute in eager torch; and with kernels for
+float64, which most comparisons ask for."""
 
 from __future__ import annotations
 
 from types import ModuleType
 
-from rnncc.driver import make_product
+from rnncc.driver import load_module, make_product
 from rnncc.ir.cell import Cell
 from rnncc.ir.request import Request
+from rnncc.language.read import from_text
 from rnncc.language.source import Source
 from rnncc.machine.cache import Cache, default_root, digest
 from rnncc.pipeline import compile_cells
@@ -20,3 +22,9 @@ def reference_package(source: Source, stem: str) -> tuple[ModuleType, list[Cell]
     key = digest(stem, source.text, own_code())[:32]
     package = build(Job(key, stem, Cache(default_root())), lambda: make_product(request))
     return load(package), [made.cell for made in compile_cells(request, "partition").cells]
+
+
+def float64_package(text: str, name: str) -> ModuleType:
+    """A package as `rnncc.compile` gives it, whose kernels for float64 are compiled now; those for other dtypes, when a
+    call first needs them."""
+    return load_module(Request(from_text(f"<{name}>", text), name), ("f64",))

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # How many times more is drawn in a fresh run.
-MORE = 10
+MORE = 20
 # The seed of a fresh run; None where everything is fixed.
 _fresh: int | None = None
 
@@ -66,7 +66,7 @@ class Seeds:
             derandomize=_fresh is None,
             database=None,
             deadline=None,
-            max_examples=count(100),
+            max_examples=count(50),
             suppress_health_check=[HealthCheck.too_slow],
         )
         settings.load_profile("rnncc")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 import jinja2
@@ -46,10 +47,15 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(path: Path) -> Iterator[tuple[str, int]]:
     """Every module that a file imports anywhere, absolute, with its line; `from a import b` gives `a` and `a.b`."""
     package = module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -75,47 +81,46 @@ def test_the_reader_of_imports_sees_every_form() -> None:
     assert {"rnncc.stages.parse", "rnncc.stages.parse.parse", "rnncc.ir.request.Request"} <= found
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_a_stage_never_imports_another_stage(path: Path) -> None:
-    own = stage_of(module_name(path))
-    if own is None:
-        return
+def test_a_stage_never_imports_another_stage() -> None:
     stages = {entry.stem for entry in (PACKAGE / "stages").iterdir()}
-    foreign = [(name, line) for name, line in imports(path) if stage_of(name) in stages - {own}]
-    assert not foreign
+    for path in MODULES:
+        if (own := stage_of(module_name(path))) is not None:
+            foreign = [(name, line) for name, line in imports(path) if stage_of(name) in stages - {own}]
+            assert not foreign, path
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_only_the_owner_imports_a_library(path: Path) -> None:
-    module = module_name(path)
-    for name, line in imports(path):
-        owners = OWNERS.get(name.split(".")[0])
-        if owners is not None:
-            assert any(is_within(module, owner) for owner in owners), f"{path}:{line} imports {name}"
+def test_only_the_owner_imports_a_library() -> None:
+    for path in MODULES:
+        module = module_name(path)
+        for name, line in imports(path):
+            owners = OWNERS.get(name.split(".")[0])
+            if owners is not None:
+                assert any(is_within(module, owner) for owner in owners), f"{path}:{line} imports {name}"
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=module_name)
-def test_the_command_line_imports_torch_only_inside_functions(path: Path) -> None:
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        assert not (isinstance(node, ast.Import) and any(is_within(alias.name, "torch") for alias in node.names))
-        assert not (isinstance(node, ast.ImportFrom) and is_within(node.module or "", "torch"))
+def test_the_command_line_imports_torch_only_inside_functions() -> None:
+    for path in sorted((PACKAGE / "cli").glob("*.py")):
+        for node in tree_of(path).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not any(is_within(name, "torch") for name in names), path
+            assert not (isinstance(node, ast.ImportFrom) and is_within(node.module or "", "torch")), path
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "runtime").rglob("*.py")), ids=module_name)
-def test_the_runtime_needs_torch_and_python_alone(path: Path) -> None:
+def test_the_runtime_needs_torch_and_python_alone() -> None:
     """It is copied into packages, which must run where rnncc is not installed."""
     import sys
 
-    for name, line in imports(path):
-        top = name.split(".")[0]
-        relative = is_within(name, "rnncc.runtime")
-        assert relative or top == "torch" or top in sys.stdlib_module_names, f"{path}:{line} imports {name}"
+    for path in sorted((PACKAGE / "runtime").rglob("*.py")):
+        for name, line in imports(path):
+            top = name.split(".")[0]
+            relative = is_within(name, "rnncc.runtime")
+            assert relative or top == "torch" or top in sys.stdlib_module_names, f"{path}:{line} imports {name}"
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "ir").glob("*.py")), ids=module_name)
-def test_the_ir_knows_the_language_and_nothing_else(path: Path) -> None:
-    own = [name for name, _ in imports(path) if is_within(name, "rnncc")]
-    assert all(is_within(name, "rnncc.ir") or is_within(name, "rnncc.language") for name in own)
+def test_the_ir_knows_the_language_and_nothing_else() -> None:
+    for path in sorted((PACKAGE / "ir").glob("*.py")):
+        own = [name for name, _ in imports(path) if is_within(name, "rnncc")]
+        assert all(is_within(name, "rnncc.ir") or is_within(name, "rnncc.language") for name in own), path
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "ir").glob("*.py")), ids=module_name)
@@ -200,14 +205,14 @@ def command(a, b): ...
     assert found == {"m.A.method": 5, "m.A.method.<lambda>": 2, "m.A.made": 1}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_a_function_has_at_most_six_parameters(path: Path) -> None:
-    found = parameters(ast.parse(path.read_text(encoding="utf-8")), module_name(path))
-    assert not {name: count for name, count in found if count > 6 and name not in CALLED_BY_USERS}
+def test_a_function_has_at_most_six_parameters() -> None:
+    for path in MODULES:
+        found = parameters(tree_of(path), module_name(path))
+        assert not {name: count for name, count in found if count > 6 and name not in CALLED_BY_USERS}
 
 
 def test_what_users_call_is_there_and_has_more() -> None:
-    trees = ((ast.parse(path.read_text(encoding="utf-8")), module_name(path)) for path in MODULES)
+    trees = ((tree_of(path), module_name(path)) for path in MODULES)
     many = {name for tree, module in trees for name, count in parameters(tree, module) if count > 6}
     assert many >= CALLED_BY_USERS.keys()
 
@@ -216,10 +221,10 @@ def test_what_users_call_is_there_and_has_more() -> None:
 OPTION_KEYS = {f"{option.name}__" for option in fields(Request)}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_no_option_has_a_name_among_constants(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert not [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in OPTION_KEYS]
+def test_no_option_has_a_name_among_constants() -> None:
+    for path in MODULES:
+        constants = (node.value for node in ast.walk(tree_of(path)) if isinstance(node, ast.Constant))
+        assert not [value for value in constants if value in OPTION_KEYS], path
 
 
 @pytest.mark.parametrize("key", sorted(OPTION_KEYS))
@@ -284,26 +289,26 @@ def test_what_is_forbidden_is_seen(text: str) -> None:
     assert forbidden_nodes(text)
 
 
-@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
-def test_a_template_only_fills_in(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert not forbidden_nodes(text)
-    assert len(text.splitlines()) <= 120
+def test_a_template_only_fills_in() -> None:
+    for path in TEMPLATES:
+        text = path.read_text(encoding="utf-8")
+        assert not forbidden_nodes(text), path
+        assert len(text.splitlines()) <= 120, path
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_only_a_report_says_that_something_was_reported(path: Path) -> None:
+def test_only_a_report_says_that_something_was_reported() -> None:
     """What marks a place as wrong holds a Reported. Who could make one without a diagnostic could lose an error."""
-    calls = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
-    made = [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Reported"]
-    assert not made or path == PACKAGE / "language" / "report.py"
+    for path in MODULES:
+        calls = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call))
+        made = [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Reported"]
+        assert not made or path == PACKAGE / "language" / "report.py", path
 
 
-@pytest.mark.parametrize("path", CELLS, ids=lambda path: path.stem)
-def test_a_shipped_cell_is_short_and_cites_its_source(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= most_lines(path.stem)
-    assert lines[0].startswith("# ")
-    assert any(line.startswith("# Form:") for line in lines)
-    names = [line.split()[1] for line in lines if line.startswith("cell ")]
-    assert [name.lower() for name in names] == [path.stem]
+def test_a_shipped_cell_is_short_and_cites_its_source() -> None:
+    for path in CELLS:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert len(lines) <= most_lines(path.stem), path
+        assert lines[0].startswith("# "), path
+        assert any(line.startswith("# Form:") for line in lines), path
+        names = [line.split()[1] for line in lines if line.startswith("cell ")]
+        assert [name.lower() for name in names] == [path.stem]

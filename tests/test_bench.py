@@ -330,6 +330,7 @@ def test_without_matplotlib_it_says_so_before_the_work(monkeypatch: pytest.Monke
     assert result.exit_code == 3 and "pip install 'rnncc[plot]'" in result.stderr and not result.stdout
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("has_rich", [True, False])
 def test_a_terminal_gets_a_drawn_table(has_rich: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if has_rich:

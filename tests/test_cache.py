@@ -140,6 +140,7 @@ def command(folder: Path, number: int) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_ten_builders_of_a_real_cell_after_one_that_was_killed(tmp_path: Path, cell_cache: Path) -> None:
     """Killed among the compiler's runs; the ten then wait for one of them, which compiles alone."""
     killed = command(tmp_path, 0)

@@ -17,7 +17,7 @@ from rnncc.verify import reference
 from tests import compiling
 
 from .oracles import ORACLES, Case, Oracle, Sequences, draw, relative_error, results
-from .shipped import most_lines
+from .shipped import COVERING, STEMS, most_lines, traits_of
 
 CELLS = Path(__file__).parents[1] / "cells"
 TOLERANCE = 1e-10  # relative, float64
@@ -144,3 +144,9 @@ def test_why_the_oracles_of_sgu_bring_their_own_hardsigmoid() -> None:
     v = torch.zeros(1, dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(torch.nn.functional.hardsigmoid(v), v)
     assert 1e-9 < abs(gradient.item() - 1 / 6) < 1e-8
+
+
+def test_some_cells_have_what_any_has() -> None:
+    """These stand for all shipped cells where what is generated is built."""
+    covered = set[str]().union(*map(traits_of, COVERING))
+    assert {stem: missing for stem in STEMS if (missing := traits_of(stem) - covered)} == {}

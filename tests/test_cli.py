@@ -154,6 +154,7 @@ NONSENSE = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("data", NONSENSE.values(), ids=NONSENSE.keys())
 @pytest.mark.parametrize("command", ["check", "explain", "show --stage=render", "build"])
 def test_nonsense_is_a_diagnostic_and_no_traceback(tmp_path: Path, data: bytes, command: str) -> None:

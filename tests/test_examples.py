@@ -30,6 +30,7 @@ def run(name: str, *options: str, launcher: tuple[str, ...] = ()) -> str:
     return result.stdout
 
 
+@pytest.mark.long
 def test_a_character_model_with_a_cell_of_ones_own() -> None:
     output = run("char_lm.py")
     losses = [float(value) for value in re.findall(r"validation ([\d.]+) bits per character", output)]
@@ -63,6 +64,7 @@ def test_cells_with_a_recurrent_matrix_track_state() -> None:
     assert all(accuracy < 0.1 for accuracy in rows["A5", "minGRU"])
 
 
+@pytest.mark.long
 def test_heads_on_two_processes_train_as_on_one() -> None:
     curves = []
     for ranks in (1, 2):

@@ -30,6 +30,7 @@ from .language import (
     cells_width,
 )
 from .language.loop import Case, Setting, compare
+from .packages import float64_package
 
 MODULES = (
     cells_gradients, cells_heads, cells_low_rank, cells_matrices, cells_names, cells_narrow, cells_shifts, cells_time,
@@ -42,7 +43,8 @@ TOLERANCE = 1e-10
 @cache
 def built(module: Any) -> Any:
     """All cells of a table in one package."""
-    return rnncc.compile("\n".join(case.text.strip() + "\n" for case in module.CASES), module.__name__.split(".")[-1])
+    text = "\n".join(case.text.strip() + "\n" for case in module.CASES)
+    return float64_package(text, module.__name__.split(".")[-1])
 
 
 def settings(case: Case) -> list[Setting]:
@@ -95,7 +97,7 @@ def as_hx(states: tuple[Tensor, ...]) -> Any:
     return states[0] if len(states) == 1 else states
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.always(dtype=[torch.float64])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("module", "case"), CASES, ids=[case.name for _, case in CASES])
 def test_what_is_computed_again_is_the_same(module: Any, case: Case, dtype: torch.dtype) -> None:
@@ -291,6 +293,7 @@ def test_an_input_cannot_have_another_width_in_each_layer() -> None:
         module.Two(5, 6, 2)
 
 
+@pytest.mark.always(name=["DelayMix"])
 @pytest.mark.parametrize("name", ["DelayMix", "EpiOut", "PackSplit", "Kinks"])
 def test_what_is_not_finite_stays_in_its_batch_entry(name: str) -> None:
     module, case = next(entry for entry in CASES if entry[1].name == name)

@@ -24,8 +24,21 @@ def test_number(number): pass
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("family", "ab")
 def test_family(family, number): pass
+
+@pytest.mark.always(family="b", number=(0, 2))
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("family", "ab")
+def test_chosen(family, number): pass
+
+@pytest.mark.gpu
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("number", range(2))
+def test_on_a_gpu(number): pass
 """
-LEFT_OUT = {"slow", "number[1]", "number[2]", "number[4]", "number[5]", "family[a-1]", "family[b-1]"}
+LEFT_OUT = {
+    *("slow", "number[1]", "number[2]", "number[4]", "number[5]", "family[a-1]", "family[b-1]"),
+    *("chosen[a-0]", "chosen[a-1]", "chosen[a-2]", "chosen[b-1]"),
+}
 
 
 @pytest.fixture
@@ -43,13 +56,13 @@ def session(pytester: pytest.Pytester) -> pytest.Pytester:
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
 def test_some_cases_stand_for_all(session: pytest.Pytester, workers: tuple[str, ...]) -> None:
     result = session.runpytest_subprocess("-v", *workers)
-    result.stdout.fnmatch_lines(["7 tests that take long did not run (--all)"])
+    result.stdout.fnmatch_lines(["11 tests that take long did not run (--all)"])
     said = result.stdout.str()
-    assert result.parseoutcomes()["passed"] == 8
+    assert result.parseoutcomes()["passed"] == 12
     assert not [name for name in LEFT_OUT if f"::test_{name} " in said]
 
 
 def test_all_of_them_run_where_that_is_asked_for(session: pytest.Pytester) -> None:
     result = session.runpytest_subprocess("--all")
-    result.assert_outcomes(passed=15)
+    result.assert_outcomes(passed=23)
     result.stdout.no_fnmatch_line("*take long*")

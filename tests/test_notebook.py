@@ -132,6 +132,7 @@ def test_a_cell_that_is_defined_again_leaves_the_old_layers(shell: Any) -> None:
     assert names["Leaky"] is type(names["new"])
 
 
+@pytest.mark.long
 def test_the_example_runs_in_a_kernel() -> None:
     pytest.importorskip("ipykernel")
     nbclient = pytest.importorskip("nbclient")

@@ -67,6 +67,7 @@ def metadata(wheel: Path) -> Message:
     return message_from_bytes(text)
 
 
+@pytest.mark.long
 def test_the_source_distribution_builds_the_same_wheel(built: Path) -> None:
     (source,), (wheel,) = built.glob("*.tar.gz"), built.glob("*.whl")
     # hatchling is installed: nothing is fetched.
@@ -124,6 +125,7 @@ def test_the_citation_fulfils_the_schema() -> None:
     assert run("-c", program, input=text) == "valid\n"
 
 
+@pytest.mark.long
 def test_build_and_twine_take_it(built: Path, tmp_path: Path) -> None:
     """What `make dist` does. `build` makes the wheel of what is in the source distribution."""
     for tool in ("build", "twine"):
@@ -153,6 +155,7 @@ def environment(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_an_installation_in_a_clean_environment(environment: Path, tmp_path: Path) -> None:
     def said(*words: str) -> str:
         bare = {"HOME": str(tmp_path), "PATH": os.defpath}
@@ -209,6 +212,7 @@ def test_the_installed_package_works(installed: Path, tmp_path: Path, command: t
     assert result.stderr.startswith(str(installed))
 
 
+@pytest.mark.long
 def test_a_built_package_as_a_wheel_runs_without_rnncc_or_a_compiler(tmp_path: Path) -> None:
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"PYTHONPATH": path}

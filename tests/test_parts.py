@@ -38,6 +38,7 @@ def test_parts_are_disjoint_and_complete(session: pytest.Pytester) -> None:
     ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
 def test_a_run_goes_on(session: pytest.Pytester, workers: tuple[str, ...]) -> None:
     options = ("--passed", "passed.txt", *workers)

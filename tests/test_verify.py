@@ -60,6 +60,7 @@ def test_verify_says_what_it_compared() -> None:
     assert quiet == "Elman by CPU kernels: all within their bounds\n"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("wrong", ["reverse", "masked", "heads"])
 def test_verify_fails_where_only_one_kind_of_call_is_wrong(wrong: str) -> None:
     module = rnncc.compile(GOOD)
@@ -124,6 +125,7 @@ def awkward() -> dict[str, tuple[Any, Cell]]:
     return {cell.name: (getattr(module, cell.name), cell) for cell, _ in front(Source("awkward.rnn", AWKWARD))}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name", ["Counter", "NoGradient", "Ternary", "Threshold", "Fives", "Cancelling", "Parts", "Joined"]
 )
@@ -230,6 +232,7 @@ def test_what_cannot_be_judged_is_neither_right_nor_wrong(
     assert (said["passed"], said["failed"]) == (False, False)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["Growing", "Ternary", "Threshold", "Cancelling", "Counter", "Chaotic"])
 def test_a_wrong_kernel_of_such_a_cell_fails(awkward: dict[str, tuple[Any, Cell]], name: str) -> None:
     """In all dtypes: its gradients are off by a tenth, or its zeros are not zero."""
@@ -302,6 +305,7 @@ def test_steps_with_derivatives_of_their_own(dtype: torch.dtype) -> None:
     assert any(row.quantity == "d_R_a" for row in result.rows)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", ["sparse(density=0.3)", "sparse(density=0.5, block=2)", "mask(density=0.3)"])
 def test_what_a_mask_leaves_out_has_no_gradient(kind: str) -> None:
     text = f"cell Masked\nstate h\nweights R: {kind}, W: sparse(density=0.5)\nh[t] = tanh(W@x + R@h[t-1] + b)\n"

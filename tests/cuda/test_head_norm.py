@@ -138,7 +138,7 @@ SHAPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.one_in(3, "dtype")
+@pytest.mark.one_in(8, "dtype")
 @dtypes_given
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_emulated(library: ctypes.CDLL, shape: tuple[int, ...], dtype: int) -> None:

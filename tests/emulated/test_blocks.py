@@ -30,7 +30,7 @@ def wrong(case: EmulatedCase, dtype: str) -> dict[str, float]:
     return {name: error for name, error in case.measured().items() if not error <= BOUNDS[dtype]}
 
 
-@pytest.mark.one_in(4, "masked")
+@pytest.mark.one_in(8, "masked")
 @pytest.mark.parametrize(
     ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "entries", "turns", "warps"),
     [
@@ -76,6 +76,7 @@ def test_more_blocks_than_planned(density: float, tmp_path: Path) -> None:
     assert wrong(blocks_case(path, problem, False, made, density), "bf16") == {}
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
 def test_more_blocks_than_planned_in_several_phases(masked: bool, tmp_path: Path) -> None:
     path, made = made_of("normed", "f16", masked, 160, tmp_path, BLOCKS, turns=2)

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-import rnncc
 from rnncc.ir.cell import Cell
 from rnncc.ir.verify import verify
 from rnncc.language.source import Source
@@ -17,7 +16,7 @@ from rnncc.verify import reference
 from tests.generated.cells import generate
 from tests.generated.records import Generated
 from tests.language.loop import compare
-from tests.packages import reference_package
+from tests.packages import float64_package, reference_package
 
 TOLERANCE = 1e-9
 
@@ -49,7 +48,7 @@ def make(drawn: Sequence[Generated], compiled: bool) -> tuple[Any, dict[str, Cel
     text = "\n".join(each.text for each in drawn)
     stem = f"generated{drawn[0].seed}"
     if compiled:
-        return rnncc.compile(text, stem), {}
+        return float64_package(text, stem), {}
     package, cells = reference_package(Source(f"{stem}.rnn", text), stem)
     for cell in cells:
         verify(cell)

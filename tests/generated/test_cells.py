@@ -12,8 +12,8 @@ from tests.generated.cells import generate
 from tests.generated.harness import run
 from tests.seeds import batches
 
-PACKAGES = batches(300, 25)
-COMPILED = batches(20, 10)
+PACKAGES = batches(60, 20)
+COMPILED = batches(8, 8)
 
 
 @cache

@@ -74,6 +74,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build / "run"
 
 
+@pytest.mark.long
 def test_from_python_and_from_a_program_without_it(program: Path, tmp_path: Path) -> None:
     """Compiled where gradients are on, as happens unless one thinks of it."""
     torch.manual_seed(0)
@@ -131,6 +132,7 @@ def as_in_python(program: Path, folder: Path, printed: str) -> None:
     torch.testing.assert_close(numbers(done.stdout), numbers(wanted))
 
 
+@pytest.mark.long
 def test_the_deployment_example(program: Path, tmp_path: Path) -> None:
     """The folder goes elsewhere, without what only Python reads; another length and batch run too."""
     printed = deployed(tmp_path / "made")
@@ -157,6 +159,7 @@ def test_the_deployment_example_on_a_gpu(program: Path, tmp_path: Path) -> None:
     as_in_python(program, tmp_path, deployed(tmp_path, "--device", "cuda"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "given", "status", "message"),
     [

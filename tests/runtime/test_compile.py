@@ -55,6 +55,7 @@ def masks(batch: int, steps: int) -> dict[str, Tensor]:
     return {"lengths": torch.arange(batch) % (steps + 1), "reset": torch.rand(steps, batch) > 0.7}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("file", "name", "options", "given", "masked"),
     [
@@ -168,6 +169,7 @@ def test_transforms_within_what_is_compiled(name: str) -> None:
     close(whole(run)(x), run(x))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("file", "name", "options", "masked"),
     [

@@ -22,6 +22,7 @@ FROM_TORCH: list[tuple[str, Any, dict[str, Any], tuple[str, ...], tuple[str, ...
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(
     ("twin", "options", "equal", "others"), [row[1:] for row in FROM_TORCH], ids=[row[0] for row in FROM_TORCH]
@@ -131,6 +132,7 @@ def orders(name: str, **options: Any) -> Any:
     return getattr(rnncc.compile(ORDERS), name)(IN, H, **options)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("copy", COPIES)
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"num_layers": 2, "bidirectional": True}], ids=str)
 @pytest.mark.parametrize("name", ["Other", "Twice", "Nested", "MUT2", "ParaGRU"])

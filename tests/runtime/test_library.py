@@ -36,6 +36,7 @@ for step in order:
 """
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("order", ["oi", "cio"])
 def test_a_library_and_its_package_in_any_order(order: str, tmp_path: Path) -> None:
     """The same library at another path (c) has the same ops: the first one's stay, without a word (of ours: torch 2.11

@@ -108,8 +108,8 @@ def test_where_nothing_can_be_compiled_the_op_says_why(
         need("lstm_0_masked_forward_f32")
 
 
-def test_a_package_for_this_machine_has_none_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RNNCC_CACHE_DIR", str(tmp_path))
+def test_a_package_for_this_machine_has_none_of_its_own(cell_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RNNCC_CACHE_DIR", str(cell_cache))
     monkeypatch.setattr(gpus, "here", lambda: (GPUS["h200"],))
     module = driver.load_module(replace(read_request("lstm")))
     (package,) = module.__path__

@@ -17,6 +17,7 @@ import rnncc
 T, IN, H = 3, 8, 8
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("file", "name", "backend"), [("lstm", "LSTM", "cpu"), ("onlstm", "ONLSTM", None)])
 def test_against_onnx_runtime(file: str, name: str, backend: str | None, tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -64,6 +65,7 @@ class Marked(nn.Module):
         return output, h, m
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("backend", [None, "reference"])
 def test_any_number_of_steps(tmp_path: Path, backend: str | None) -> None:
     """States that begin alike, one that is learned, an input of an earlier step, a matrix with heads."""

@@ -100,6 +100,7 @@ def test_explain_says_what_is_kept() -> None:
     assert "recompute=True" in repr(again) and "recompute" not in repr(plain)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("file", "name"), CELLS, ids=[c[1] for c in CELLS])
 def test_opcheck(file: str, name: str) -> None:
     for options in ({}, MASKS | {"reset": MASKS["reset"].bool()}):

@@ -124,6 +124,7 @@ def test_a_pruned_module_of_torch_s_loads() -> None:
         rnncc.load("lstm").LSTM.from_torch(theirs)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("heads", [1, 4])
 def test_several_groups_and_masks_of_both_kinds(heads: int) -> None:
     """Zeros, pruning, and a mask of the layer's own that is pruned further; heads."""

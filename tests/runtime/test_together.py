@@ -130,6 +130,7 @@ def test_verified_in_other_dtypes(name: str) -> None:
     assert report.passed, [row for row in report.rows if not row.passed]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", PER_SEQUENCE)
 def test_compiled_and_differentiated_twice(name: str) -> None:
     layer = layer_of(name, return_delays=True)

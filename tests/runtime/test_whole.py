@@ -169,6 +169,7 @@ def test_hooks_on_saved_tensors_may_change_how_they_lie(single: bool) -> None:
         given_back(rounded)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("vectors", "is_one_op"), [(57, True), (58, False)])
 def test_more_tensors_than_bits_go_the_long_way(vectors: int, is_one_op: bool) -> None:
     """62 and 63 tensors: x, the state, three parameters and the vectors."""

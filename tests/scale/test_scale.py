@@ -29,6 +29,7 @@ def complaints(folder: Path, device: str) -> dict[str, str]:
     return {name: complaint for name, complaint in found.items() if complaint}
 
 
+@pytest.mark.long
 def test_two_processes_are_one(tmp_path: Path) -> None:
     assert complaints(tmp_path, "cpu") == {}
     # The checkpoint that two ranks wrote in shards is read by one process.

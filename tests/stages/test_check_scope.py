@@ -11,6 +11,7 @@ import rnncc
 from rnncc import verify
 from rnncc.language.source import Source
 from tests.compiling import front
+from tests.packages import float64_package
 from tests.stages.checking import the_error
 
 # Construct: the lines of a cell, the code of its one error, the text at which it stands, and a part of the help.
@@ -255,7 +256,7 @@ h[t] = 0.5*h[t-1] + w/8
 
 
 def test_what_is_named_instead_is_right() -> None:
-    package = rnncc.compile(SAID, "said")
+    package = float64_package(SAID, "said")
     for cell, _ in front(Source("said.rnn", SAID)):
         case = verify.Case(5, 3)
         result = verify.verify(getattr(package, cell.name), cell, cases=(case,), dtypes=(torch.float64,))

@@ -111,6 +111,7 @@ def test_gradients_equal_autograd(build: Callable[[], Cell], heads: int, steps: 
     check_gradients(build(), steps=steps, heads=heads)
 
 
+@pytest.mark.always(stem=shipped.COVERING)
 @pytest.mark.parametrize("stem", shipped.STEMS)
 def test_gradients_of_shipped_cells(stem: str) -> None:
     for cell in shipped.cells(stem):
@@ -123,7 +124,7 @@ def test_gradients_of_shipped_cells(stem: str) -> None:
             check_gradients(cell, heads=2, H=8, I=8, **open_dims)
 
 
-@settings(max_examples=seeds.count(60))
+@settings(max_examples=seeds.count(30))
 @given(cell=cells(), heads=st.sampled_from([1, 2]))
 def test_gradients_of_random_cells(cell: Cell, heads: int) -> None:
     check_gradients(cell, steps=3, batch=2, heads=heads)

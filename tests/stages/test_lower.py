@@ -11,9 +11,10 @@ from rnncc.ir.plan import KernelPlan
 from rnncc.ir.step import Access, Edge, Outer, Place, Read, RowStage, Table, TileStage, Zero
 from rnncc.language.diagnostics import RnnccError
 from rnncc.language.source import Source
-from rnncc.machine.paths import cells_dir, shipped_cells
+from rnncc.machine.paths import cells_dir
 from rnncc.stages.lower import slots
 from tests.compiling import lowered
+from tests.shipped import COVERING, STEMS
 
 NOTHING = constant(0)
 
@@ -145,9 +146,10 @@ def test_equal_dims_share_a_pass() -> None:
     assert {load.name: load.access for load in stage.loads}["x"] is Access.UNIT
 
 
-@pytest.mark.parametrize("path", shipped_cells(), ids=lambda path: path.stem)
-def test_every_name_has_a_slot_and_is_written_before_it_is_read(path: object) -> None:
-    plan = plan_of(path.read_text(encoding="utf-8"))  # type: ignore[attr-defined]
+@pytest.mark.always(stem=COVERING)
+@pytest.mark.parametrize("stem", STEMS)
+def test_every_name_has_a_slot_and_is_written_before_it_is_read(stem: str) -> None:
+    plan = shipped(stem)
     for loop in plan.loops:
         for program in (loop.forward, loop.backward):
             slots = {slot.name: slot for slot in program.slots}

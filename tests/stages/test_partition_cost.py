@@ -64,6 +64,7 @@ def generated_mb(cell: Cell) -> float:
     return sum(len(file.text) for file in own if file.path.endswith((".h", ".cpp"))) / 1e6
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", SPREAD)
 def test_the_size_is_that_of_the_generated_code(name: str) -> None:
     cell = checked("trap", f"cell Trap\n{SPREAD[name]}")

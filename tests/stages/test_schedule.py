@@ -164,7 +164,7 @@ def test_a_batch_that_does_not_run_at_once_takes_several_launches() -> None:
     assert f"wide, scope grid: batches up to 320 per launch: {kernel.symbol}" in lines
 
 
-@pytest.mark.one_in(2, "gpu")
+@pytest.mark.one_in(4, "gpu")
 @pytest.mark.parametrize("gpu", ["h200", "h100", "b200"])
 @pytest.mark.parametrize(("name", "dtype"), [("lstm", "bf16"), ("gru", "fp16"), ("slstm", "fp32"), ("elman", "bf16")])
 def test_no_other_kernel_is_quicker_than_the_one_that_runs_a_batch(name: str, dtype: str, gpu: str) -> None:
@@ -233,7 +233,7 @@ def test_wide_batches_stay_fused_where_that_is_quicker() -> None:
     assert kernel.step_us < 6.5
 
 
-@pytest.mark.one_in(2, "dtype")
+@pytest.mark.one_in(4, "dtype")
 @pytest.mark.parametrize("name", ["lstm", "gru", "elman", "slstm"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_larger_batches_take_longer_and_so_does_float32(name: str, dtype: str) -> None:
