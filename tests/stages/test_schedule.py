@@ -91,7 +91,7 @@ def test_a_step_without_products_holds_no_matrix(heads: int, dtype: str) -> None
                 assert tiles["k_warps"] == 1 or kernel.family is not GATHER
 
 
-@pytest.mark.one_in(2, "name", "direction")
+@pytest.mark.always(apart=[72], name=["lstm"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 @pytest.mark.parametrize("apart", [72, 8])
