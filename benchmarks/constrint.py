@@ -31,7 +31,7 @@ from rnncc.constrint import Expression, Infeasible, LimitReached, Limits, Model,
 from rnncc.ir.family import Family  # noqa: E402
 from rnncc.ir.problem import Problem  # noqa: E402
 from rnncc.ir.target import GPUS  # noqa: E402
-from rnncc.stages.schedule.facts import Facts, facts_of  # noqa: E402
+from rnncc.stages.schedule.cost import LoopCost, cost_of  # noqa: E402
 from rnncc.stages.schedule.families import MODELS, families_for  # noqa: E402
 from tests.constrint import classics  # noqa: E402
 from tests.stages.scheduling import backward, forward  # noqa: E402
@@ -73,7 +73,7 @@ def tasks(every: int) -> Iterator[Task]:
     """Every n-th schedule of the LSTM and the GRU on an H200, forward and backward, in each family of kernels; then the
     general problems."""
     loops = {
-        f"{cell} {way.__name__}": facts_of(way(cell), "bf16") for cell in ("lstm", "gru") for way in (forward, backward)
+        f"{cell} {way.__name__}": cost_of(way(cell), "bf16") for cell in ("lstm", "gru") for way in (forward, backward)
     }
     drawn = [
         (loop, family, problem)
@@ -84,10 +84,10 @@ def tasks(every: int) -> Iterator[Task]:
     for loop, family, problem in drawn[::every]:
 
         def make(
-            known: Facts = loops[loop], family: Family = family, problem: Problem = problem
+            known: LoopCost = loops[loop], family: Family = family, problem: Problem = problem
         ) -> tuple[Model, Expression | None, dict[Variable, int]]:
-            draft = MODELS[family](known, problem, GPUS["h200"])
-            return draft.model, draft.total, {}
+            layout_model = MODELS[family](known, problem, GPUS["h200"])
+            return layout_model.model, layout_model.total, {}
 
         yield Task("schedules", f"{loop} {problem.head_dim}x{problem.heads} B{problem.batch} {family.name}", make)
     for name, classic in classics.ALL.items():

@@ -17,10 +17,10 @@ from sparse_packages import alternating_file, install_with, table_of
 from rnncc.constrint import Infeasible
 from rnncc.ir.family import ALTERNATING, Family
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.plan import KernelPlan, NoForm, loop_name
+from rnncc.ir.layout import FusedKernels, KernelLayout
+from rnncc.ir.lowered import LoweredCell, NoForm, loop_name
 from rnncc.ir.problem import INDEX_DTYPES, Problem
 from rnncc.ir.request import Request
-from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.ir.target import Target
 from rnncc.language.read import read_request
 from rnncc.language.source import Source
@@ -28,8 +28,8 @@ from rnncc.machine.paths import shipped_cells
 from rnncc.pipeline import compile_cells
 from rnncc.stages.schedule import schedule
 from rnncc.stages.schedule.alternating import alternating_us
+from rnncc.stages.schedule.cost import cost_of
 from rnncc.stages.schedule.expect import step_us
-from rnncc.stages.schedule.facts import facts_of
 from rnncc.stages.schedule.families import MODELS, families_for
 
 RUNS = ("forward", "backward")
@@ -147,12 +147,12 @@ def chosen_cases(name: str, cell: Cell, target: Target) -> list[Case]:
 
 def _fits(family: Family, loop: FusedLoop, problem: Problem, target: Target) -> bool:
     """Whether the family has a kernel for a loop at all: no larger batch has one where the smallest has none."""
-    known = facts_of(loop, problem.dtype)
+    known = cost_of(loop, problem.dtype)
     if family not in families_for(known):
         return False
-    draft = MODELS[family](known, problem, target)
+    layout_model = MODELS[family](known, problem, target)
     try:
-        draft.model.minimise(draft.total)
+        layout_model.best()
     except Infeasible:
         return False
     return True
@@ -186,7 +186,7 @@ def build_package(cell: Cell, cases: Sequence[Case], folder: Path, target: Targe
         Source(f"{cell.package}.rnn", text), cell.package, architectures=(target.architecture,), instructions="generic"
     )
     plans = {plan.cell: plan for plan in _plans(text)}
-    kernels: dict[str, dict[Problem, dict[str, dict[int, FusedSchedule]]]] = {party: {} for party in PARTIES}
+    kernels: dict[str, dict[Problem, dict[str, dict[int, KernelLayout]]]] = {party: {} for party in PARTIES}
     alternating: set[str] = set()
     expected = {}
     for case in cases:
@@ -219,7 +219,7 @@ def build_package(cell: Cell, cases: Sequence[Case], folder: Path, target: Targe
     return expected
 
 
-def kernel_of(case: Case, party: str, loop: FusedLoop, target: Target) -> FusedSchedule | None:
+def kernel_of(case: Case, party: str, loop: FusedLoop, target: Target) -> KernelLayout | None:
     """The fused kernel that runs the batch of a case, or None: the alternating one does."""
     if party == CHOSEN:
         return schedule(loop, case.problem, target).kernel_for(case.batch)
@@ -227,7 +227,7 @@ def kernel_of(case: Case, party: str, loop: FusedLoop, target: Target) -> FusedS
         return schedule(loop, case.problem, target).kernel_for(case.batch)
 
 
-def _programs(plan: KernelPlan, run: str) -> Iterator[tuple[str, str, FusedLoop]]:
+def _programs(plan: LoweredCell, run: str) -> Iterator[tuple[str, str, FusedLoop]]:
     """The programs that a case needs, each with its pass, its name and its loop: a backward has a forward before it."""
     (loop,) = plan.plain_loops()
     assert not isinstance(loop.fused, NoForm)
@@ -235,14 +235,14 @@ def _programs(plan: KernelPlan, run: str) -> Iterator[tuple[str, str, FusedLoop]
         yield each, f"{loop_name(plan, loop)}_{each}", fused
 
 
-def _planned(case: Case, loop: FusedLoop, kernel: FusedSchedule | None, target: Target) -> tuple[str, float]:
+def _planned(case: Case, loop: FusedLoop, kernel: KernelLayout | None, target: Target) -> tuple[str, float]:
     """The family of what runs a case, and its expected time."""
-    known, problem = facts_of(loop, case.dtype), replace(case.problem, batch=case.batch)
+    known, problem = cost_of(loop, case.dtype), replace(case.problem, batch=case.batch)
     if kernel is None:
         return ALTERNATING.name, alternating_us(known, problem, target)
     return kernel.family.name, step_us(known, kernel, problem, target)
 
 
 @cache
-def _plans(text: str) -> tuple[KernelPlan, ...]:
+def _plans(text: str) -> tuple[LoweredCell, ...]:
     return tuple(made.plan for made in compile_cells(Request(Source("cell.rnn", text), "cell"), "lower").cells)

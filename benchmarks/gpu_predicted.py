@@ -7,7 +7,7 @@ from functools import cache
 
 from gpu_cases import Case
 
-from rnncc.ir.plan import KernelPlan
+from rnncc.ir.lowered import LoweredCell
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import Target
 from rnncc.language.read import read_request
@@ -32,5 +32,5 @@ def predicted_us(case: Case, target: Target) -> float | None:
 
 
 @cache
-def _plan(cell: str) -> KernelPlan:
+def _plan(cell: str) -> LoweredCell:
     return compile_cells(read_request(cell), "lower").cells[0].plan

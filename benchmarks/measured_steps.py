@@ -30,20 +30,20 @@ from gpu_cases import Case, case_of
 from rnncc.constrint import Infeasible, Variable
 from rnncc.ir.family import ALTERNATING, FAMILIES, GRID, Family, Scope
 from rnncc.ir.fused import FusedLoop, inference
-from rnncc.ir.plan import KernelPlan, NoForm
+from rnncc.ir.layout import KernelLayout
+from rnncc.ir.lowered import LoweredCell, NoForm
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
-from rnncc.ir.schedule import FusedSchedule
 from rnncc.ir.target import GPUS
 from rnncc.language.read import read_request
 from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
 from rnncc.stages.schedule import after_us, expect, expected, rates, schedule
 from rnncc.stages.schedule.alternating import alternating_us
-from rnncc.stages.schedule.draft import TENTHS_OF_NS
+from rnncc.stages.schedule.cost import LoopCost, cost_of
 from rnncc.stages.schedule.expect import step_us
-from rnncc.stages.schedule.facts import Facts, facts_of
 from rnncc.stages.schedule.families import MODELS, families_for
+from rnncc.stages.schedule.layout_model import TENTHS_OF_NS
 from rnncc.stages.schedule.rates import Rates
 
 RESULTS = Path(__file__).parent / "results"
@@ -114,7 +114,7 @@ _schedule = cache(schedule)
 
 
 @cache
-def _plan(cell: str) -> KernelPlan:
+def _plan(cell: str) -> LoweredCell:
     return compile_cells(read_request(cell), "lower").cells[0].plan
 
 
@@ -157,23 +157,23 @@ def _given(family: Family, planned: FusedLoop, run: FusedLoop, problem: Problem,
     if family.scope is Scope.CLUSTER:
         # As many heads as fill the GPU leave one group a head, hence the wanted batch.
         problem = replace(problem, heads=dict(H200.clusters)[layout["ctas"]])
-    draft = MODELS[family](facts_of(planned, problem.dtype), problem, H200)
-    variables: dict[str, Variable] = {variable.name: variable for variable in draft.model.variables}
+    layout_model = MODELS[family](cost_of(planned, problem.dtype), problem, H200)
+    variables: dict[str, Variable] = {variable.name: variable for variable in layout_model.model.variables}
     given = {variables[name]: size for name, size in layout.items() if name in variables}
     for name in layout.keys() - variables.keys():
-        tile = draft.tiles[name]
+        tile = layout_model.tiles[name]
         if isinstance(tile, int):
             assert tile == layout[name]
         else:
-            draft.model.require(tile == layout[name], because="given: it was measured")
-    kernel = draft.scheduled(draft.model.minimise(draft.total, given=given), problem, H200)
-    return _of_kernel(kernel, facts_of(run, problem.dtype), problem)
+            layout_model.model.require(tile == layout[name], because="given: it was measured")
+    kernel = layout_model.scheduled(layout_model.best(given), problem, H200)
+    return _of_kernel(kernel, cost_of(run, problem.dtype), problem)
 
 
-def _of_kernel(kernel: FusedSchedule, known: Facts, problem: Problem) -> Part:
+def _of_kernel(kernel: KernelLayout, known: LoopCost, problem: Problem) -> Part:
     def cluster_us() -> float:
-        draft = MODELS[kernel.family](known, problem, H200)
-        return draft.value_in(kernel, problem.batch)(draft.step) / TENTHS_OF_NS
+        layout_model = MODELS[kernel.family](known, problem, H200)
+        return layout_model.value_in(kernel, problem.batch)(layout_model.step) / TENTHS_OF_NS
 
     def grid_us() -> float:
         return step_us(known, kernel, problem, H200)
@@ -195,11 +195,11 @@ def _chosen_step(row: dict[str, Any]) -> Step:
 
 def _fused(loop: FusedLoop, problem: Problem) -> Part:
     """The quickest fused kernel."""
-    known, kernels = facts_of(loop, problem.dtype), []
+    known, kernels = cost_of(loop, problem.dtype), []
     for family in families_for(known):
-        draft = MODELS[family](known, problem, H200)
+        layout_model = MODELS[family](known, problem, H200)
         try:
-            kernels.append(draft.scheduled(draft.model.minimise(draft.total), problem, H200))
+            kernels.append(layout_model.scheduled(layout_model.best(), problem, H200))
         except Infeasible:
             continue
     kernel = min(kernels, key=lambda kernel: kernel.step_us)
@@ -208,14 +208,14 @@ def _fused(loop: FusedLoop, problem: Problem) -> Part:
 
 def _planned(loop: FusedLoop, problem: Problem) -> Part:
     """The kernel that runs."""
-    kernel, known = _schedule(loop, problem, H200).kernel_for(problem.batch), facts_of(loop, problem.dtype)
+    kernel, known = _schedule(loop, problem, H200).kernel_for(problem.batch), cost_of(loop, problem.dtype)
     if kernel is None:
         return _alternating(loop, problem)
     return Part((kernel.family.name,), lambda: step_us(known, kernel, problem, H200))
 
 
 def _alternating(loop: FusedLoop, problem: Problem) -> Part:
-    known = facts_of(loop, problem.dtype)
+    known = cost_of(loop, problem.dtype)
     return Part((ALTERNATING.name,), lambda: alternating_us(known, problem, H200))
 
 

@@ -10,7 +10,7 @@ from gpu_cases import PASSES
 from report_text import Results, Row, fill, known, ratios, table
 
 from rnncc.ir.compilation import CompiledCell
-from rnncc.ir.plan import KernelPlan, NoForm
+from rnncc.ir.lowered import LoweredCell, NoForm
 from rnncc.language.read import read_request, read_source
 from rnncc.machine.paths import shipped_cells
 from rnncc.pipeline import compile_cells
@@ -45,7 +45,7 @@ def families_of(cell: CompiledCell) -> str:
     return " + ".join(dict.fromkeys(_families(cell.plan)))
 
 
-def _families(plan: KernelPlan) -> Iterator[str]:
+def _families(plan: LoweredCell) -> Iterator[str]:
     for loop, family in family_names(plan):
         forms = ((loop.fused_forward, loop.scan_forward), (loop.fused_backward, loop.scan_backward))
         has_own = all(any(not isinstance(form, NoForm) for form in ways) for ways in forms)

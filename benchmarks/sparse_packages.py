@@ -21,10 +21,10 @@ from rnncc.constrint import Infeasible
 from rnncc.driver import make_product
 from rnncc.ir.artifact import DeviceUnit
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.plan import KernelPlan, LoopPlan, NoForm, loop_name
+from rnncc.ir.layout import Choice, FusedKernels, KernelLayout, Row
+from rnncc.ir.lowered import LoweredCell, LoweredLoop, NoForm, loop_name
 from rnncc.ir.problem import INDEX_DTYPES, Problem
 from rnncc.ir.request import Request
-from rnncc.ir.schedule import Choice, FusedKernels, FusedSchedule, Row
 from rnncc.ir.target import GPUS
 from rnncc.language.source import Source
 from rnncc.machine.cache import Cache, default_root, digest
@@ -35,7 +35,7 @@ from rnncc.show.schedule import show_rejected
 from rnncc.stages.build import Job, Product, build, find_nvrtc, find_toolchain, first_key, install
 from rnncc.stages.render import render
 from rnncc.stages.schedule import schedule
-from rnncc.stages.schedule.facts import facts_of
+from rnncc.stages.schedule.cost import cost_of
 from rnncc.stages.schedule.families import MODELS, families_for
 
 GPU, DTYPE = "h200", "bf16"
@@ -62,12 +62,12 @@ class Planned:
     """The kernels of a case's loop, by program, for the pass that runs them; `impossible`: why it has none.
     `alternating`: the files of alternating kernels, of programs that have no other."""
 
-    kernels: tuple[tuple[str, FusedSchedule], ...]
+    kernels: tuple[tuple[str, KernelLayout], ...]
     alternating: tuple[str, ...] = ()
     impossible: str = ""
 
 
-def plan_case(case: SparseCase, plan: KernelPlan) -> Planned:
+def plan_case(case: SparseCase, plan: LoweredCell) -> Planned:
     """The kernels that run a case."""
     problem = Problem(case.hidden, 1, DTYPE, case.batch)
     (loop,) = plan.plain_loops()
@@ -92,7 +92,7 @@ def alternating_file(program: str, dtype: str = DTYPE) -> str:
     return f"{loop}_{'forward' if kind == 'inference' else kind}_{INDEX_DTYPES[dtype]}"
 
 
-def programs_of(plan: KernelPlan, loop: LoopPlan, run: str) -> Iterator[tuple[str, FusedLoop]]:
+def programs_of(plan: LoweredCell, loop: LoweredLoop, run: str) -> Iterator[tuple[str, FusedLoop]]:
     """The names of the programs that a pass runs, each with its loop."""
     assert not isinstance(loop.fused, NoForm)
     ahead, back = loop.fused
@@ -101,21 +101,21 @@ def programs_of(plan: KernelPlan, loop: LoopPlan, run: str) -> Iterator[tuple[st
             yield f"{loop_name(plan, loop)}_{kind}", back if kind == "backward" else ahead
 
 
-def forced(loop: FusedLoop, problem: Problem) -> FusedSchedule | None:
+def forced(loop: FusedLoop, problem: Problem) -> KernelLayout | None:
     """The quickest kernel for matrices that are mostly zeros, whether or not a dense one is quicker. Where none takes
     the batch in one launch, it is one that takes a part of it. None where there is none at all."""
-    known, target = facts_of(loop, problem.dtype), GPUS[GPU]
+    known, target = cost_of(loop, problem.dtype), GPUS[GPU]
     families = [family for family in families_for(known) if family.for_zeros]
     for batch in (problem.batch, *(part for part in PARTS if part < problem.batch)):
         found = []
         for family in families:
             part = replace(problem, batch=batch)
-            draft = MODELS[family](known, part, target)
+            layout_model = MODELS[family](known, part, target)
             try:
-                solution = draft.model.minimise(draft.total)
+                solution = layout_model.best()
             except Infeasible:
                 continue
-            found.append(draft.scheduled(solution, part, target))
+            found.append(layout_model.scheduled(solution, part, target))
         if found:
             return min(found, key=lambda kernel: kernel.step_us)
     return None
@@ -189,7 +189,7 @@ def install_with(
 
 def fused_of(planned: dict[SparseCase, Planned]) -> tuple[FusedKernels, ...]:
     """A cell's kernels for each hidden size. Each case's kernels run its batch, and others up to the next case's."""
-    by_size: dict[int, dict[str, dict[int, FusedSchedule]]] = {}
+    by_size: dict[int, dict[str, dict[int, KernelLayout]]] = {}
     for case, found in planned.items():
         for program, kernel in found.kernels:
             by_size.setdefault(case.hidden, {}).setdefault(program, {})[case.batch] = kernel
@@ -205,7 +205,7 @@ def fused_of(planned: dict[SparseCase, Planned]) -> tuple[FusedKernels, ...]:
     )
 
 
-def table_of(kernels: dict[int, FusedSchedule]) -> tuple[Row, ...]:
+def table_of(kernels: dict[int, KernelLayout]) -> tuple[Row, ...]:
     """The table by which each of these batches has its kernel."""
     batches = sorted(kernels)
     rows = (Row(batch, (Choice(kernels[batch], kernels[batch].step_us),)) for batch in batches)

@@ -2,7 +2,7 @@
 
     text ─parse→ CellDecl ─check→ Typed ─partition→ Cell ─regularise→ Cell
     Cell ─classify→ Recurrence        Cell ─mask→ masked Cell        each of both Cells ─differentiate→ Adjoint
-    both Cells and their Adjoints ─lower→ KernelPlan ─schedule→ kernels of GPUs
+    both Cells and their Adjoints ─lower→ LoweredCell ─schedule→ kernels of GPUs
     all of these ─render→ files of a package
 
 `driver` builds and loads what comes out. A stage is imported where it runs, so that a command pays for the stages it

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rnncc.ir.cell import Cell
-from rnncc.ir.plan import KernelPlan
+from rnncc.ir.lowered import LoweredCell
 from rnncc.ir.request import Request
 from rnncc.language.diagnostics import Diagnostic
 from rnncc.language.read import read_request
@@ -28,17 +28,17 @@ def cell_of(text: str, name: str = "cell.rnn", constants: Mapping[str, float | i
     return cell
 
 
-def kernel_plan(cell: Cell) -> KernelPlan:
+def kernel_plan(cell: Cell) -> LoweredCell:
     """All loops of a cell, as kernels run them."""
     masked = mask(cell)
     return lower(cell, differentiate(cell), masked, differentiate(masked))
 
 
-def plan_of(name: str) -> KernelPlan:
+def plan_of(name: str) -> LoweredCell:
     """Those of a file's first cell; `name` may be that of a shipped one."""
     return compile_cells(read_request(name), "lower").cells[0].plan
 
 
-def lowered(source: Source) -> KernelPlan:
+def lowered(source: Source) -> LoweredCell:
     """Those of a text's first cell."""
     return compile_cells(Request(source, "cell"), "lower").cells[0].plan

@@ -8,9 +8,9 @@ from functools import cache
 
 from rnncc.ir.artifact import Bundle
 from rnncc.ir.compilation import CompiledCell
-from rnncc.ir.plan import KernelPlan
+from rnncc.ir.layout import FusedKernels
+from rnncc.ir.lowered import LoweredCell
 from rnncc.ir.request import Request
-from rnncc.ir.schedule import FusedKernels
 from rnncc.ir.target import COMPUTE_TYPES, EVERY
 from rnncc.language.read import read_request
 from rnncc.language.source import Source
@@ -20,7 +20,7 @@ from rnncc.stages.schedule.kernels import scan_kernels
 
 
 def for_cpus(
-    plans: Sequence[KernelPlan], instructions: str = EVERY, compute_types: tuple[str, ...] = tuple(COMPUTE_TYPES)
+    plans: Sequence[LoweredCell], instructions: str = EVERY, compute_types: tuple[str, ...] = tuple(COMPUTE_TYPES)
 ) -> Bundle:
     """The kernels of a package for CPUs alone."""
     request = Request(Source("cells.rnn", ""), "cells", instructions=instructions, compute_types=compute_types)
@@ -28,7 +28,7 @@ def for_cpus(
 
 
 def for_gpus(
-    plans: Sequence[KernelPlan], fused: Sequence[Sequence[FusedKernels]] = (), *, newton: bool = False
+    plans: Sequence[LoweredCell], fused: Sequence[Sequence[FusedKernels]] = (), *, newton: bool = False
 ) -> Bundle:
     """The kernels of a package for GPUs too; `fused`: fused ones, for each plan."""
     cells = [
@@ -38,7 +38,7 @@ def for_gpus(
     return kernels(Request(Source("cells.rnn", ""), "cells", architectures=("sm_90a",)), cells)
 
 
-def at_first_use(plan: KernelPlan, fused: Sequence[FusedKernels]) -> Bundle:
+def at_first_use(plan: LoweredCell, fused: Sequence[FusedKernels]) -> Bundle:
     """Fused kernels of a cell, for a package that has the rest."""
     request = Request(Source("cells.rnn", ""), "cells", instructions="")
     return kernels(request, [replace(any_cell(), plan=plan, fused=tuple(fused))])

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from rnncc.bench.predict import target_named
-from rnncc.ir.plan import NoForm
+from rnncc.ir.layout import AFTER_STEPS, LoopKernels
+from rnncc.ir.lowered import NoForm
 from rnncc.ir.problem import Problem
-from rnncc.ir.schedule import AFTER_STEPS, Schedule
 from rnncc.ir.target import GPUS
 from rnncc.stages.schedule.kernels import call_time, planned
 from tests.compiling import plan_of
@@ -52,7 +52,7 @@ def test_a_call_is_what_explain_says_and_what_surrounds_it() -> None:
         problem = Problem(head_dim, heads, "bf16")
         (loop,) = planned(plan, problem, H200).loops
         call = call_time(plan, problem, H200, batch=16, steps=AFTER_STEPS, training=True)
-        assert call is not None and isinstance(loop.forward, Schedule) and isinstance(loop.backward, Schedule)
+        assert call is not None and isinstance(loop.forward, LoopKernels) and isinstance(loop.backward, LoopKernels)
         assert call.forward / AFTER_STEPS == pytest.approx(loop.forward.step_us, abs=1e-3)
         assert call.backward / AFTER_STEPS == pytest.approx(loop.backward.step_us, abs=1e-3)
         assert call.after / AFTER_STEPS == pytest.approx(loop.after_us, abs=1e-3)

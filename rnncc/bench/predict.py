@@ -13,7 +13,7 @@ from torch import Tensor
 from rnncc.bench.parties import DTYPES, PEERS, Case, Party, Sizes
 from rnncc.bench.timing import between_events, by_the_clock
 from rnncc.ir.family import ALTERNATING
-from rnncc.ir.plan import KernelPlan
+from rnncc.ir.lowered import LoweredCell
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS, Target
 from rnncc.stages.schedule.kernels import call_time, planned
@@ -138,7 +138,7 @@ def target_named(gpu: str) -> Target | None:
     return next((target for name, target in GPUS.items() if name in gpu.lower().split()), None)
 
 
-def loops_us(plan: KernelPlan, problem: Problem, target: Target, steps: int, training: bool) -> float | None:
+def loops_us(plan: LoweredCell, problem: Problem, target: Target, steps: int, training: bool) -> float | None:
     """Microseconds that the schedule expects of a call's loops, by the kernels that packages have; `problem.batch` is
     the call's. None where the model does not know a loop."""
     # Packages have kernels that are laid out for the default batch.
@@ -156,7 +156,7 @@ def loops_us(plan: KernelPlan, problem: Problem, target: Target, steps: int, tra
     return total
 
 
-def expected(case: Case, layer: Any, plan: KernelPlan, work: Work, roofs: Roofs, run: str) -> Expected:
+def expected(case: Case, layer: Any, plan: LoweredCell, work: Work, roofs: Roofs, run: str) -> Expected:
     """What is expected of our layer in a pass on the device of the case."""
     sizes, roofline = case.sizes, roofs.least_ms(work)
     outside = 1e3 * (work.flops - (work.loop_flops or 0)) / roofs.flops

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rnncc.bench.measure import Effort
     from rnncc.bench.parties import Sizes
     from rnncc.bench.report import Report
-    from rnncc.ir.plan import KernelPlan
+    from rnncc.ir.lowered import LoweredCell
 
 _RUNS = ("forward", "training")
 # torch counts elements with 64 bits, and a tensor has several sizes.
@@ -184,7 +184,7 @@ def bench(
 
 def _bench(
     file: str,
-    plan: KernelPlan,
+    plan: LoweredCell,
     each_sizes: Mapping[str, Sizes],
     runs: tuple[str, ...],
     effort: Effort,

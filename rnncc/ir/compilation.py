@@ -8,10 +8,10 @@ from typing import Any
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.artifact import Bundle, File
 from rnncc.ir.cell import Cell
-from rnncc.ir.plan import KernelPlan
+from rnncc.ir.layout import FusedKernels, ScanKernels
+from rnncc.ir.lowered import LoweredCell
 from rnncc.ir.recurrence import Recurrence
 from rnncc.ir.request import Request
-from rnncc.ir.schedule import FusedKernels, ScanKernels
 from rnncc.ir.syntax import CellDecl
 from rnncc.ir.typed import Typed
 from rnncc.language.diagnostics import Diagnostic
@@ -43,7 +43,7 @@ class CompiledCell:
     masked: Cell = _LATER
     adjoints: tuple[Adjoint, ...] = ()
     masked_adjoints: tuple[Adjoint, ...] = ()
-    plan: KernelPlan = _LATER
+    plan: LoweredCell = _LATER
     scans: tuple[ScanKernels, ...] = ()
     fused: tuple[FusedKernels, ...] = ()
 

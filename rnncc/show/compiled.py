@@ -9,7 +9,7 @@ from rnncc.ir import dim as dims
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.dim import Dim
 from rnncc.ir.kernel import Program, Slot, StoredSlot, TileSlot, ViewSlot
-from rnncc.ir.plan import KernelPlan
+from rnncc.ir.lowered import LoweredCell
 from rnncc.ir.recurrence import Recurrence
 from rnncc.ir.step import Edge, Place, Read, RowStage, Stage, TileStage, Vector
 from rnncc.show.values import show_expr, show_node
@@ -46,7 +46,7 @@ def show_adjoint(adjoint: Adjoint) -> Iterator[str]:
     yield from (f"    {member}: sum of {value}" for member, value in adjoint.vector_cotangents)
 
 
-def show_plan(plan: KernelPlan) -> Iterator[str]:
+def show_plan(plan: LoweredCell) -> Iterator[str]:
     """The loops of a cell: slots and stages of both directions."""
     yield f"kernels of {plan.cell}, sizes {', '.join(dims.show(dims.named(size)) for size in plan.sizes)}"
     for loop in plan.loops:

@@ -8,13 +8,13 @@ from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Contraction, Placement, Segment, declared_names, is_per_sequence, value_table
 from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.dim import show
+from rnncc.ir.layout import GpuPlan
 from rnncc.ir.recurrence import Recurrence
-from rnncc.ir.schedule import Plan
 from rnncc.show.explain_plan import plan_facts, plan_words
 from rnncc.show.values import show_constraint
 
 
-def explain(compiled: CompiledCell, plan: Plan | None = None) -> dict[str, Any]:
+def explain(compiled: CompiledCell, plan: GpuPlan | None = None) -> dict[str, Any]:
     """The facts of a cell by the keys of `rnncc explain --json`; segments in order, widths as text in I, H and dims."""
     cell = compiled.cell
     table = value_table(cell)
@@ -67,7 +67,7 @@ def explain(compiled: CompiledCell, plan: Plan | None = None) -> dict[str, Any]:
     return facts | plan_facts(plan)
 
 
-def explain_words(compiled: CompiledCell, plan: Plan | None = None) -> str:
+def explain_words(compiled: CompiledCell, plan: GpuPlan | None = None) -> str:
     """The same in sentences."""
     cell, facts = compiled.cell, explain(compiled)
     states = ", ".join(f"{state['name']} [{state['width']}]" for state in facts["states"])

@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from rnncc.ir.family import ALTERNATING, Scope
-from rnncc.ir.schedule import FusedSchedule, Plan, Rejected, Row, ScanPlan, Schedule
+from rnncc.ir.layout import GpuPlan, KernelLayout, LoopKernels, PlannedScan, Rejected, Row
 from rnncc.show.schedule import show_kernels
 
 # The keys of a kernel, in the order of `rnncc explain --json`.
 _KERNEL_KEYS = ("family", "scope", "tiles", "registers", "shared_bytes", "predicted_us_per_step")
 
 
-def plan_facts(plan: Plan | None) -> dict[str, Any]:
+def plan_facts(plan: GpuPlan | None) -> dict[str, Any]:
     """The keys of a plan, with those of the costliest segment's forward kernel at the top. Without a plan all are
     null."""
     if plan is None:
         return dict.fromkeys((*_KERNEL_KEYS, "solve_ms", "is_measured")) | {"rejected": [], "kernels": None}
     costliest = max(plan.loops, key=lambda loop: loop.forward.step_us or 0)
     forward, backward = (
-        _scan_facts(schedule) if isinstance(schedule, ScanPlan) else _schedule_facts(schedule, plan.problem.batch)
+        _scan_facts(schedule) if isinstance(schedule, PlannedScan) else _schedule_facts(schedule, plan.problem.batch)
         for schedule in (costliest.forward, costliest.backward)
     )
     backward["after_us_per_step"] = costliest.after_us
@@ -28,7 +28,7 @@ def plan_facts(plan: Plan | None) -> dict[str, Any]:
     return top | about | {"kernels": {"forward": forward, "backward": backward}}
 
 
-def _schedule_facts(schedule: Schedule, batch: int) -> dict[str, Any]:
+def _schedule_facts(schedule: LoopKernels, batch: int) -> dict[str, Any]:
     kernel = schedule.kernel_for(batch)
     if kernel is None:
         facts: dict[str, Any] = dict.fromkeys(_KERNEL_KEYS)
@@ -44,7 +44,7 @@ def _schedule_facts(schedule: Schedule, batch: int) -> dict[str, Any]:
     return facts | {"other_batches": others, "table": table, "rejected": rejected}
 
 
-def _scan_facts(plan: ScanPlan) -> dict[str, Any]:
+def _scan_facts(plan: PlannedScan) -> dict[str, Any]:
     forms = {
         form: {
             "tiles": {"ctas": plan.ctas_of(shape)} | dict(shape.tiles),
@@ -66,7 +66,7 @@ def _scan_facts(plan: ScanPlan) -> dict[str, Any]:
     return facts | forms.pop(plan.form) | forms
 
 
-def _kernel_facts(kernel: FusedSchedule) -> dict[str, Any]:
+def _kernel_facts(kernel: KernelLayout) -> dict[str, Any]:
     return {
         "family": kernel.family.name,
         "scope": kernel.scope,
@@ -93,7 +93,7 @@ def _rejected_facts(rejected: Rejected) -> dict[str, Any]:
     }
 
 
-def plan_words(plan: Plan) -> list[str]:
+def plan_words(plan: GpuPlan) -> list[str]:
     """The same as lines."""
     lines = show_kernels(plan).splitlines()
     return [f"  {line}" for line in (*lines, f"  found in {plan.solve_ms} ms")]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rnncc.ir.family import ALTERNATING, Scope
-from rnncc.ir.schedule import AFTER_STEPS, FusedSchedule, Plan, Rejected, Row, ScanPlan, Schedule
+from rnncc.ir.layout import AFTER_STEPS, GpuPlan, KernelLayout, LoopKernels, PlannedScan, Rejected, Row
 
 
-def show_kernels(plan: Plan) -> str:
+def show_kernels(plan: GpuPlan) -> str:
     """The kernels of every loop of a cell, and what was rejected."""
     problem, target = plan.problem, plan.target
     heads = f"{problem.heads} head{'s' if problem.heads > 1 else ''} with head_dim {problem.head_dim}"
@@ -21,7 +21,7 @@ def show_kernels(plan: Plan) -> str:
     for loop in plan.loops:
         for direction, schedule in (("forward", loop.forward), ("backward", loop.backward)):
             lines.append(f"  segment {loop.segment} {direction}")
-            shown = show_scan(schedule) if isinstance(schedule, ScanPlan) else show_schedule(schedule, problem.batch)
+            shown = show_scan(schedule) if isinstance(schedule, PlannedScan) else show_schedule(schedule, problem.batch)
             lines += (f"    {line}" for line in shown)
         if loop.after_us is not None:
             after = f"gradients of recurrent matrices: {show_time(loop.after_us)}, for {AFTER_STEPS} steps"
@@ -29,7 +29,7 @@ def show_kernels(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def show_schedule(schedule: Schedule, batch: int) -> Iterator[str]:
+def show_schedule(schedule: LoopKernels, batch: int) -> Iterator[str]:
     """The kernels of one loop."""
     taken = schedule.kernel_for(batch)
     if schedule.is_impossible:
@@ -54,7 +54,7 @@ def show_table(table: Sequence[Row]) -> Iterator[str]:
         yield f"batches from {row.batch} on: {kernels}{time}"
 
 
-def show_scan(plan: ScanPlan) -> Iterator[str]:
+def show_scan(plan: PlannedScan) -> Iterator[str]:
     """`scan, clusters of 2 CTAs: any batch, at least 0.0153 us per step`, and its kernels."""
     shared = f"clusters of {plan.ctas} CTAs" if plan.ctas > 1 else "single CTAs"
     yield f"{plan.schedule.family.name}, {shared}: any batch, at least {show_time(plan.step_us)}"
@@ -76,7 +76,7 @@ def show_scan(plan: ScanPlan) -> Iterator[str]:
         yield f"  built with --parallel-newton: {takes}"
 
 
-def show_kernel(kernel: FusedSchedule) -> Iterator[str]:
+def show_kernel(kernel: KernelLayout) -> Iterator[str]:
     """`grid, scope grid: batches up to 16 per launch: grid_2_8_1_1_8`, its name in the table, and its sizes."""
     batch = "any batch" if kernel.launch_batch is None else f"batches up to {kernel.launch_batch} per launch"
     yield f"{kernel.family.name}, scope {kernel.scope}: {batch}: {kernel.symbol}"

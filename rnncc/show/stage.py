@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, assert_never
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell
 from rnncc.ir.compilation import CompiledCell
-from rnncc.ir.plan import KernelPlan
+from rnncc.ir.lowered import LoweredCell
 from rnncc.ir.recurrence import Recurrence
 from rnncc.ir.request import Request
 from rnncc.ir.syntax import CellDecl
@@ -43,7 +43,7 @@ def stage_text(request: Request, stage: str, size: tuple[Problem, Target] | None
     return "\n".join(show(value) for entry in values for value in (entry if by_segment else (entry,)))
 
 
-def show(value: CellDecl | Typed | Cell | Recurrence | Adjoint | KernelPlan) -> str:
+def show(value: CellDecl | Typed | Cell | Recurrence | Adjoint | LoweredCell) -> str:
     """The value as text, without a final newline: the same value always gives the same text."""
     match value:
         case CellDecl():
@@ -56,7 +56,7 @@ def show(value: CellDecl | Typed | Cell | Recurrence | Adjoint | KernelPlan) -> 
             return "\n".join(show_recurrence(value))
         case Adjoint():
             return "\n".join(show_adjoint(value))
-        case KernelPlan():
+        case LoweredCell():
             return "\n".join(show_plan(value))
         case _:
             assert_never(value)

@@ -21,10 +21,16 @@ int64_t index_find(void* index, const char* program, const char* dtype, int64_t 
     for (const FusedKernel& k : t->kernels) {
       found += "\nkernel";
       add("name", k.name), add("family", k.family), add("scope", FUSED_SCOPES[int(k.scope)]);
-      const std::pair<const char*, int> numbers[] = {
-          {"ctas", k.ctas}, {"cluster", k.cluster}, {"threads", k.threads}, {"shared_bytes", k.shared_bytes},
-          {"group_batch", k.group_batch}, {"multiple", k.multiple}, {"places", k.places}, {"slots", k.slots},
-          {"narrow", k.narrow}, {"for_zeros", k.for_zeros}};
+      const std::pair<const char*, int> numbers[] = {{"ctas", k.ctas},
+                                                     {"cluster", k.cluster},
+                                                     {"threads", k.threads},
+                                                     {"shared_bytes", k.shared_bytes},
+                                                     {"group_batch", k.group_batch},
+                                                     {"multiple", k.multiple},
+                                                     {"concurrent_groups", k.concurrent_groups},
+                                                     {"exchange_steps", k.exchange_steps},
+                                                     {"relayed_head_dim", k.relayed_head_dim},
+                                                     {"for_zeros", k.for_zeros}};
       for (const auto& [key, number] : numbers) add(key, std::to_string(number));
     }
     for (const FusedRow& row : t->rows) {

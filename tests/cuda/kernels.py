@@ -33,16 +33,16 @@ from rnncc.ir.family import (
     Family,
     Scope,
 )
-from rnncc.ir.plan import KernelPlan, fused_programs, scan_programs
+from rnncc.ir.layout import FusedKernels, Row, from_batch
+from rnncc.ir.lowered import LoweredCell, fused_programs, scan_programs
 from rnncc.ir.problem import Problem
-from rnncc.ir.schedule import FusedKernels, Row, from_batch
 from rnncc.ir.step import TileStage
 from rnncc.ir.target import GPUS, REGISTERS
 from rnncc.language.read import read_request
 from rnncc.machine.paths import shipped_cells
 from rnncc.pipeline import compile_cells
 from rnncc.stages.render.cuda.device import device_programs
-from rnncc.stages.schedule.facts import facts_of
+from rnncc.stages.schedule.cost import cost_of
 from rnncc.stages.schedule.families import MODELS, families_for
 from rnncc.stages.schedule.kernels import scan_kernels
 from rnncc.stages.schedule.stepwise import stepwise, stepwise_takes
@@ -144,7 +144,7 @@ SHARED = tuple(Case("layernormlstm", family, "bf16", name) for family in _SHARED
 
 
 @cache
-def plan(cell: str) -> KernelPlan:
+def plan(cell: str) -> LoweredCell:
     """The kernel plan of a shipped cell."""
     return plan_of(cell)
 
@@ -160,7 +160,7 @@ def has(cell: str, family: Family) -> bool:
     loops = (loop for _, loop in fused_programs(plan(cell)))
     if family.scope is Scope.STEP:
         return any(stepwise_takes(loop, Problem(8, 1, "bf16")) for loop in loops)
-    return any(family in families_for(facts_of(loop, "bf16")) for loop in loops)
+    return any(family in families_for(cost_of(loop, "bf16")) for loop in loops)
 
 
 def has_products(cell: str) -> bool:
@@ -200,20 +200,20 @@ def forced(case: Case, head_dim: int | None = None, tiles: Mapping[str, int] | N
     for program, loop in fused_programs(plan(case.cell)):
         if not case.masked and ("_masked_" in program or program.endswith("_inference")):
             continue
-        known = facts_of(loop, problem.dtype)
+        known = cost_of(loop, problem.dtype)
         if scope is Scope.STEP:
             found += [(program, from_batch(stepwise(known, problem, target)))] if stepwise_takes(loop, problem) else []
             continue
-        draft = MODELS[case.family](known, problem, target)
+        layout_model = MODELS[case.family](known, problem, target)
         for name, size in (tiles or {}).items():
-            tile = draft.tiles[name]
+            tile = layout_model.tiles[name]
             assert not isinstance(tile, int)
-            draft.model.require(tile == size, because="given: by the test")
+            layout_model.model.require(tile == size, because="given: by the test")
         try:
-            solution = draft.model.minimise(draft.total)
+            solution = layout_model.best()
         except Infeasible:
             continue
-        found.append((program, from_batch(draft.scheduled(solution, problem, target))))
+        found.append((program, from_batch(layout_model.scheduled(solution, problem, target))))
     return FusedKernels(problem.head_dim, problem.heads, case.dtype, case.architecture, tuple(found))
 
 

@@ -11,13 +11,12 @@ from pathlib import Path
 from rnncc.constrint import Infeasible
 from rnncc.ir.family import GATHER, SCATTER, Family
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.plan import KernelPlan, fused_programs
+from rnncc.ir.layout import FusedKernels, KernelLayout, from_batch
+from rnncc.ir.lowered import LoweredCell, fused_programs
 from rnncc.ir.problem import INDEX_DTYPES, Problem
-from rnncc.ir.schedule import FusedKernels, FusedSchedule, from_batch
 from rnncc.ir.target import GPUS
 from rnncc.stages.build.nvrtc import find_nvrtc
-from rnncc.stages.schedule import LIMITS
-from rnncc.stages.schedule.facts import facts_of
+from rnncc.stages.schedule.cost import cost_of
 from rnncc.stages.schedule.families import MODELS
 from rnncc.stages.schedule.stepwise import stepwise, stepwise_takes
 from tests.cuda.sources import write_files
@@ -31,24 +30,24 @@ TILES = {
 }
 
 
-def shapes(loop: FusedLoop, family: Family, head_dim: int) -> Iterator[FusedSchedule]:
+def shapes(loop: FusedLoop, family: Family, head_dim: int) -> Iterator[KernelLayout]:
     """In bfloat16, a kernel for all of TILES that can be, the others being the quickest there."""
-    problem, known = Problem(head_dim, 1, "bf16"), facts_of(loop, "bf16")
+    problem, known = Problem(head_dim, 1, "bf16"), cost_of(loop, "bf16")
     for sizes in product(*TILES[family].values()):
-        draft = MODELS[family](known, problem, TARGET)
+        layout_model = MODELS[family](known, problem, TARGET)
         for name, size in zip(TILES[family], sizes, strict=True):
-            tile = draft.tiles[name]
+            tile = layout_model.tiles[name]
             assert not isinstance(tile, int)
-            draft.model.require(tile == size, because="given: by the test")
+            layout_model.model.require(tile == size, because="given: by the test")
         with suppress(Infeasible):
-            yield draft.scheduled(draft.model.minimise(draft.total, limits=LIMITS), problem, TARGET)
+            yield layout_model.scheduled(layout_model.best(), problem, TARGET)
 
 
-def varied(found: Iterable[FusedSchedule], count: int, also: tuple[int, ...] = ()) -> list[FusedSchedule]:
+def varied(found: Iterable[KernelLayout], count: int, also: tuple[int, ...] = ()) -> list[KernelLayout]:
     """Some kernels, each with as many pairs of template arguments as can be that those before it have not; before them
     those whose shape begins with `also`."""
 
-    def pairs(kernel: FusedSchedule) -> set[tuple[tuple[int, int], ...]]:
+    def pairs(kernel: KernelLayout) -> set[tuple[tuple[int, int], ...]]:
         return set(combinations(enumerate(kernel.shape), 2))
 
     left = list(found)
@@ -60,18 +59,18 @@ def varied(found: Iterable[FusedSchedule], count: int, also: tuple[int, ...] = (
     return chosen
 
 
-def stepwise_kernels(plan: KernelPlan, head_dim: int, dtype: str, fewest: int = 1) -> FusedKernels:
+def stepwise_kernels(plan: LoweredCell, head_dim: int, dtype: str, fewest: int = 1) -> FusedKernels:
     """The kernels of all programs that can run by one launch per step, for so many batch entries and more."""
     problem = Problem(head_dim, 1, dtype)
     made = tuple(
-        (program, from_batch(stepwise(facts_of(loop, dtype), problem, TARGET), fewest))
+        (program, from_batch(stepwise(cost_of(loop, dtype), problem, TARGET), fewest))
         for program, loop in fused_programs(plan)
         if stepwise_takes(loop, problem)
     )
     return FusedKernels(head_dim, 1, INDEX_DTYPES[dtype], TARGET.architecture, made)
 
 
-def compiled(plan: KernelPlan, kernels: FusedKernels, folder: Path) -> Path:
+def compiled(plan: LoweredCell, kernels: FusedKernels, folder: Path) -> Path:
     """Compiles kernels in a folder; gives the one with the cubins and their index, as a library adds it. Raises
     CalledProcessError where NVRTC fails."""
     nvrtc = find_nvrtc((TARGET.architecture,), required=True)

@@ -108,7 +108,7 @@ NAME = "lstm_0_forward_bf16_64_grid"
 GOOD = (
     "table program=lstm_0_forward dtype=bf16 head_dim=64 heads=1 architecture=sm_90a\n"
     f"kernel name={NAME} family=grid scope=grid ctas=8 cluster=1 threads=256 shared_bytes=0 group_batch=8 multiple=1 "
-    "places=16 slots=0 narrow=0 for_zeros=0\n"
+    "concurrent_groups=16 exchange_steps=0 relayed_head_dim=0 for_zeros=0\n"
     f"row batch=1 kernels={NAME} pass_ns=540\n"
 )
 ROW = f"row batch=9 kernels={NAME},{NAME} pass_ns=540,600\n"
@@ -125,7 +125,7 @@ ROW = f"row batch=9 kernels={NAME},{NAME} pass_ns=540,600\n"
         GOOD + GOOD.splitlines(keepends=True)[1],
         GOOD.partition("\n")[2],
         GOOD.replace("for_zeros=0", "for_zeros=2"),
-        GOOD.replace("slots=0", "slots=-1"),
+        GOOD.replace("exchange_steps=0", "exchange_steps=-1"),
         GOOD.replace("cluster=1", "cluster=3"),
         GOOD.replace("scope=grid", "scope=tile"),
         GOOD.replace(" scope=grid", ""),
@@ -298,7 +298,7 @@ def test_planned_as_shared_out(head_dim: int, heads: int, dtype: str, library: c
             (1, 15, 16, 17, 33, 64, 97, 256, 1000),
         ):
             found = shared(
-                library, kernel.family, kernel.group_batch or 0, kernel.multiple, heads, batch, kernel.places
+                library, kernel.family, kernel.group_batch or 0, kernel.multiple, heads, batch, kernel.concurrent_groups
             )
             group, groups, passes, at_once, launches = found
             assert (group, passes, launches) == (kernel.group(batch), kernel.passes(batch), kernel.launches(batch))

@@ -34,7 +34,7 @@ def test_the_cases_take_several_launches() -> None:
         kernels = [schedule(way("lstm"), problem, GPUS["h200"]).kernel_for(batch) for way in (forward, backward)]
         assert [kernel and kernel.launches(batch) for kernel in kernels] == launches
     kernel = schedule(backward("lstm"), Problem(1000, 1, "fp16"), GPUS["h200"]).kernel_for(75)
-    assert kernel is not None and (kernel.batch_of_a_launch(75), kernel.places) == (4 * 7, 4)
+    assert kernel is not None and (kernel.batch_of_a_launch(75), kernel.concurrent_groups) == (4 * 7, 4)
 
 
 @pytest.mark.gpu

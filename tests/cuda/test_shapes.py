@@ -13,8 +13,8 @@ import pytest
 
 import rnncc
 from rnncc.ir.family import FUSED, SCATTER, Scope
-from rnncc.ir.plan import fused_programs
-from rnncc.ir.schedule import FusedKernels, FusedSchedule, from_batch
+from rnncc.ir.layout import FusedKernels, KernelLayout, from_batch
+from rnncc.ir.lowered import fused_programs
 from rnncc.machine.paths import locate
 from rnncc.runtime.kernels.index import read_index
 from tests.cuda.harness import DTYPES, assert_true, draw, kernels_of
@@ -29,7 +29,7 @@ ONCE_WRONG = {(SCATTER, 128): (8, 16, 2)}
 HEADS, BATCH, STEPS = 3, 347, 19
 
 
-def chosen(cell: str, way: str, head_dim: int) -> list[tuple[str, FusedSchedule]]:
+def chosen(cell: str, way: str, head_dim: int) -> list[tuple[str, KernelLayout]]:
     """Programs and kernels, those of larger clusters first: they take no fewer passes."""
     program, loop = next(found for found in fused_programs(plan(cell)) if found[0] == f"{cell}_0_{way}")
     kernels = [

@@ -13,7 +13,7 @@ import torch
 
 import rnncc
 from rnncc import verify
-from rnncc.ir.plan import fused_programs
+from rnncc.ir.lowered import fused_programs
 from rnncc.language.source import Source
 from rnncc.machine.paths import locate
 from tests.compiling import lowered

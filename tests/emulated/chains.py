@@ -16,8 +16,8 @@ import torch
 
 from rnncc.ir.dim import evaluate
 from rnncc.ir.family import GATHER, GRID, SCATTER, Family
-from rnncc.ir.plan import fused_programs
-from rnncc.ir.schedule import FusedKernels
+from rnncc.ir.layout import FusedKernels
+from rnncc.ir.lowered import fused_programs
 from rnncc.language.source import Source
 from rnncc.verify import BOUNDS
 from tests.compiling import front

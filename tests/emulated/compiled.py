@@ -17,8 +17,8 @@ import torch
 from rnncc.ir.artifact import File
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import Program
-from rnncc.ir.plan import KernelPlan, as_run, fused_programs, loop_name
-from rnncc.ir.schedule import FusedKernels, FusedSchedule
+from rnncc.ir.layout import FusedKernels, KernelLayout
+from rnncc.ir.lowered import LoweredCell, as_run, fused_programs, loop_name
 from rnncc.machine.paths import templates_dir
 from tests.cuda.sources import write_files
 from tests.kept import included, kept
@@ -63,7 +63,7 @@ class Kernel:
 
     program: Program
     loop: FusedLoop
-    schedule: FusedSchedule
+    schedule: KernelLayout
     library: ctypes.CDLL
     symbol: str
     head_dim: int
@@ -152,7 +152,7 @@ def _library(source: str, files: Sequence[File], folder: Path, flags: tuple[str,
     return ctypes.CDLL(str(library))
 
 
-def build(plan: KernelPlan, fused: FusedKernels, folder: Path, flags: Sequence[str] = ()) -> dict[str, Kernel]:
+def build(plan: LoweredCell, fused: FusedKernels, folder: Path, flags: Sequence[str] = ()) -> dict[str, Kernel]:
     """The kernels by their programs' names. `flags`: for the compiler."""
     bundle = at_first_use(plan, [fused])
     loops = dict(fused_programs(plan))

@@ -13,7 +13,7 @@ from rnncc.ir.family import Scope
 from rnncc.ir.fused import FusedVector, FusedWrite, MatrixPart
 from rnncc.ir.kernel import StoredSlot
 from rnncc.ir.step import Edge, Place, Read, Table
-from rnncc.stages.schedule.facts import facts_of
+from rnncc.stages.schedule.cost import cost_of
 from tests.emulated.compiled import Kernel
 from tests.numeric.compare import Case, Problem, lies_once
 from tests.numeric.loops import Loop, Tensors
@@ -178,13 +178,13 @@ class _Call:
         yield [self._vector(vector) for vector in loop.vectors], _NO_EDGE
         self.exchange = torch.empty(0)
         schedule = self.kernel.schedule
-        if schedule.slots is not None:
+        if schedule.exchange_steps is not None:
             group = schedule.group_batch or 1
             places = -(-problem.batch // group) * group * problem.heads
             operands = loop.operands * self.kernel.head_dim * self.dtype.itemsize
-            self.exchange = torch.full((schedule.slots, places, operands), 0xFF, dtype=torch.uint8)
+            self.exchange = torch.full((schedule.exchange_steps, places, operands), 0xFF, dtype=torch.uint8)
         elif schedule.family.scope is Scope.GRID:
-            terms = facts_of(loop, "bf16").exchanged_terms(self.kernel.head_dim, schedule.narrow)
+            terms = cost_of(loop, "bf16").exchanged_terms(self.kernel.head_dim, schedule.relayed_head_dim)
             sources = -(-self.kernel.head_dim // 32) * 16
             reductions = sum(len(phase.reduced) for phase in loop.phases)
             head = terms * self.dtype.itemsize + reductions * sources

@@ -144,7 +144,7 @@ def test_what_needs_clusters_fails_without_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
 def test_steps_take_the_slots_of_the_exchange_in_turns(masked: bool, tmp_path: Path) -> None:
     made = kernels_of(Wanted("gru", WIDE, "bf16", "sm_90a"), masked, 64, tmp_path)
-    slots = {kernel.schedule.slots for kernel in made.values()}
+    slots = {kernel.schedule.exchange_steps for kernel in made.values()}
     problem = Problem(50, 18, {"I": 3, "H": 64}, 1, DTYPES["bf16"])
     assert max(slot or 0 for slot in slots) < problem.steps
     errors = EmulatedCase(loops("gru")[masked], problem, made).measured()

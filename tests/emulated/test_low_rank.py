@@ -104,7 +104,7 @@ def test_a_kernel_of_low_rank(
 ) -> None:
     path, made = made_of(cell, rank, dtype, masked, head_dim, tmp_path, **tiles)
     assert {name.split("_")[-1] for name in made} == {"forward", "inference", "backward"}
-    assert {kernel.schedule.narrow for kernel in made.values()} == {rank}
+    assert {kernel.schedule.relayed_head_dim for kernel in made.values()} == {rank}
     sizes = {"I": 3, "H": head_dim * heads, "R__rank": rank * heads}
     problem = Problem(5, batch, sizes, heads, DTYPES[dtype], reverse=masked)
     errors = EmulatedCase(loops(path)[masked], problem, made).measured()

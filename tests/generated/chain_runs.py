@@ -20,10 +20,10 @@ import torch
 from rnncc.driver import make_product
 from rnncc.ir.dim import evaluate
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.plan import KernelPlan, NoForm, scan_programs
+from rnncc.ir.layout import LoopKernels
+from rnncc.ir.lowered import LoweredCell, NoForm, scan_programs
 from rnncc.ir.problem import INDEX_DTYPES, Problem
 from rnncc.ir.request import Request
-from rnncc.ir.schedule import Schedule
 from rnncc.ir.target import GPUS, Target
 from rnncc.language.source import Source
 from rnncc.machine.cache import Cache, default_root, digest
@@ -207,7 +207,7 @@ def _family(run: Run, form: FusedLoop | NoForm, target: Target) -> str:
     return "not the alternating kernel is as quick" if quick or found.kernels else "not no family's kernel fits"
 
 
-def _taking(found: Schedule, batch: int) -> str:
+def _taking(found: LoopKernels, batch: int) -> str:
     return next((kernel.family.name for kernel in found.kernels if kernel.launches(batch)), "")
 
 
@@ -216,7 +216,7 @@ def _head_dim(run: Run, loop: FusedLoop) -> int:
     return max(evaluate(width, sizes) for width in loop.widths) // run.case.heads
 
 
-def _plan(request: Request) -> KernelPlan:
+def _plan(request: Request) -> LoweredCell:
     return compile_cells(request, "lower").cells[0].plan
 
 

@@ -239,7 +239,7 @@ NAME = "lstm_0_forward_bf16_64_grid"
 GOOD = (
     "table program=lstm_0_forward dtype=bf16 head_dim=64 heads=1 architecture=sm_90a\n"
     f"kernel name={NAME} family=grid scope=grid ctas=8 cluster=1 threads=256 shared_bytes=0 group_batch=8 multiple=1 "
-    "places=16 slots=0 narrow=0 for_zeros=0\n"
+    "concurrent_groups=16 exchange_steps=0 relayed_head_dim=0 for_zeros=0\n"
     f"row batch=1 kernels={NAME} pass_ns=540\n"
 )
 
@@ -275,8 +275,8 @@ def test_kernels_of_other_gpus_do_not_count(spied: Any, tmp_path: Path) -> None:
             (" ctas=8", " 8"),
             (" cluster=1", " cluster=3"),
             ("for_zeros=0", "for_zeros=2"),
-            ("slots=0", "slots=-1"),
-            ("places=16", "places=0"),
+            ("exchange_steps=0", "exchange_steps=-1"),
+            ("concurrent_groups=16", "concurrent_groups=0"),
             ("scope=grid", "scope=tile"),
             ("batch=1 ", "batch=2 "),
             ("row", "rows"),

@@ -6,12 +6,12 @@ from functools import cache
 
 from rnncc.ir import fused
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.plan import LoopPlan
+from rnncc.ir.lowered import LoweredLoop
 from tests.compiling import plan_of
 
 
 @cache
-def loop_plan(name: str) -> LoopPlan:
+def loop_plan(name: str) -> LoweredLoop:
     """The plain loop of the first segment of a shipped cell."""
     return plan_of(name).loops[0]
 

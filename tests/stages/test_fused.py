@@ -11,10 +11,10 @@ from rnncc.ir.dim import named, scale
 from rnncc.ir.expr import references
 from rnncc.ir.family import Scope
 from rnncc.ir.fused import FusedLoop, MatrixPart, MatrixRule, ReductionKind, Relation, inference
-from rnncc.ir.plan import KernelPlan, NoForm, fused_programs
+from rnncc.ir.layout import LoopKernels
+from rnncc.ir.lowered import LoweredCell, NoForm, fused_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.scan import row_values
-from rnncc.ir.schedule import Schedule
 from rnncc.ir.step import Table
 from rnncc.ir.target import GPUS
 from rnncc.language.read import read_source
@@ -22,17 +22,17 @@ from rnncc.language.source import Source
 from rnncc.machine.paths import locate
 from rnncc.stages.render.cuda.fused import fused_steps
 from rnncc.stages.schedule import schedule
-from rnncc.stages.schedule.facts import facts_of
+from rnncc.stages.schedule.cost import cost_of
 from rnncc.stages.schedule.kernels import planned
 from tests.compiling import front, kernel_plan
 
 
-def plan_of(name_or_text: str) -> KernelPlan:
+def plan_of(name_or_text: str) -> LoweredCell:
     source = Source("cell.rnn", name_or_text) if "\n" in name_or_text else read_source(locate(name_or_text))
     return kernel_plan(front(source)[0][0])
 
 
-def both_ways(plan: KernelPlan) -> tuple[FusedLoop, FusedLoop]:
+def both_ways(plan: LoweredCell) -> tuple[FusedLoop, FusedLoop]:
     loop = plan.loops[0]
     assert isinstance(loop.fused_forward, FusedLoop) and isinstance(loop.fused_backward, FusedLoop)
     return loop.fused_forward, loop.fused_backward
@@ -84,7 +84,7 @@ def test_a_sum_need_not_take_every_operand() -> None:
     (product,) = forward.phases
     assert len(product.operands) == 2 and product.has_holes
     assert [sum(matrix is not None for matrix in row) for row in product.matrices] == [1] * len(product.sums)
-    (phase,) = facts_of(forward, "bf16").phases
+    (phase,) = cost_of(forward, "bf16").phases
     assert [(run.sums, run.operands) for run in phase.runs] == [(3, 1), (1, 1)]
 
 
@@ -187,7 +187,7 @@ def test_reductions_without_a_product(lines: tuple[str, ...], phases: tuple[int,
     plan = plan_of(own(*lines))
     for loop, count in zip(both_ways(plan), phases, strict=True):
         assert len(loop.phases) == count and all(phase.reductions for phase in loop.phases)
-        assert loop.operands == 0 == facts_of(loop, "bf16").matrix_elements(64, 64)
+        assert loop.operands == 0 == cost_of(loop, "bf16").matrix_elements(64, 64)
         assert named("H") in loop.widths
     assert all(isinstance(loop.scan_forward, NoForm) for loop in plan.loops)
     text = {constant.name: constant.text for constant in fused_steps(plan)[0].constants}
@@ -353,7 +353,7 @@ def test_loops_that_fit_one_way_only_have_no_kernels() -> None:
     assert list(fused_programs(one_way)) == []
     (loop,) = planned(one_way, Problem(64, 1, "bf16"), GPUS["h200"]).loops
     for found in (loop.forward, loop.backward):
-        assert isinstance(found, Schedule) and not found.kernels
+        assert isinstance(found, LoopKernels) and not found.kernels
         assert found.rejected[0].limits[0].reason == "why"
 
 

@@ -7,7 +7,7 @@ import pytest
 from rnncc.ir.cell import RowOperator
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, ONE, constant, scale
 from rnncc.ir.kernel import Program, StoredSlot, ViewSlot
-from rnncc.ir.plan import KernelPlan
+from rnncc.ir.lowered import LoweredCell
 from rnncc.ir.step import Access, Edge, Outer, Place, Read, RowStage, Table, TileStage, Zero
 from rnncc.language.diagnostics import RnnccError
 from rnncc.language.source import Source
@@ -19,11 +19,11 @@ from tests.shipped import COVERING, STEMS
 NOTHING = constant(0)
 
 
-def plan_of(text: str) -> KernelPlan:
+def plan_of(text: str) -> LoweredCell:
     return lowered(Source("some/folder/cell.rnn", text))
 
 
-def shipped(name: str) -> KernelPlan:
+def shipped(name: str) -> LoweredCell:
     return plan_of((cells_dir() / f"{name}.rnn").read_text(encoding="utf-8"))
 
 

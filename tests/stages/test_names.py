@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rnncc.ir.artifact import Bundle, File
-from rnncc.ir.plan import KernelPlan
+from rnncc.ir.lowered import LoweredCell
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
 from rnncc.ir.target import GPUS
@@ -23,7 +23,7 @@ from tests.rendering import for_gpus
 TEXT = "cell {}\nstate c, h\nf = sigmoid(W@x + b)\nc[t] = f*c[t-1] + W@x\nh[t] = tanh(W@c[t] + R@h[t-1] + b)\n"
 
 
-def rendered(plan: KernelPlan, names: Sequence[str]) -> Bundle:
+def rendered(plan: LoweredCell, names: Sequence[str]) -> Bundle:
     """Everything native of a package with cells of these names, all of one plan, for one size."""
     (laid_out,) = fused_kernels(plan, [Problem(64, 1, "bf16")], GPUS["h200"])
     plans = [replace(plan, cell=name) for name in names]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rnncc.ir.plan import scan_programs
+from rnncc.ir.lowered import scan_programs
 from rnncc.ir.scan import ScanLoop
 from rnncc.verify.reference import Interpreter
 from tests.compiling import plan_of

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from rnncc.ir.artifact import OF_EVERY_PACKAGE
 from rnncc.ir.expr import Const
-from rnncc.ir.plan import KernelPlan, NoForm, scan_programs
+from rnncc.ir.layout import ScanShape
+from rnncc.ir.lowered import LoweredCell, NoForm, scan_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.recurrence import RecurrenceKind
 from rnncc.ir.scan import ScanLoop, row_values, without_names
-from rnncc.ir.schedule import ScanShape
 from rnncc.ir.step import Statement
 from rnncc.ir.target import GPUS
 from rnncc.language.read import read_source
@@ -44,11 +44,11 @@ MIXED = {
 
 
 @pytest.fixture(scope="module")
-def plans() -> dict[str, KernelPlan]:
+def plans() -> dict[str, LoweredCell]:
     return {cell: plan_of(cell) for cell in (*SCANS, *WALKS, *MIXED)}
 
 
-def test_what_is_a_scan_and_what_a_walk(plans: dict[str, KernelPlan]) -> None:
+def test_what_is_a_scan_and_what_a_walk(plans: dict[str, LoweredCell]) -> None:
     scans = {cell: ["scan"] * len(PARALLEL[cell]) for cell in SCANS}
     expected = scans | {cell: ["forward walk, backward scan"] for cell in WALKS} | MIXED
     assert {cell: [family for _, family in family_names(plan)] for cell, plan in plans.items()} == expected
@@ -110,7 +110,7 @@ def evaluate(loop: ScanLoop, carries: dict[str, Tensor], given: dict[str, Tensor
 
 
 @pytest.mark.parametrize("cell", [*SCANS, *WALKS, *MIXED])
-def test_the_map_of_a_step_is_the_step(cell: str, plans: dict[str, KernelPlan]) -> None:
+def test_the_map_of_a_step_is_the_step(cell: str, plans: dict[str, LoweredCell]) -> None:
     generator = torch.Generator().manual_seed(0)
 
     def draw() -> Tensor:
@@ -144,7 +144,7 @@ def test_a_map_reads_no_carry_that_cancels(new: str) -> None:
 
 
 @pytest.mark.parametrize("cell", [*WALKS, "rwkv4"])
-def test_the_tangent_of_a_walk_is_the_derivative_of_its_step(cell: str, plans: dict[str, KernelPlan]) -> None:
+def test_the_tangent_of_a_walk_is_the_derivative_of_its_step(cell: str, plans: dict[str, LoweredCell]) -> None:
     generator = torch.Generator().manual_seed(0)
     walks = [(program, loop) for program, loop in scan_programs(plans[cell]) if loop.map is None]
     assert walks
@@ -169,7 +169,7 @@ def test_the_tangent_of_a_walk_is_the_derivative_of_its_step(cell: str, plans: d
                 torch.testing.assert_close(own.detach().expand(64).double(), wanted.double(), atol=1e-12, rtol=1e-12)
 
 
-def shapes(plan: KernelPlan) -> list[tuple[int, str, ScanShape]]:
+def shapes(plan: LoweredCell) -> list[tuple[int, str, ScanShape]]:
     return [
         (element_bytes, form, shape)
         for kernels in scan_kernels(plan, newton=True)
@@ -186,7 +186,7 @@ def test_a_loop_that_reads_nothing_has_layouts() -> None:
     assert {shape.shared_bytes for _, form, shape in shapes(plan) if form == "vectorised"} != {0}
 
 
-def test_layouts_keep_to_their_limits(plans: dict[str, KernelPlan]) -> None:
+def test_layouts_keep_to_their_limits(plans: dict[str, LoweredCell]) -> None:
     for plan in plans.values():
         for element_bytes, form, shape in shapes(plan):
             assert shape.resident * shape.threads * shape.registers <= 65_536 and shape.registers <= 255
@@ -236,7 +236,7 @@ def test_many_states_of_one_form_have_one_kernel() -> None:
     }
 
 
-def test_what_makes_steps_differ(plans: dict[str, KernelPlan]) -> None:
+def test_what_makes_steps_differ(plans: dict[str, LoweredCell]) -> None:
     """The line of the source does not; the sign of a zero does."""
     loop = plans["mingru"].loops[0].scan_forward
     assert isinstance(loop, ScanLoop)
@@ -249,7 +249,7 @@ def test_what_makes_steps_differ(plans: dict[str, KernelPlan]) -> None:
     assert told(math.nan, 1) == told(float("nan"), 1)
 
 
-def test_forms_differ(plans: dict[str, KernelPlan]) -> None:
+def test_forms_differ(plans: dict[str, LoweredCell]) -> None:
     """But for loops of very many tensors, which have no registers for parts in pieces: one of RWKV-4's."""
     alike = {
         program
@@ -276,7 +276,7 @@ def test_ctas_that_share_steps(clusters: int, most: int, rounds: int, ctas: int)
     assert scan_ctas(clusters, most, 132, rounds) == ctas
 
 
-def test_a_plan_for_a_gpu(plans: dict[str, KernelPlan]) -> None:
+def test_a_plan_for_a_gpu(plans: dict[str, LoweredCell]) -> None:
     loop = plans["mingru"].loops[0].scan_forward
     assert isinstance(loop, ScanLoop)
     h200 = plan_scan(loop, Problem(1024, 1, "bf16", 4), GPUS["h200"])
@@ -303,7 +303,7 @@ def test_a_plan_for_a_gpu(plans: dict[str, KernelPlan]) -> None:
     ],
 )
 def test_where_newton_iterates(
-    cell: str, hidden: int, batch: int, dtype: str, gpu: str, ctas: int, takes: str, plans: dict[str, KernelPlan]
+    cell: str, hidden: int, batch: int, dtype: str, gpu: str, ctas: int, takes: str, plans: dict[str, LoweredCell]
 ) -> None:
     walk, scan = plans[cell].loops[0].scan_forward, plans["mingru"].loops[0].scan_forward
     assert isinstance(walk, ScanLoop) and isinstance(scan, ScanLoop)
@@ -315,7 +315,7 @@ def test_where_newton_iterates(
     assert not affine.takes_newton and "newton" not in dict(affine.schedule.forms)
 
 
-def test_kernels_that_iterate_are_made_where_they_are_asked_for(plans: dict[str, KernelPlan]) -> None:
+def test_kernels_that_iterate_are_made_where_they_are_asked_for(plans: dict[str, LoweredCell]) -> None:
     def texts(cell: str, newton: bool) -> list[str]:
         files = {f.path: f.text for f in for_gpus([plans[cell]], newton=newton).files}
         return [files[f"src/{cell}_{name}"] for name in ("0_masked_forward_f32.cu", "scans.cuh", "cuda.cpp")]
@@ -332,7 +332,7 @@ def test_kernels_that_iterate_are_made_where_they_are_asked_for(plans: dict[str,
     assert texts("mingru", True) == texts("mingru", False)
 
 
-def test_files_of_a_package(plans: dict[str, KernelPlan]) -> None:
+def test_files_of_a_package(plans: dict[str, LoweredCell]) -> None:
     def names(cell: str) -> set[str]:
         return {unit.name for unit in for_gpus([plans[cell]]).device_units}
 

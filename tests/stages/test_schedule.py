@@ -11,15 +11,15 @@ import pytest
 from rnncc.constrint.store import Limits, Meter
 from rnncc.ir.family import ALTERNATING, GATHER, GRID, SCATTER, STEPWISE, WIDE, Family
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.plan import NoForm
+from rnncc.ir.lowered import NoForm
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
 from rnncc.language.source import Source
 from rnncc.show.schedule import show_schedule
 from rnncc.stages.schedule import after_us, schedule
 from rnncc.stages.schedule.alternating import alternating_us
+from rnncc.stages.schedule.cost import LoopCost, cost_of
 from rnncc.stages.schedule.expect import step_us
-from rnncc.stages.schedule.facts import Facts, facts_of
 from rnncc.stages.schedule.families import MODELS
 from rnncc.stages.schedule.kernels import call_time, planned
 from rnncc.stages.schedule.table import WORTH
@@ -84,7 +84,7 @@ def test_a_step_without_products_holds_no_matrix(heads: int, dtype: str) -> None
             kernels = schedule(loop, problem, H200).kernels
             assert kernels[-1].family is GATHER
             assert {kernel.family for kernel in kernels} == {GATHER} or head_dim >= 1024
-            assert kernels[0].step_us < WORTH * alternating_us(facts_of(loop, dtype), problem, H200)
+            assert kernels[0].step_us < WORTH * alternating_us(cost_of(loop, dtype), problem, H200)
             for kernel in kernels:
                 tiles = dict(kernel.tiles)
                 assert tiles["register_pairs"] == 0 == tiles["shared_pairs"]
@@ -112,8 +112,8 @@ def test_in_float32_lanes_of_few_gates_have_more_rows() -> None:
     """But not where the registers for the sums would leave too few for the matrices."""
     found = []
     for head_dim in (512, 2048):
-        draft = MODELS[GRID](facts_of(forward("mgu"), "fp32"), Problem(head_dim, 1, "fp32"), H200)
-        found.append(draft.model.minimise(draft.total).value(draft.tiles["lane_rows"]))
+        layout_model = MODELS[GRID](cost_of(forward("mgu"), "fp32"), Problem(head_dim, 1, "fp32"), H200)
+        found.append(layout_model.best().value(layout_model.tiles["lane_rows"]))
     assert found == [4, 1]
 
 
@@ -172,7 +172,7 @@ def test_no_other_kernel_is_quicker_than_the_one_that_runs_a_batch(name: str, dt
     a row, where the last launch of a kernel may be nearly empty, another one may be a little quicker."""
     target, several, by_steps = GPUS[gpu], 0, 0
     for loop in (forward(name), backward(name)):
-        known = facts_of(loop, dtype)
+        known = cost_of(loop, dtype)
         for head_dim, heads in ((256, 12), (512, 2), (768, 1), (1000, 1), (1024, 1), (1536, 1), (2048, 1), (4096, 1)):
             found = schedule(loop, Problem(head_dim, heads, dtype), target)
             for batch in (1, 8, 16, 17, 32, 33, 48, 64, 65, 81, 128, 129, 161, 256, 257, 321, 640, 1000, 1024, 4096):
@@ -301,16 +301,16 @@ def test_a_grid_holds_only_the_matrices_that_exist(name: str) -> None:
     """That is quicker than a matrix for each sum and operand. The shape has a number for each run."""
     for loop in (forward(name), backward(name)):
         problem = Problem(768, 1, "bf16", 16)
-        drafts = [MODELS[GRID](facts, problem, H200) for facts in _with_and_without_matrices_for_all(loop)]
-        own, whole = (draft.model.minimise(draft.total).value(draft.step) for draft in drafts)
+        drafts = [MODELS[GRID](cost, problem, H200) for cost in _with_and_without_matrices_for_all(loop)]
+        own, whole = (layout_model.best().value(layout_model.step) for layout_model in drafts)
         assert own < whole
         found = next(kernel for kernel in schedule(loop, problem, H200).kernels if kernel.family is GRID)
         phases = [phase for phase in loop.phases if phase.sums]
         assert len(found.shape) == 4 + sum(len(set(phase.taken_by)) for phase in phases)
 
 
-def _with_and_without_matrices_for_all(loop: FusedLoop) -> tuple[Facts, Facts]:
-    known = facts_of(loop, "bf16")
+def _with_and_without_matrices_for_all(loop: FusedLoop) -> tuple[LoopCost, LoopCost]:
+    known = cost_of(loop, "bf16")
     return known, replace(known, phases=tuple(replace(phase, parts=()) for phase in known.phases))
 
 

@@ -17,7 +17,7 @@ from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
 from rnncc.stages.schedule import schedule
 from rnncc.stages.schedule.blocks import blocks
-from rnncc.stages.schedule.facts import facts_of
+from rnncc.stages.schedule.cost import cost_of
 from rnncc.stages.schedule.families import families_for
 
 H200 = GPUS["h200"]
@@ -35,12 +35,12 @@ def loops_of(text: str) -> tuple[FusedLoop, FusedLoop]:
 @pytest.mark.parametrize(("block", "expected"), [(8, False), (16, True), (24, False), (32, True)])
 def test_blocks_are_made_of_squares(block: int, expected: bool) -> None:
     for loop in loops_of(LSTM.replace("block=16", f"block={block}")):
-        assert (BLOCKS in families_for(facts_of(loop, "bf16"))) is expected
+        assert (BLOCKS in families_for(cost_of(loop, "bf16"))) is expected
 
 
 def test_all_matrices_must_have_blocks() -> None:
     mixed = LSTM.replace("weights R:", "weights U: sparse(density=0.1), R:").replace("b)\ng", "U@c[t-1] + b)\ng")
-    assert BLOCKS not in families_for(facts_of(loops_of(mixed)[0], "bf16"))
+    assert BLOCKS not in families_for(cost_of(loops_of(mixed)[0], "bf16"))
 
 
 @pytest.mark.parametrize("batch", [4, 16])
@@ -57,17 +57,17 @@ def test_the_blocks_of_a_large_batch_have_few_warps() -> None:
 
 
 def test_float32_has_no_kernel_of_blocks() -> None:
-    draft = blocks(facts_of(loops_of(LSTM)[0], "fp32"), Problem(1024, 1, "fp32", 4), H200)
+    layout_model = blocks(cost_of(loops_of(LSTM)[0], "fp32"), Problem(1024, 1, "fp32", 4), H200)
     with pytest.raises(Infeasible, match="tensor cores multiply 16-bit numbers"):
-        draft.model.minimise(draft.total)
+        layout_model.best()
 
 
 def test_more_blocks_take_longer() -> None:
     times = []
     for density in (0.05, 0.1, 0.2):
-        known = facts_of(loops_of(LSTM.replace("density=0.1", f"density={density}"))[0], "bf16")
-        draft = blocks(known, Problem(2048, 1, "bf16", 4), H200)
-        times.append(draft.model.minimise(draft.total).value(draft.step))
+        known = cost_of(loops_of(LSTM.replace("density=0.1", f"density={density}"))[0], "bf16")
+        layout_model = blocks(known, Problem(2048, 1, "bf16", 4), H200)
+        times.append(layout_model.best().value(layout_model.step))
     assert times == sorted(times) and times[0] < times[-1]
 
 
@@ -76,8 +76,8 @@ def test_shared_memory_that_is_left_has_room_for_more_blocks(head_dim: int, batc
     """Up to 30 % more squares and strips, as far as they fit."""
     for loop in loops_of(LSTM):
         problem = Problem(head_dim, 1, "bf16", batch)
-        draft = blocks(facts_of(loop, "bf16"), problem, H200)
-        kernel = draft.scheduled(draft.model.minimise(draft.total), problem, H200)
+        layout_model = blocks(cost_of(loop, "bf16"), problem, H200)
+        kernel = layout_model.scheduled(layout_model.best(), problem, H200)
         held, shared, strips = kernel.shape[4:]
         planned = dict(kernel.tiles)["squares_per_warp"]
         more = held + shared - planned

@@ -20,7 +20,7 @@ from rnncc.ir.family import GATHER, GRID, SCATTER
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
 from rnncc.stages.schedule import schedule
-from rnncc.stages.schedule.facts import facts_of
+from rnncc.stages.schedule.cost import cost_of
 from rnncc.stages.schedule.families import MODELS
 from rnncc.stages.schedule.rates import H200 as RATES
 from rnncc.stages.schedule.rates import field_of, read_table
@@ -149,9 +149,9 @@ def test_many_items_reduce_by_a_grid() -> None:
 
 def test_what_was_slow_since_it_spilled_is_ruled_out() -> None:
     heads = dict(H200.clusters)[16]
-    draft = MODELS[SCATTER](facts_of(backward("lstm"), "bf16"), Problem(768, heads, "bf16", 8), H200)
+    layout_model = MODELS[SCATTER](cost_of(backward("lstm"), "bf16"), Problem(768, heads, "bf16", 8), H200)
     sizes = {"ctas": 16, "items": 6, "row_warps": 8, "k_warps": 1}
-    given = {variable: sizes[variable.name] for variable in draft.model.variables if variable.name in sizes}
+    given = {variable: sizes[variable.name] for variable in layout_model.model.variables if variable.name in sizes}
     with pytest.raises(Infeasible) as refused:
-        draft.model.minimise(draft.total, given=given)
+        layout_model.best(given)
     assert "registers" in [part.requirement.name for part in refused.value.conflict.parts]

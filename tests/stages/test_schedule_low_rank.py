@@ -9,17 +9,17 @@ import pytest
 
 from rnncc.ir.family import GRID
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.plan import LoopPlan
+from rnncc.ir.layout import KernelLayout
+from rnncc.ir.lowered import LoweredLoop
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
-from rnncc.ir.schedule import FusedSchedule
 from rnncc.ir.target import GPUS
 from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
 from rnncc.stages.schedule import schedule
 from rnncc.stages.schedule.alternating import alternating_us
+from rnncc.stages.schedule.cost import cost_of
 from rnncc.stages.schedule.expect import after_us
-from rnncc.stages.schedule.facts import facts_of
 from tests.stages.scheduling import backward
 
 H200 = GPUS["h200"]
@@ -31,7 +31,7 @@ ELMAN = "cell Elman\nstate h\nweights R: {kind}\nh[t] = tanh(W@x + R@h[t-1] + b)
 def loops_of(text: str) -> tuple[FusedLoop, FusedLoop]:
     """A cell's plain loops: forward, in training, and backward."""
     (loop, *_) = compile_cells(Request(Source("own.rnn", text), "own"), "lower").cells[0].plan.loops
-    assert isinstance(loop, LoopPlan) and isinstance(loop.fused, tuple)
+    assert isinstance(loop, LoweredLoop) and isinstance(loop.fused, tuple)
     return loop.fused
 
 
@@ -40,7 +40,7 @@ def lstm(rank: int | str) -> str:
     return FIXTURE.replace("lowrank(128)", f"lowrank({rank})")
 
 
-def kernel_of(loop: FusedLoop, problem: Problem) -> FusedSchedule:
+def kernel_of(loop: FusedLoop, problem: Problem) -> KernelLayout:
     """The kernel that runs the problem's batch."""
     found = schedule(loop, problem, H200).kernel_for(problem.batch)
     assert found is not None
@@ -84,15 +84,15 @@ def test_a_chain_has_several_relayed_phases() -> None:
 
 def test_a_rank_may_follow_from_the_hidden_size() -> None:
     for loop in loops_of(lstm("H//16")):
-        assert facts_of(loop, "bf16").narrow(Problem(2048, 1, "bf16")) == 128
-        assert facts_of(loop, "bf16").narrow(Problem(2048 + 64, 1, "bf16")) == 0  # 132 is no multiple of 8
+        assert cost_of(loop, "bf16").narrow(Problem(2048, 1, "bf16")) == 128
+        assert cost_of(loop, "bf16").narrow(Problem(2048 + 64, 1, "bf16")) == 0  # 132 is no multiple of 8
 
 
 def test_sums_as_wide_as_a_state_are_not_dealt_out() -> None:
     for loop in loops_of(lstm(128)):
-        assert facts_of(loop, "bf16").narrow(Problem(128, 2, "bf16")) == 0
-        assert facts_of(loop, "bf16").narrow(Problem(136, 2, "bf16")) == 128
-        assert {kernel.narrow for kernel in schedule(loop, Problem(128, 2, "bf16"), H200).kernels} == {0}
+        assert cost_of(loop, "bf16").narrow(Problem(128, 2, "bf16")) == 0
+        assert cost_of(loop, "bf16").narrow(Problem(136, 2, "bf16")) == 128
+        assert {kernel.relayed_head_dim for kernel in schedule(loop, Problem(128, 2, "bf16"), H200).kernels} == {0}
 
 
 def test_factors_stay_on_chip_where_the_matrix_does_not_fit() -> None:
@@ -100,8 +100,8 @@ def test_factors_stay_on_chip_where_the_matrix_does_not_fit() -> None:
     problem = Problem(4096, 1, "bf16")
     for loop in loops_of(lstm(256)):
         kernel = kernel_of(loop, problem)
-        assert (kernel.family, kernel.narrow, kernel.ctas, kernel.group_batch) == (GRID, 256, 64, 8)
-        assert kernel.step_us < 5.5 < alternating_us(facts_of(loop, "bf16"), problem, H200) / 2
+        assert (kernel.family, kernel.relayed_head_dim, kernel.ctas, kernel.group_batch) == (GRID, 256, 64, 8)
+        assert kernel.step_us < 5.5 < alternating_us(cost_of(loop, "bf16"), problem, H200) / 2
 
 
 @pytest.mark.parametrize(("head_dim", "rank"), [(768, 32), (1024, 64), (2048, 128), (4096, 64)])

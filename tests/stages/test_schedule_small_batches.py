@@ -10,8 +10,8 @@ from rnncc.ir.family import Scope
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
 from rnncc.stages.schedule import schedule
+from rnncc.stages.schedule.cost import cost_of
 from rnncc.stages.schedule.expect import step_us
-from rnncc.stages.schedule.facts import facts_of
 from tests.stages.scheduling import backward, forward
 
 H200 = GPUS["h200"]
@@ -40,7 +40,7 @@ def test_launches_for_a_small_batch_are_no_slower_than_those_of_the_next_kernel(
 ) -> None:
     """Though the last launch of the next one may be nearly empty."""
     loop, target = forward(cell), GPUS[gpu]
-    found, known = schedule(loop, problem, target), facts_of(loop, problem.dtype)
+    found, known = schedule(loop, problem, target), cost_of(loop, problem.dtype)
     assert found.kernels[0].launch_batch == 8
     for batch in range(9, 129):
         chosen, call = found.kernel_for(batch), replace(problem, batch=batch)
@@ -53,7 +53,7 @@ def test_launches_for_a_small_batch_are_no_slower_than_those_of_the_next_kernel(
 def test_a_few_launches_are_no_slower_than_clusters(gpu: str, cell: str) -> None:
     """Two full launches may be quicker than clusters, where two that are nearly half empty are not."""
     loop, problem, target = backward(cell), Problem(64, 2, "fp32"), GPUS[gpu]
-    found, known = schedule(loop, problem, target), facts_of(loop, problem.dtype)
+    found, known = schedule(loop, problem, target), cost_of(loop, problem.dtype)
     clusters = [kernel for kernel in found.kernels if kernel.family.scope is Scope.CLUSTER]
     for batch in range(265, 529, 8):
         chosen, call = found.kernel_for(batch), replace(problem, batch=batch)

@@ -11,14 +11,14 @@ import pytest
 from rnncc.constrint import Infeasible
 from rnncc.ir.family import GRID, SPARSE, STEPWISE
 from rnncc.ir.fused import FusedLoop
+from rnncc.ir.layout import KernelLayout
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
-from rnncc.ir.schedule import FusedSchedule
 from rnncc.ir.target import GPUS
 from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
 from rnncc.stages.schedule import schedule
-from rnncc.stages.schedule.facts import facts_of
+from rnncc.stages.schedule.cost import cost_of
 from rnncc.stages.schedule.families import families_for
 from rnncc.stages.schedule.sparse import sparse
 from tests.stages.scheduling import forward
@@ -44,21 +44,21 @@ def backward_of(density: float) -> FusedLoop:
     return loop
 
 
-def sparse_kernel(loop: FusedLoop, problem: Problem, **tiles: int) -> FusedSchedule:
+def sparse_kernel(loop: FusedLoop, problem: Problem, **tiles: int) -> KernelLayout:
     """The kernel of these tiles."""
-    draft = sparse(facts_of(loop, problem.dtype), problem, H200)
+    layout_model = sparse(cost_of(loop, problem.dtype), problem, H200)
     for name, size in tiles.items():
-        tile = draft.tiles[name]
+        tile = layout_model.tiles[name]
         assert not isinstance(tile, int)
-        draft.model.require(tile == size, because="given: by the test")
-    return draft.scheduled(draft.model.minimise(draft.total), problem, H200)
+        layout_model.model.require(tile == size, because="given: by the test")
+    return layout_model.scheduled(layout_model.best(), problem, H200)
 
 
 def test_only_loops_with_sparse_matrices_have_the_family() -> None:
-    assert SPARSE in families_for(facts_of(loop_of(LSTM), "bf16"))
-    assert SPARSE not in families_for(facts_of(forward("lstm"), "bf16"))
+    assert SPARSE in families_for(cost_of(loop_of(LSTM), "bf16"))
+    assert SPARSE not in families_for(cost_of(forward("lstm"), "bf16"))
     mixed = LSTM.replace("weights R:", "weights U: matrix, R:").replace("b)\ng", "U@c[t-1] + b)\ng")
-    assert SPARSE not in families_for(facts_of(loop_of(mixed), "bf16"))
+    assert SPARSE not in families_for(cost_of(loop_of(mixed), "bf16"))
 
 
 def test_a_sparse_kernel_is_chosen_where_it_is_the_quickest() -> None:
@@ -140,8 +140,8 @@ def test_lists_have_no_more_rows_than_threads() -> None:
         f"g{i} = tanh(W@x + R@h[t-1])\n" for i in range(8)
     )
     loop = loop_of(many + "h[t] = " + " + ".join(f"g{i}" for i in range(8)) + "\n")
-    known = facts_of(loop, "bf16")
+    known = cost_of(loop, "bf16")
     assert sparse_kernel(loop, Problem(8192, 1, "bf16", 4)).ctas == 128
     with pytest.raises(Infeasible):
-        draft = sparse(replace(known), Problem(8704, 1, "bf16", 4), H200)
-        draft.model.minimise(draft.total)
+        layout_model = sparse(replace(known), Problem(8704, 1, "bf16", 4), H200)
+        layout_model.best()

@@ -17,7 +17,7 @@ from rnncc.ir.target import GPUS
 from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
 from rnncc.stages.schedule import schedule
-from rnncc.stages.schedule.facts import facts_of
+from rnncc.stages.schedule.cost import cost_of
 from rnncc.stages.schedule.sparse import sparse
 
 H200 = GPUS["h200"]
@@ -121,7 +121,7 @@ def test_lists_that_are_too_short_for_some_cta_are_the_last_resort() -> None:
     ahead, back = loops_of("lstm", 0.02)
     # Rows of the forward have equally many elements.
     for loop, head_dim, expected in ((back, 4096, 0), (back, 8192, 1), (ahead, 8192, 0)):
-        draft = sparse(facts_of(loop, "bf16"), Problem(head_dim, 1, "bf16", 4), H200)
-        solution = draft.model.minimise(draft.total)
-        (short,) = (each for each in draft.model.variables if each.name == "short")
+        layout_model = sparse(cost_of(loop, "bf16"), Problem(head_dim, 1, "bf16", 4), H200)
+        solution = layout_model.best()
+        (short,) = (each for each in layout_model.model.variables if each.name == "short")
         assert solution.value(short) == expected

@@ -95,8 +95,8 @@ def _number(digits: str, least: int) -> int:
 
 
 def _kernel(words: Mapping[str, str], heads: int) -> Kernel:
-    numbers = {"ctas": 1, "cluster": 1, "threads": 1, "group_batch": 0, "multiple": 1, "places": 1, "slots": 0}
-    numbers |= {"narrow": 0, "for_zeros": 0, "shared_bytes": 0}
+    numbers = {"ctas": 1, "cluster": 1, "threads": 1, "group_batch": 0, "multiple": 1, "concurrent_groups": 1}
+    numbers |= {"exchange_steps": 0, "relayed_head_dim": 0, "for_zeros": 0, "shared_bytes": 0}
     found = {key: _number(words[key], least) for key, least in numbers.items()}
     if words["scope"] not in _SCOPES or found["for_zeros"] > 1 or found["ctas"] % found["cluster"]:
         raise ValueError(f"no kernel: {words}")

@@ -1,6 +1,6 @@
 """`lower`: what the kernels of a cell read, compute and write.
 
-Input: a Cell, its adjoints, the masked Cell and its adjoints. Output: one KernelPlan with two loops for every segment,
+Input: a Cell, its adjoints, the masked Cell and its adjoints. Output: one LoweredCell with two loops for every segment,
 plain and masked. Each direction of a loop is a Step first (needs.py, stages.py): its values, products merged where they
 have one operand, elementwise equations grouped into stages. From the Step follow the forms that kernels of one loop run
 (fused.py, scan.py), and a Program, which has addresses (slots.py).
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, value_table
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.plan import KernelPlan, LoopPlan
+from rnncc.ir.lowered import LoweredCell, LoweredLoop
 from rnncc.language.source import escaped, file_name
 from rnncc.stages.lower.fused import fuse
 from rnncc.stages.lower.needs import backward_needs, forward_needs, unified
@@ -25,13 +25,13 @@ from rnncc.stages.lower.stages import staged
 __all__ = ["lower"]
 
 
-def lower(cell: Cell, adjoints: Sequence[Adjoint], masked: Cell, masked_adjoints: Sequence[Adjoint]) -> KernelPlan:
+def lower(cell: Cell, adjoints: Sequence[Adjoint], masked: Cell, masked_adjoints: Sequence[Adjoint]) -> LoweredCell:
     """All loops of the cell, segment by segment, plain before masked."""
     name = file_name(cell.source)
     pairs = zip(_loops(cell, adjoints, masked=False), _loops(masked, masked_adjoints, masked=True), strict=True)
     loops = tuple(loop for pair in pairs for loop in pair)
     check_limits(cell.name, loops)
-    return KernelPlan(
+    return LoweredCell(
         cell.name,
         escaped(name) if name.endswith(".rnn") else f"{cell.name.lower()}.rnn",
         ("I", "H", *(size.name for size in cell.sizes)),
@@ -40,7 +40,7 @@ def lower(cell: Cell, adjoints: Sequence[Adjoint], masked: Cell, masked_adjoints
     )
 
 
-def _loops(cell: Cell, adjoints: Sequence[Adjoint], *, masked: bool) -> Iterator[LoopPlan]:
+def _loops(cell: Cell, adjoints: Sequence[Adjoint], *, masked: bool) -> Iterator[LoweredLoop]:
     solved = {size.name: size.solved for size in cell.sizes if size.solved is not None}
     for index, adjoint in enumerate(adjoints):
         values = unified(cell, value_table(cell) | {value.name: value for value in adjoint.values})
@@ -53,4 +53,4 @@ def _loops(cell: Cell, adjoints: Sequence[Adjoint], *, masked: bool) -> Iterator
         ahead = forward if isinstance(fused, FusedLoop) else None
         fused_backward = fuse(backward, ahead, one_head=one_head, solved=solved)
         programs = program_of(forward), program_of(backward)
-        yield LoopPlan(index, masked, *programs, fused, fused_backward, scan_forward, scan_backward)
+        yield LoweredLoop(index, masked, *programs, fused, fused_backward, scan_forward, scan_backward)

@@ -21,7 +21,7 @@ from rnncc.ir.cell import ACTIVE
 from rnncc.ir.dim import HEADS, ONE, Dim, add, scale, split_multiple
 from rnncc.ir.expr import references
 from rnncc.ir.fused import FusedEdge, FusedLateSum, FusedLoop, FusedPhase, FusedRead, FusedRow, FusedVector, FusedWrite
-from rnncc.ir.plan import NoForm, Unfit
+from rnncc.ir.lowered import NoForm, Unfit
 from rnncc.ir.step import Edge, Place, Read, Statement, Step, Table, Vector
 from rnncc.stages.lower.operations import (
     NO_PLAIN_SUM,

@@ -15,7 +15,7 @@ from typing import assert_never
 
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply, references
 from rnncc.ir.fused import FusedReduction, MatrixPart, MatrixRule, head_dim_name
-from rnncc.ir.plan import Unfit
+from rnncc.ir.lowered import Unfit
 from rnncc.ir.step import Statement
 
 

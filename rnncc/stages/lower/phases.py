@@ -14,7 +14,7 @@ from itertools import pairwise
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, Dim, add, names, substitute
 from rnncc.ir.expr import Ref
 from rnncc.ir.fused import FusedPhase, FusedReduction, FusedWrite, MatrixPart, MatrixRule, Relay, Relays
-from rnncc.ir.plan import Unfit
+from rnncc.ir.lowered import Unfit
 from rnncc.ir.step import Matrix, Statement, Table
 from rnncc.ir.structure import Sparsity
 from rnncc.stages.lower.operations import Operation, PartProduct, made_by, taken_by

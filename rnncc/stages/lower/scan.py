@@ -14,7 +14,7 @@ from rnncc.ir.cell import ACTIVE
 from rnncc.ir.dim import ONE, Dim
 from rnncc.ir.expr import Apply, Expr, Ref, references
 from rnncc.ir.fused import FusedEdge, FusedRead, FusedRow, FusedVector, FusedWrite
-from rnncc.ir.plan import NoForm, Unfit
+from rnncc.ir.lowered import NoForm, Unfit
 from rnncc.ir.scan import AffineMap, ScanLoop, Tangent
 from rnncc.ir.step import Edge, Read, RowStage, Statement, Step, Table, Vector
 from rnncc.language.operators import OPERATORS

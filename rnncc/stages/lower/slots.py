@@ -17,7 +17,7 @@ from typing import Any, assert_never
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Apply, Const, Ref
 from rnncc.ir.kernel import Program, Slot, StoredSlot, TileSlot, ViewSlot
-from rnncc.ir.plan import LoopPlan
+from rnncc.ir.lowered import LoweredLoop
 from rnncc.ir.step import Access, Edge, Product, RowStage, Stage, Step, TileStage
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.stages.lower.stages import Key
@@ -102,7 +102,7 @@ def _writes(stage: Stage) -> tuple[str, ...]:
     return stage.stored if isinstance(stage, TileStage) else (stage.target,)
 
 
-def check_limits(cell: str, loops: tuple[LoopPlan, ...]) -> None:
+def check_limits(cell: str, loops: tuple[LoweredLoop, ...]) -> None:
     """Raises RnnccError (RNN402) where a number does not fit a table."""
     for loop in loops:
         for program in (loop.forward, loop.backward):

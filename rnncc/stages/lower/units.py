@@ -18,7 +18,7 @@ from rnncc.ir.cell import RowOperator
 from rnncc.ir.dim import HEADS, ONE, Dim, split_multiple
 from rnncc.ir.expr import Const, Expr, Ref, apply, references, substitute
 from rnncc.ir.fused import FusedReduction, MatrixPart, ReductionKind, head_dim_name
-from rnncc.ir.plan import Unfit
+from rnncc.ir.lowered import Unfit
 from rnncc.ir.step import Matrix, Product, RowStage, Statement, Step, TileStage
 from rnncc.ir.structure import diagonal_blocks
 from rnncc.stages.lower.operations import (

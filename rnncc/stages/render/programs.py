@@ -11,7 +11,7 @@ from typing import assert_never
 from rnncc.ir.dim import ONE, Dim
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import Program, Slot, StoredSlot, TileSlot, ViewSlot
-from rnncc.ir.plan import KernelPlan, NoForm, loop_name
+from rnncc.ir.lowered import LoweredCell, NoForm, loop_name
 from rnncc.ir.scan import ScanLoop
 from rnncc.ir.step import Access, Edge, Load, Product, Read, RowStage, TileStage, Vector
 from rnncc.ir.structure import BlockDiagonal, Dense
@@ -45,7 +45,7 @@ def launches(program: Program) -> int:
     return 1 + sum(waits or RowStage in map(type, both) for both, waits in pairs)
 
 
-def named_programs(plan: KernelPlan) -> Iterator[NamedProgram]:
+def named_programs(plan: LoweredCell) -> Iterator[NamedProgram]:
     """All programs of a cell, in the order of its files."""
     for loop in plan.loops:
         for direction, program, fused, scan in (

@@ -1,8 +1,8 @@
 """`schedule`: the layout of a loop on a GPU.
 
-Input: a FusedLoop (or the reason why there is none), a Problem, a Target. Output: a Schedule, which has kernels for
+Input: a FusedLoop (or the reason why there is none), a Problem, a Target. Output: a LoopKernels, which has kernels for
 small and large batches, and for each family without a kernel the requirements that rule it out. For a ScanLoop the
-output is a ScanSchedule for all problems and GPUs (scan.py). Fails with: InternalError only, since the alternating
+output is a ScanLayouts for all problems and GPUs (scan.py). Fails with: InternalError only, since the alternating
 kernel takes what no fused kernel takes.
 
 Kernels are planned without a GPU and chosen where they run. So some rules stand here in Python and also in C++:
@@ -18,24 +18,22 @@ from functools import cache
 from rnncc.constrint import Infeasible, LimitReached, Limits, WrongAnswer
 from rnncc.ir.family import ALTERNATING, Family, Scope
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.plan import NoForm
+from rnncc.ir.layout import Limit, LoopKernels, Rejected
+from rnncc.ir.lowered import NoForm
 from rnncc.ir.problem import Problem
-from rnncc.ir.schedule import Limit, Rejected, Schedule
 from rnncc.ir.target import Target
 from rnncc.language.diagnostics import InternalError
 from rnncc.stages.schedule.alternating import alternating_us
-from rnncc.stages.schedule.draft import TILE_BATCH, UNIT_BLOCK
+from rnncc.stages.schedule.cost import LoopCost, cost_of
 from rnncc.stages.schedule.expect import after_us, expected, step_times, step_us
-from rnncc.stages.schedule.facts import Facts, facts_of
 from rnncc.stages.schedule.families import MODELS, families_for
+from rnncc.stages.schedule.layout_model import TILE_BATCH, UNIT_BLOCK
 from rnncc.stages.schedule.scan import plan_scan, scan_schedule
 from rnncc.stages.schedule.stepwise import stepwise, stepwise_takes, stepwise_us
 from rnncc.stages.schedule.table import BATCHES, Candidate, table
 
-__all__ = ["Found", "after_us", "expected", "find", "plan_scan", "scan_schedule", "schedule"]
+__all__ = ["SearchResult", "after_us", "expected", "find", "plan_scan", "scan_schedule", "schedule"]
 
-# A search takes some tens of nodes; far more would be a mistake in a model.
-LIMITS = Limits(nodes=1_000, steps=20_000)
 # What may be spent on whether one requirement is needless. Where that is not enough, the reason names it too.
 REASON_LIMITS = Limits(nodes=200, steps=1_000)
 # The small batches for which kernels are sought. Dense kernels take a tile of batch entries at least. The layouts of
@@ -48,14 +46,14 @@ _DENSE_BATCHES, _ZEROS_BATCHES, _CLUSTER_BATCHES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """A schedule, and a proof for each family that has no kernel. `explained` makes reasons from the proofs on demand,
     because that takes longer than the search."""
 
-    schedule: Schedule
+    schedule: LoopKernels
     proofs: Mapping[Family | None, Infeasible] = field(default_factory=dict)
 
-    def explained(self) -> Schedule:
+    def explained(self) -> LoopKernels:
         """The schedule with what rules out the families that have no kernel."""
         rejected = (
             replace(entry, limits=_limits(self.proofs[entry.family])) if entry.family in self.proofs else entry
@@ -64,43 +62,43 @@ class Found:
         return replace(self.schedule, rejected=tuple(rejected))
 
 
-def schedule(loop: FusedLoop | NoForm, problem: Problem, target: Target, *, reasons: bool = False) -> Schedule:
+def schedule(loop: FusedLoop | NoForm, problem: Problem, target: Target, *, reasons: bool = False) -> LoopKernels:
     """The quickest kernels of a loop. `reasons`: the schedule also says what rules out the families that have no
     kernel."""
     found = find(loop, problem, target)
     return found.explained() if reasons else found.schedule
 
 
-def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> Found:
-    """What `schedule` gives, with the proofs from which `Found.explained` makes its reasons later."""
+def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> SearchResult:
+    """What `schedule` gives, with the proofs from which `SearchResult.explained` makes its reasons later."""
     if isinstance(loop, NoForm):
-        return Found(Schedule((), None, (Rejected(None, None, (Limit("form", loop.reason, ""),)),), 0))
-    known = facts_of(loop, problem.dtype)
-    if too_large := _too_large(known, problem, target):
+        return SearchResult(LoopKernels((), None, (Rejected(None, None, (Limit("form", loop.reason, ""),)),), 0))
+    cost = cost_of(loop, problem.dtype)
+    if too_large := _too_large(cost, problem, target):
         rejected = (Rejected(None, None, too_large), Rejected(ALTERNATING, None, too_large))
-        return Found(Schedule((), None, rejected, 0))
-    alternating = alternating_us(known, problem, target)
+        return SearchResult(LoopKernels((), None, rejected, 0))
+    alternating = alternating_us(cost, problem, target)
     if unfit := _unfit(problem):
-        return Found(Schedule((), alternating, (Rejected(None, None, unfit),), 0))
+        return SearchResult(LoopKernels((), alternating, (Rejected(None, None, unfit),), 0))
 
-    search = _Search(known, problem, target)
+    search = _Search(cost, problem, target)
     search.run()
     if stepwise_takes(loop, problem):
         search.add_stepwise()
     rows = table(search.candidates, search.alternating_us)
-    found = Schedule(rows, alternating, (), search.nodes)
+    found = LoopKernels(rows, alternating, (), search.nodes)
     taken, times = found.kernel_for(problem.batch), search.times(problem.batch)
-    others = [Rejected(family, times.get(family), ()) for family in families_for(known)]
+    others = [Rejected(family, times.get(family), ()) for family in families_for(cost)]
     if taken is not None:
         others = [entry for entry in others if entry.family is not taken.family]
         others.append(Rejected(ALTERNATING, alternating, ()))
-        found = replace(found, step_us=round(step_us(known, taken, problem, target), 3))
-    return Found(replace(found, rejected=tuple(others)), search.proofs)
+        found = replace(found, step_us=round(step_us(cost, taken, problem, target), 3))
+    return SearchResult(replace(found, rejected=tuple(others)), search.proofs)
 
 
-def _too_large(known: Facts, problem: Problem, target: Target) -> tuple[Limit, ...]:
+def _too_large(cost: LoopCost, problem: Problem, target: Target) -> tuple[Limit, ...]:
     """What every kernel asks of the GPU's memory, where there is less."""
-    elements = problem.heads * known.matrix_elements(problem.head_dim, problem.head_dim, known.narrow(problem))
+    elements = problem.heads * cost.matrix_elements(problem.head_dim, problem.head_dim, cost.narrow(problem))
     gigabytes = elements * problem.element_bytes / 1e9
     if gigabytes <= target.memory_gb:
         return ()
@@ -124,7 +122,7 @@ class _Search:
     nodes       the nodes of the searches that found a kernel
     """
 
-    known: Facts
+    cost: LoopCost
     problem: Problem
     target: Target
     candidates: list[Candidate] = field(default_factory=list)
@@ -134,7 +132,7 @@ class _Search:
     def run(self) -> None:
         """Find the quickest kernel of each family for small batches, and for each larger one that none of its kernels
         takes at once. Where there is none, look for one that takes an entry more than those."""
-        families = list(families_for(self.known))
+        families = list(families_for(self.cost))
         for batch in BATCHES:
             for family in tuple(families):
                 largest = self._largest_launch(family)
@@ -167,26 +165,26 @@ class _Search:
         return True
 
     def _quickest(self, family: Family, problem: Problem) -> Candidate:
-        draft = MODELS[family](self.known, problem, self.target)
+        layout_model = MODELS[family](self.cost, problem, self.target)
         try:
-            solution = draft.model.minimise(draft.total, limits=LIMITS)
+            solution = layout_model.best()
         except LimitReached as reason:
             raise InternalError(f"the schedule of {family.name} for {problem} takes too long: {reason}") from reason
         except WrongAnswer as mistake:
             raise InternalError(f"the schedule of {family.name} for {problem}: {mistake}") from mistake
         self.nodes += solution.nodes
-        kernel = draft.scheduled(solution, problem, self.target)
-        return Candidate(kernel, step_times(draft, kernel, problem, self.target))
+        kernel = layout_model.scheduled(solution, problem, self.target)
+        return Candidate(kernel, step_times(layout_model, kernel, problem, self.target))
 
     def add_stepwise(self) -> None:
         """Add the kernel that runs any batch by a launch per step."""
-        kernel = stepwise(self.known, self.problem, self.target)
-        us = cache(lambda batch: stepwise_us(self.known, replace(self.problem, batch=batch), self.target))
+        kernel = stepwise(self.cost, self.problem, self.target)
+        us = cache(lambda batch: stepwise_us(self.cost, replace(self.problem, batch=batch), self.target))
         self.candidates.append(Candidate(kernel, us))
 
     def alternating_us(self, batch: int) -> float:
         """The expected time of a step by the alternating kernel."""
-        return alternating_us(self.known, replace(self.problem, batch=batch), self.target)
+        return alternating_us(self.cost, replace(self.problem, batch=batch), self.target)
 
     def times(self, batch: int) -> dict[Family | None, float]:
         """The least time of each family that has a kernel."""

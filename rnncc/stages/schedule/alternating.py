@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rnncc.ir.layout import ceil
 from rnncc.ir.problem import Problem
-from rnncc.ir.schedule import ceil
 from rnncc.ir.target import Target
-from rnncc.stages.schedule.draft import TENTHS_OF_NS, round_up
-from rnncc.stages.schedule.facts import Facts, memory_us
+from rnncc.stages.schedule.cost import LoopCost, memory_us
+from rnncc.stages.schedule.layout_model import TENTHS_OF_NS, round_up
 from rnncc.stages.schedule.rates import rates
 
 _UNIT_BLOCK, _BATCH_BLOCK, _CHUNK = 8, 16, 32
@@ -49,21 +49,21 @@ def _division(problem: Problem, target: Target) -> _Division:
     return _Division(unit_blocks, ceil(tiles, tile_lanes), wide, ceil(chunks, batch_lanes))
 
 
-def alternating_us(facts: Facts, problem: Problem, target: Target) -> float:
+def alternating_us(cost: LoopCost, problem: Problem, target: Target) -> float:
     """The time of a step, in microseconds. At each wait there is a barrier of the grid, and then the visits of tiles
     and chunks follow each other. A visit waits for what it reads, brings its operands from L2, and also the weights
     that are not in shared memory, and multiplies."""
     rate, own = rates(target), _division(problem, target)
     rows, padded = own.unit_blocks * _UNIT_BLOCK, round_up(problem.head_dim, _CHUNK)
     held = (_HELD_32 if problem.is_float else _HELD_16) // own.batch_blocks
-    narrow = facts.narrow(problem)
+    narrow = cost.narrow(problem)
     read = sum(
         ceil(phase.sums * own.unit_blocks, held) * phase.operands * (narrow if narrow and takes_relayed else padded)
-        for phase, takes_relayed in facts.after_relays
+        for phase, takes_relayed in cost.after_relays
     )
     operand_bytes = read * own.batch_blocks * _BATCH_BLOCK * problem.element_bytes
 
-    weights = facts.matrix_elements(rows, padded, narrow)  # of a tile
+    weights = cost.matrix_elements(rows, padded, narrow)  # of a tile
     weight_bytes = weights * problem.element_bytes
     resident = min(1.0, (target.shared_bytes - _OTHER_BYTES) / max(1, own.tiles * weight_bytes))
     streamed_bytes = (1 - resident) * weight_bytes
@@ -75,13 +75,13 @@ def alternating_us(facts: Facts, problem: Problem, target: Target) -> float:
     fits_l2 = streamed_bytes * own.tiles * target.sms < 1e6 * target.l2_mb
     stream = l2 if fits_l2 else 10 * target.sms / target.memory_gb_s
     visits = (
-        facts.waits * rate.alternating_visit
-        + rate.alternating_reduction * sum(phase.reductions > 0 for phase in facts.phases)
-        + rate.alternating_tensor_access * facts.item_traffic
+        cost.waits * rate.alternating_visit
+        + rate.alternating_reduction * sum(phase.reductions > 0 for phase in cost.phases)
+        + rate.alternating_tensor_access * cost.item_traffic
         + l2 * operand_bytes
         + stream * streamed_bytes
         + rate.alternating_matrix_read_per_kb * resident * weight_bytes / 1024
         + product * products
     )
-    step_us = (facts.waits * rate.alternating_barrier + own.tiles * own.chunks * visits) / TENTHS_OF_NS
-    return round(max(step_us, memory_us(facts, problem, target)), 3)
+    step_us = (cost.waits * rate.alternating_barrier + own.tiles * own.chunks * visits) / TENTHS_OF_NS
+    return round(max(step_us, memory_us(cost, problem, target)), 3)

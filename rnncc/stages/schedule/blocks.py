@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from rnncc.constrint import Expression, Model, by, ceil_div, maximum, minimum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import BLOCKS
+from rnncc.ir.layout import ceil
 from rnncc.ir.problem import Problem
-from rnncc.ir.schedule import ceil
 from rnncc.ir.target import Target
-from rnncc.stages.schedule.draft import (
-    Draft,
+from rnncc.stages.schedule.cost import LoopCost, PhaseCost
+from rnncc.stages.schedule.layout_model import (
+    LayoutModel,
     batch_variable,
     registers_of,
     require_at_most,
@@ -23,7 +24,6 @@ from rnncc.stages.schedule.draft import (
     share,
     summed,
 )
-from rnncc.stages.schedule.facts import Facts, PhaseFacts
 from rnncc.stages.schedule.rates import rates
 
 SQUARE = 16  # rows of a sum, and terms of an operand
@@ -64,7 +64,7 @@ class _Expected:
     squares: int
 
 
-def _expected(phase: PhaseFacts, head_dim: int, unit_blocks: int, warps: int) -> _Expected:
+def _expected(phase: PhaseCost, head_dim: int, unit_blocks: int, warps: int) -> _Expected:
     assert phase.sparsity is not None
     density = phase.sparsity.density
     bands = max(1, phase.sums * unit_blocks // 2)
@@ -84,7 +84,7 @@ def _expected(phase: PhaseFacts, head_dim: int, unit_blocks: int, warps: int) ->
     return _Expected(bands, strips, math.ceil(strips * some), room, squares)
 
 
-def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
+def blocks(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
     """Make the model for one loop, problem and GPU."""
     rate = rates(target)
     model = Model()
@@ -107,7 +107,7 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
     def seats(unit_block_count: int) -> int:
         return target.sms // (problem.heads * ctas_of(unit_block_count))
 
-    def each(phase: PhaseFacts, number: Callable[[_Expected, int], int]) -> Expression:
+    def each(phase: PhaseCost, number: Callable[[_Expected, int], int]) -> Expression:
         """A number that follows from what a CTA has of a phase and from its warps, for each choice of both."""
 
         def of(unit_block_count: int, warp_count: int) -> int:
@@ -122,8 +122,8 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
     group_batch = 8 * tiles * turns
     launch_batch = group_batch * by(unit_blocks, seats)
     model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
-    model.require(facts.sums * unit_blocks <= 2 * warps, because="rows: each band of 16 rows of a CTA has a warp")
-    products = facts.products
+    model.require(cost.sums * unit_blocks <= 2 * warps, because="rows: each band of 16 rows of a CTA has a warp")
+    products = cost.products
     warp_squares = [each(phase, lambda own, _: own.squares) for phase in products]
     model.require(
         maximum(*warp_squares, 1) <= _MOST_SQUARES, because="squares: a warp has few enough to know where bands begin"
@@ -139,19 +139,19 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
     in_shared = [squares - own_held for squares, own_held in zip(warp_squares, in_registers, strict=True)]
     model.require(left == 0, because="held: no more squares than there are")
 
-    reducing = [phase for phase in facts.phases if phase.reductions]
+    reducing = [phase for phase in cost.phases if phase.reductions]
     pieces = ceil(problem.head_dim, 32)  # of each reduction: what four blocks of units give, in a piece of 16 bytes
     received_bytes = max((128 * ceil(phase.reductions * pieces, 4) for phase in reducing), default=0) * tiles
     needed = (
         maximum(_POLL_REGISTERS + 4 * _MESSAGES // warps, _PRODUCT_REGISTERS + 8 * tiles)
-        + _PHASE_REGISTERS * (len(facts.phases) - 1)
+        + _PHASE_REGISTERS * (len(cost.phases) - 1)
         + _TURN_REGISTERS * (turns - 1)
         + _SQUARE_REGISTERS * held
     )
     model.require(needed <= by(warps, registers_of), because="registers: a warp holds some of its squares")
     info_bytes = [each(phase, lambda own, _: own.bands * (ceil(own.strips, 32) * 4 + 4)) for phase in products]
     strip_bytes = 256 * tiles
-    traffic_bytes = by((unit_blocks, tiles, turns), lambda u, n, turn_count: facts.traffic_bytes(u, 8 * n * turn_count))
+    traffic_bytes = by((unit_blocks, tiles, turns), lambda u, n, turn_count: cost.traffic_bytes(u, 8 * n * turn_count))
     square_bytes = 512 * warps
 
     def shared_with(more_squares: Sequence[Operand], more_strips: Sequence[Operand]) -> Expression:
@@ -162,7 +162,7 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
             for before, own_strips, squares, more in zip(info_bytes, strips, warp_squares, more_squares, strict=True)
         )
         return (
-            512 * tiles * (warps + by(unit_blocks, lambda n: facts.sums * n // 2))
+            512 * tiles * (warps + by(unit_blocks, lambda n: cost.sums * n // 2))
             + received_bytes
             + strip_bytes * (maximum(*strips, 1) + 1)
             + square_bytes * summed([*in_shared, *more_squares])
@@ -194,7 +194,7 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
     shared_bytes = shared_with(more_squares, more_strips)
     shape: list[Operand] = []
     numbers = iter(zip(in_registers, in_shared, more_squares, room, more_strips, strict=True))
-    for phase in facts.phases:
+    for phase in cost.phases:
         if phase.operands:
             own_held, own_shared, squares_too, strips, strips_too = next(numbers)
             shape += [own_held, own_shared + squares_too, strips + strips_too]
@@ -203,32 +203,32 @@ def blocks(facts: Facts, problem: Problem, target: Target) -> Draft:
 
     readers = problem.heads * ctas
     group = minimum(group_batch, share(batch, by(unit_blocks, seats)))
-    item = rate.grid_piece * facts.pieces + rate.item_operation * facts.operations
+    item = rate.grid_piece * cost.pieces + rate.item_operation * cost.operations
     owned = ceil_div(unit_blocks * tiles, warps)
     asked_for = [each(phase, lambda own, _: own.taken) for phase in products]
     polls = summed(ceil_div(tiles * ceil_div(strips, 2), _MESSAGES) for strips in asked_for)
     entries = minimum(8 * tiles, group)
     phase_wait = rate.sparse_phase_wait + rate.sparse_entry_wait * entries
-    waiting = len(facts.phases) * phase_wait + rate.grid_reduction * len(reducing)
+    waiting = len(cost.phases) * phase_wait + rate.grid_reduction * len(reducing)
     asked_bytes = SQUARE * problem.element_bytes * summed(asked_for)  # per batch entry
     # Squares in shared memory, and for each square its operands, which have half of its bytes.
     read_squares = summed(in_shared) + ceil_div(tiles * summed(warp_squares), 2)
     work = (
-        len(facts.phases) * rate.sparse_turn
+        len(cost.phases) * rate.sparse_turn
         + rate.grid_poll * polls
         # Reads of L2 hide each other for the most part.
         + ceil_div(rate.sparse_l2_byte * asked_bytes * entries * readers, target.l2_gb_s)
         + ceil_div(rate.sparse_operand_store_per_kb * asked_bytes * 8 * tiles, 1024)
-        + rate.reduction_part * facts.reductions * pieces
+        + rate.reduction_part * cost.reductions * pieces
         # A quarter of the SM multiplies for a fourth of the warps.
         + ceil_div(warps, 4) * (rate.blocks_square + rate.tensor_core_product * tiles) * summed(warp_squares)
         + ceil_div(rate.matrix_read_per_kb * square_bytes * read_squares, 1024)
         + item * owned
     )
     step = maximum(waiting + work, turns * work)
-    return Draft(
+    return LayoutModel(
         family=BLOCKS,
-        facts=facts,
+        cost=cost,
         model=model,
         batch=batch,
         step=step,

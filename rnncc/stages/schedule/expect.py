@@ -1,5 +1,5 @@
 """The expected time of a call by kernels that exist, for any batch: its steps, and what comes before and after them.
-(`Draft.expected_us` has the time of a step.)"""
+(`LayoutModel.expected_us` has the time of a step.)"""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from functools import cache
 
 from rnncc.ir.family import Scope
 from rnncc.ir.fused import FusedLoop
+from rnncc.ir.layout import KernelLayout, LoopKernels, ceil
 from rnncc.ir.problem import Problem
-from rnncc.ir.schedule import FusedSchedule, Schedule, ceil
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.alternating import alternating_us
-from rnncc.stages.schedule.draft import Draft, round_up
-from rnncc.stages.schedule.facts import Facts, facts_of, reached_gb_s
+from rnncc.stages.schedule.cost import LoopCost, cost_of, reached_gb_s
 from rnncc.stages.schedule.families import MODELS
+from rnncc.stages.schedule.layout_model import LayoutModel, round_up
 from rnncc.stages.schedule.rates import product_rate, rates
 from rnncc.stages.schedule.stepwise import stepwise_us
 
@@ -39,41 +39,43 @@ class Expected:
     step: float
 
 
-def expected(loop: FusedLoop, schedule: Schedule, problem: Problem, target: Target) -> Expected:
+def expected(loop: FusedLoop, schedule: LoopKernels, problem: Problem, target: Target) -> Expected:
     """The times of the kernel that runs a batch of `problem.batch`. The schedule is for the same head_dim, heads and
     dtype. The loop may be that of inference, which has the layouts of training."""
-    known, kernel = facts_of(loop, problem.dtype), schedule.kernel_for(problem.batch)
+    cost, kernel = cost_of(loop, problem.dtype), schedule.kernel_for(problem.batch)
     rate = rates(target)
     if kernel is None:
-        return Expected(rate.launch_us, alternating_us(known, problem, target))
+        return Expected(rate.launch_us, alternating_us(cost, problem, target))
     if kernel.family.scope is Scope.STEP:
-        return Expected(rate.launch_us, stepwise_us(known, problem, target))
-    elements = known.matrix_elements(problem.head_dim, problem.head_dim, known.narrow(problem))
+        return Expected(rate.launch_us, stepwise_us(cost, problem, target))
+    elements = cost.matrix_elements(problem.head_dim, problem.head_dim, cost.narrow(problem))
     matrix_kb = elements * problem.element_bytes / (1024 * kernel.ctas)
     fill = rate.transposed_fill_us_per_kb if loop.phases[0].transposed else rate.fill_us_per_kb
     launches = kernel.launches(problem.batch)
-    return Expected(launches * (rate.launch_us + fill * matrix_kb), step_us(known, kernel, problem, target))
+    return Expected(launches * (rate.launch_us + fill * matrix_kb), step_us(cost, kernel, problem, target))
 
 
-def step_us(known: Facts, kernel: FusedSchedule, problem: Problem, target: Target) -> float:
+def step_us(cost: LoopCost, kernel: KernelLayout, problem: Problem, target: Target) -> float:
     """The time of a step of a batch of `problem.batch`, in all launches of the kernel, in microseconds."""
     if kernel.family.scope is Scope.STEP:
-        return stepwise_us(known, problem, target)
-    draft = MODELS[kernel.family](known, problem, target)
-    return step_times(draft, kernel, problem, target)(problem.batch)
+        return stepwise_us(cost, problem, target)
+    layout_model = MODELS[kernel.family](cost, problem, target)
+    return step_times(layout_model, kernel, problem, target)(problem.batch)
 
 
-def step_times(draft: Draft, kernel: FusedSchedule, problem: Problem, target: Target) -> Callable[[int], float]:
+def step_times(
+    layout_model: LayoutModel, kernel: KernelLayout, problem: Problem, target: Target
+) -> Callable[[int], float]:
     """The same for any batch, by the model from which the kernel was made."""
-    value_at = cache(lambda batch: draft.value_in(kernel, batch))
-    seats = max(1, kernel.places // kernel.heads)
+    value_at = cache(lambda batch: layout_model.value_in(kernel, batch))
+    seats = max(1, kernel.concurrent_groups // kernel.heads)
 
     @cache
     def launch_us(batch: int) -> float:
         # The values depend on the groups that run side by side, whether or not the last one is full.
         group = kernel.group(batch)
         value = value_at(group * min(seats, ceil(batch, group)))
-        return draft.expected_us(value, replace(problem, batch=batch), target, kernel.shared_bytes)
+        return layout_model.expected_us(value, replace(problem, batch=batch), target, kernel.shared_bytes)
 
     def us(batch: int) -> float:
         before, each = kernel.launches(batch) - 1, kernel.batch_of_a_launch(batch)
@@ -85,12 +87,12 @@ def step_times(draft: Draft, kernel: FusedSchedule, problem: Problem, target: Ta
 def after_us(loop: FusedLoop, problem: Problem, steps: int, target: Target) -> float:
     """The time from a backward loop's last step to the gradients of its recurrent matrices, in microseconds: what
     after.h does. It is 0 where there are none."""
-    rate, known, rows = rates(target), facts_of(loop, problem.dtype), steps * problem.batch
-    if not known.matrices:
+    rate, cost, rows = rates(target), cost_of(loop, problem.dtype), steps * problem.batch
+    if not cost.matrices:
         return 0.0
-    elements = known.matrix_elements(problem.head_dim, problem.head_dim, known.narrow(problem))
+    elements = cost.matrix_elements(problem.head_dim, problem.head_dim, cost.narrow(problem))
     products_us = rows * problem.heads * elements / product_rate(target, problem.dtype)
-    count, product_us = known.matrices, products_us / known.matrices
+    count, product_us = cost.matrices, products_us / cost.matrices
     # To read the cotangents of a gate, or the states, and write them; or to read both.
     copy_us = 2 * rows * problem.hidden * problem.element_bytes / (1000 * reached_gb_s(target))
     # The states of the steps before are copied into a tensor of their own.

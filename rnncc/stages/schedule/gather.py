@@ -5,15 +5,17 @@ from __future__ import annotations
 from rnncc.constrint import Model, by, ceil_div, lookup, maximum, minimum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import GATHER
+from rnncc.ir.layout import ceil
 from rnncc.ir.problem import Problem
-from rnncc.ir.schedule import ceil
 from rnncc.ir.target import Target
-from rnncc.stages.schedule.draft import (
+from rnncc.stages.schedule.cost import LoopCost
+from rnncc.stages.schedule.lanes import LaneProduct, Lanes, lane_rows_variable
+from rnncc.stages.schedule.layout_model import (
     BASE_REGISTERS,
     MOST_WARPS,
     PAIR_REGISTERS,
     TILE_BATCH,
-    Draft,
+    LayoutModel,
     batch_variable,
     cluster_passes,
     elements,
@@ -30,8 +32,6 @@ from rnncc.stages.schedule.draft import (
     summed,
     tensor_products,
 )
-from rnncc.stages.schedule.facts import Facts
-from rnncc.stages.schedule.lanes import LaneProduct, Lanes, lane_rows_variable
 from rnncc.stages.schedule.parts import times
 from rnncc.stages.schedule.rates import rates
 
@@ -47,7 +47,7 @@ _FLOAT_PRODUCT_REGISTERS, _FLOAT_REDUCTION_REGISTERS = 40, 10
 _OVERCOUNT = 44
 
 
-def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
+def gather(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
     """Make the model for one loop, problem and GPU."""
     rate, clusters, element = rates(target), dict(target.clusters), elements(problem)
     sizes = tuple(clusters)
@@ -59,10 +59,10 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     unit_warps = model.integer("unit_warps", 1, MOST_WARPS)
     most = ceil(problem.head_dim, 32) + 64
     range_length = model.integer("range_length", 1, most)  # chunks of 32 terms per K warp and operand
-    own_pairs = [phase.operands * range_length for phase in facts.products]
-    kinds = [phase.sums for phase in facts.products]
+    own_pairs = [phase.operands * range_length for phase in cost.products]
+    kinds = [phase.sums for phase in cost.products]
     pairs = of_kinds(kinds, own_pairs)
-    most_pairs = of_kinds(kinds, [phase.operands * most for phase in facts.products])
+    most_pairs = of_kinds(kinds, [phase.operands * most for phase in cost.products])
     register_pairs = held_variables(model, "register_pairs", most_pairs)
     lane_rows = lane_rows_variable(model, element.is_float)
 
@@ -78,51 +78,51 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     warps = model.integer("warps", 1, MOST_WARPS)
     model.require(warps == unit_warps * k_warps, because="warps: a thread of a larger CTA has too few registers")
 
-    fragments = [by(unit_blocks, fragments_of(element, sums)) for sums in facts.kinds]
-    halves = [sums * unit_blocks for sums in facts.kinds]
+    fragments = [by(unit_blocks, fragments_of(element, sums)) for sums in cost.kinds]
+    halves = [sums * unit_blocks for sums in cost.kinds]
     for held, whole in zip(register_pairs, pairs, strict=True):
         model.require(held <= whole, because="matrix: a warp's part of it, in registers or in shared memory")
     sums_and_operands = by(
         (unit_blocks, lane_rows),
         lambda u, row_limit: (
-            max(element.accumulator_registers(sums * u, row_limit) for sums in facts.kinds or (facts.sums,))
-            + PAIR_REGISTERS * element.fragments(facts.sums * u)
+            max(element.accumulator_registers(sums * u, row_limit) for sums in cost.kinds or (cost.sums,))
+            + PAIR_REGISTERS * element.fragments(cost.sums * u)
         ),
     )
     owned = ceil_div(unit_blocks, k_warps)
-    phases, buffers = len(facts.phases), 2 if len(facts.phases) == 1 else 1
+    phases, buffers = len(cost.phases), 2 if len(cost.phases) == 1 else 1
     registers = by(warps, registers_of)
     needed = (
         BASE_REGISTERS
-        + _SEND_REGISTERS * max(0, max(phase.operands for phase in facts.phases) - 1)
-        + _LATER_REGISTERS * max((phase.operands for phase in facts.phases[1:]), default=0)
-        + max(0, len(facts.products) - 1) * (_FLOAT_PRODUCT_REGISTERS if element.is_float else _PRODUCT_REGISTERS)
-        + facts.reductions * (_FLOAT_REDUCTION_REGISTERS if element.is_float else _REDUCTION_REGISTERS)
+        + _SEND_REGISTERS * max(0, max(phase.operands for phase in cost.phases) - 1)
+        + _LATER_REGISTERS * max((phase.operands for phase in cost.phases[1:]), default=0)
+        + max(0, len(cost.products) - 1) * (_FLOAT_PRODUCT_REGISTERS if element.is_float else _PRODUCT_REGISTERS)
+        + cost.reductions * (_FLOAT_REDUCTION_REGISTERS if element.is_float else _REDUCTION_REGISTERS)
         + sums_and_operands
-        + facts.item_registers * owned
-        + piece_registers(facts, unit_blocks, k_warps)
+        + cost.item_registers * owned
+        + piece_registers(cost, unit_blocks, k_warps)
         + PAIR_REGISTERS * summed(f * held for f, held in zip(fragments, register_pairs, strict=True))
     )
     spilled = require_registers(model, needed, registers)
     shared_pairs = [whole - held for whole, held in zip(pairs, register_pairs, strict=True)]
     matrix_bytes = element.half_bytes * warps * summed(h * own for h, own in zip(halves, shared_pairs, strict=True))
     shared_bytes = (
-        buffers * element.operand_bytes * facts.operands * k_warps * range_length
+        buffers * element.operand_bytes * cost.operands * k_warps * range_length
         + matrix_bytes
-        + 256 * facts.sums * items * (k_warps - 1)
-        + by(items, lambda i: facts.traffic_bytes(i, TILE_BATCH))
-        + 32 * buffers * facts.reductions * dim
-        + 8 * buffers * phases * (k_warps + min(1, facts.reductions))
+        + 256 * cost.sums * items * (k_warps - 1)
+        + by(items, lambda i: cost.traffic_bytes(i, TILE_BATCH))
+        + 32 * buffers * cost.reductions * dim
+        + 8 * buffers * phases * (k_warps + min(1, cost.reductions))
     )
     require_shared(model, shared_bytes, target)
 
-    item = rate.gather_piece * facts.pieces + rate.item_operation * facts.operations
+    item = rate.gather_piece * cost.pieces + rate.item_operation * cost.operations
     if element.is_float:
         lanes = Lanes(rate, warps, unit_blocks, lane_rows)
-        shared = zip(facts.kinds, shared_pairs, strict=True)
+        shared = zip(cost.kinds, shared_pairs, strict=True)
         multiplied = (
-            lanes.products(_products(sums, own) for sums, own in zip(facts.kinds, pairs, strict=True))
-            + lanes.folded(_products(phase.sums) for phase in facts.products)
+            lanes.products(_products(sums, own) for sums, own in zip(cost.kinds, pairs, strict=True))
+            + lanes.folded(_products(phase.sums) for phase in cost.products)
             + lanes.matrices(_products(sums, own) for sums, own in shared)
         )
     else:
@@ -135,11 +135,11 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     def receipt_time(c: int) -> int:
         return rate.gather_message_receipt * messages if c > 1 else 0
 
-    posts = facts.operands * owned * by(ctas, send_time)
+    posts = cost.operands * owned * by(ctas, send_time)
     # Each item gives a part of each reduction.
-    joined = rate.reduction_part * facts.reductions * dim
+    joined = rate.reduction_part * cost.reductions * dim
     group = minimum(TILE_BATCH, share(batch, by(ctas, lambda c: clusters[c] // problem.heads)))
-    messages = ceil(facts.operands * problem.head_dim * element.size, 16)  # per batch entry
+    messages = ceil(cost.operands * problem.head_dim * element.size, 16)  # per batch entry
     merge_times = {1: 0, 2: rate.gather_merge_of_2, 4: rate.gather_merge_of_4, 8: rate.gather_merge_of_8}
     step = (
         phases * rate.gather_step
@@ -151,10 +151,10 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         + multiplied
         + rate.register_spill * spilled
     )
-    register_tiles = of_phases([*map(kind_of, facts.phases)], own_pairs, register_pairs)
-    return Draft(
+    register_tiles = of_phases([*map(kind_of, cost.phases)], own_pairs, register_pairs)
+    return LayoutModel(
         family=GATHER,
-        facts=facts,
+        cost=cost,
         model=model,
         batch=batch,
         step=step,

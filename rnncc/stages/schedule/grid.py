@@ -7,14 +7,16 @@ from collections.abc import Callable
 from rnncc.constrint import Expression, Model, by, ceil_div, maximum, minimum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import GRID
+from rnncc.ir.layout import ceil
 from rnncc.ir.problem import Problem
-from rnncc.ir.schedule import ceil
 from rnncc.ir.target import Target
-from rnncc.stages.schedule.draft import (
+from rnncc.stages.schedule.cost import LoopCost
+from rnncc.stages.schedule.lanes import LaneProduct, Lanes, float_sum_registers, lane_rows_variable
+from rnncc.stages.schedule.layout_model import (
     BASE_REGISTERS,
     PAIR_REGISTERS,
     TILE_BATCH,
-    Draft,
+    LayoutModel,
     batch_variable,
     elements,
     held_variables,
@@ -28,8 +30,6 @@ from rnncc.stages.schedule.draft import (
     summed,
     tensor_products,
 )
-from rnncc.stages.schedule.facts import Facts
-from rnncc.stages.schedule.lanes import LaneProduct, Lanes, float_sum_registers, lane_rows_variable
 from rnncc.stages.schedule.parts import K_WARPS, Part, phase_parts
 from rnncc.stages.schedule.rates import rates
 
@@ -59,24 +59,24 @@ _FLOAT_REGISTERS, _FLOAT_OPERAND_REGISTERS = 16, 16
 _ADDRESS_REGISTERS, _FAR_REGISTERS, _NEAR_CHUNKS = 2, 6, 16
 
 
-def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
+def grid(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
     """Make the model for one loop, problem and GPU."""
     rate, element = rates(target), elements(problem)
     model = Model()
-    narrow = facts.narrow(problem)
+    narrow = cost.narrow(problem)
     if narrow:
-        facts = facts.dealt(problem)
+        cost = cost.dealt(problem)
     choices = _MORE_UNIT_BLOCKS if narrow else _UNIT_BLOCKS
     batch = batch_variable(model, problem)
     unit_blocks = model.choice("unit_blocks", choices)  # blocks of 8 units per CTA
     tiles = model.choice("tiles", _TILES)  # tiles of 8 batch entries per group
     polled = model.choice("polled", _MORE_POLLED) if narrow else _POLLED  # pieces that a lane asks for at a time
-    phases = len(facts.phases)
+    phases = len(cost.phases)
 
     def ctas_of(unit_block_count: int) -> int:
         return ceil(problem.head_dim, 8 * unit_block_count)
 
-    parted = [*phase_parts(facts, problem.head_dim, narrow, ctas_of)]
+    parted = [*phase_parts(cost, problem.head_dim, narrow, ctas_of)]
     products = [part for phase in parted for part in phase.parts]  # what warps hold and multiply
     kinds = {part.kind: part for part in products}
     own_chunks = [part.chunks for part in products]
@@ -91,7 +91,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         polls = tile_count * element.size // 2
         return product_chunks if product_chunks * polls <= most else max(1, most // polls)
 
-    reducing = [phase for phase in facts.phases if phase.reductions]
+    reducing = [phase for phase in cost.phases if phase.reductions]
     pieces = ceil(problem.head_dim, 32)  # of each reduction: what four blocks of units give, in a piece of 16 bytes
     phase_chunks = [phase.chunks for phase in parted if phase.parts]
 
@@ -146,8 +146,8 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         several = most_operands > 1
         needed = (
             BASE_REGISTERS
-            + facts.item_registers * owned
-            + piece_registers(facts, items, K_WARPS)
+            + cost.item_registers * owned
+            + piece_registers(cost, items, K_WARPS)
             + by((unit_blocks, lane_rows), sum_registers) * tiles
             + _FLOAT_REGISTERS
             + by_polls(lambda n, most: 2 * element.size * n * chunks_at_a_time(n, most_chunks, most))
@@ -161,7 +161,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     else:
         needed = (
             _BASE_REGISTERS
-            + (ceil(facts.item_registers, 2) + _OPERAND_REGISTERS * most_operands) * owned
+            + (ceil(cost.item_registers, 2) + _OPERAND_REGISTERS * most_operands) * owned
             + by(unit_blocks, lambda u: _ODD_REGISTERS * most_operands if u & (u - 1) else 0)
             + _TILE_REGISTERS * tiles
             + _SUM_REGISTERS * most_fragments * tiles
@@ -177,7 +177,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     shared_chunks = [most - held for most, held in zip(chunks, register_chunks, strict=True)]
     matrix_bytes = element.half_bytes * K_WARPS * summed(h * own for h, own in zip(halves, shared_chunks, strict=True))
     staged = K_WARPS * element.operand_bytes * tiles if element.is_float else 0
-    traffic_bytes = by((unit_blocks, tiles), lambda u, n: facts.traffic_bytes(u, TILE_BATCH * n))
+    traffic_bytes = by((unit_blocks, tiles), lambda u, n: cost.traffic_bytes(u, TILE_BATCH * n))
     most_parts = by(unit_blocks, lambda u: max(phase.halves(u) * phase.sharers for phase in parted))
     shared_bytes = 256 * most_parts * tiles + received_bytes * tiles + matrix_bytes + staged + traffic_bytes
     require_shared(model, shared_bytes, target)
@@ -187,7 +187,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     # lines, which come once, but later. It was measured in 16 bits alone, and with one phase.
     alone = target.sms if element.is_float else target.sms // 2
     readers = problem.heads * minimum(ctas, alone) * ceil_div(batch, group)
-    item = rate.grid_piece * facts.pieces + rate.item_operation * facts.operations
+    item = rate.grid_piece * cost.pieces + rate.item_operation * cost.operations
     polls = by_polls(polls_of_products)
     received_bytes_per_entry = element.size * sum(phase.terms for phase in parted)
     waits = (
@@ -223,7 +223,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         + rate.grid_step
         + rate.grid_shared_tpc * maximum(ctas - alone, 0)
         + rate.grid_reduction * len(reducing)
-        + rate.reduction_part * facts.reductions * pieces
+        + rate.reduction_part * cost.reductions * pieces
         + rate.grid_half_tile * by(unit_blocks, lambda u: sum(phase.halves(u) for phase in parted)) * tiles
         + matrix_time
         + (0 if element.is_float else rate.grid_split_sector * by(unit_blocks, lambda u: u == 1))
@@ -231,9 +231,9 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         + item * owned
     )
     held_kinds = [kind for phase in parted for kind in ([part.kind for part in phase.parts] or [None])]
-    return Draft(
+    return LayoutModel(
         family=GRID,
-        facts=facts,
+        cost=cost,
         model=model,
         batch=batch,
         step=step,

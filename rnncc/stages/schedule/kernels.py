@@ -9,35 +9,35 @@ from functools import cache
 
 from rnncc.ir.family import ALTERNATING, Family
 from rnncc.ir.fused import FusedLoop, inference
-from rnncc.ir.plan import KernelPlan, LoopPlan, NoForm, fused_programs, loop_name, scan_programs
-from rnncc.ir.problem import INDEX_DTYPES, Problem
-from rnncc.ir.scan import ScanLoop, without_names
-from rnncc.ir.schedule import (
+from rnncc.ir.layout import (
     AFTER_STEPS,
     FusedKernels,
-    LoopSchedule,
-    Plan,
+    GpuPlan,
+    LoopKernels,
+    PlannedLoop,
+    PlannedScan,
     Row,
     ScanKernels,
-    ScanPlan,
-    Schedule,
 )
+from rnncc.ir.lowered import LoweredCell, LoweredLoop, NoForm, fused_programs, loop_name, scan_programs
+from rnncc.ir.problem import INDEX_DTYPES, Problem
+from rnncc.ir.scan import ScanLoop, without_names
 from rnncc.ir.target import Target
 from rnncc.language.diagnostics import Diagnostic, RnnccError
-from rnncc.stages.schedule import Found, after_us, expected, find, plan_scan, scan_schedule, schedule
+from rnncc.stages.schedule import SearchResult, after_us, expected, find, plan_scan, scan_schedule, schedule
 
 
-def planned(plan: KernelPlan, problem: Problem, target: Target) -> Plan:
+def planned(plan: LoweredCell, problem: Problem, target: Target) -> GpuPlan:
     """The layout of every loop of a cell on a GPU, and what rules out the other layouts. Raises RnnccError: RNN703."""
     _check_heads(plan, problem)
     # A masked loop is the same with a few more elementwise operations.
     loops = list(plan.plain_loops())
 
-    def of_loop(fused: FusedLoop | NoForm, scan: ScanLoop | NoForm) -> Found | ScanPlan:
+    def of_loop(fused: FusedLoop | NoForm, scan: ScanLoop | NoForm) -> SearchResult | PlannedScan:
         return find(fused, problem, target) if isinstance(scan, NoForm) else plan_scan(scan, problem, target)
 
-    def explained(found: Found | ScanPlan) -> Schedule | ScanPlan:
-        return found.explained() if isinstance(found, Found) else found
+    def explained(found: SearchResult | PlannedScan) -> LoopKernels | PlannedScan:
+        return found.explained() if isinstance(found, SearchResult) else found
 
     begin = time.process_time()
     found = []
@@ -51,8 +51,8 @@ def planned(plan: KernelPlan, problem: Problem, target: Target) -> Plan:
         forward, backward, after = explained(of_forward), explained(of_backward), None
         if not isinstance(loop.fused, NoForm) and loop.backward.step.outers and backward.step_us is not None:
             after = round(after_us(loop.fused[1], problem, AFTER_STEPS, target) / AFTER_STEPS, 3)
-        planned_loops.append(LoopSchedule(loop.segment, forward, backward, after))
-    return Plan(plan.cell, problem, target, tuple(planned_loops), solve_ms)
+        planned_loops.append(PlannedLoop(loop.segment, forward, backward, after))
+    return GpuPlan(plan.cell, problem, target, tuple(planned_loops), solve_ms)
 
 
 _schedule = cache(schedule)
@@ -80,7 +80,7 @@ class CallTime:
 
 
 def call_time(
-    plan: KernelPlan, problem: Problem, target: Target, *, batch: int, steps: int, training: bool
+    plan: LoweredCell, problem: Problem, target: Target, *, batch: int, steps: int, training: bool
 ) -> CallTime | None:
     """The expected time of a call with that batch and sequence length, without the pre-activations, by the kernels that
     a package has for a problem. None where a loop has no fused form."""
@@ -99,7 +99,7 @@ def call_time(
     return CallTime(start, forward, backward, after)
 
 
-def why_unfused(plans: Sequence[KernelPlan]) -> dict[str, str]:
+def why_unfused(plans: Sequence[LoweredCell]) -> dict[str, str]:
     """Why each loop has no fused form, by the loop's name; "" where it has one."""
     return {
         loop_name(plan, loop): loop.fused.reason if isinstance(loop.fused, NoForm) else ""
@@ -108,7 +108,7 @@ def why_unfused(plans: Sequence[KernelPlan]) -> dict[str, str]:
     }
 
 
-def family_names(plan: KernelPlan) -> Iterator[tuple[LoopPlan, str]]:
+def family_names(plan: LoweredCell) -> Iterator[tuple[LoweredLoop, str]]:
     """Each loop, with the families of the kernels that run it at every size: `alternating`, `scan`, `forward walk,
     backward scan`."""
     for loop in plan.plain_loops():
@@ -117,14 +117,14 @@ def family_names(plan: KernelPlan) -> Iterator[tuple[LoopPlan, str]]:
         yield loop, forward.name if same else f"forward {forward.name}, backward {backward.name}"
 
 
-def _every_size(loop: LoopPlan) -> tuple[Family, Family]:
+def _every_size(loop: LoweredLoop) -> tuple[Family, Family]:
     forward, backward = (
         ALTERNATING if isinstance(form, NoForm) else form.family for form in (loop.scan_forward, loop.scan_backward)
     )
     return forward, backward
 
 
-def scan_family_names(plans: Sequence[KernelPlan]) -> dict[str, str]:
+def scan_family_names(plans: Sequence[LoweredCell]) -> dict[str, str]:
     """The same for each loop without products, by the loop's name."""
     return {
         loop_name(plan, loop): text
@@ -134,7 +134,7 @@ def scan_family_names(plans: Sequence[KernelPlan]) -> dict[str, str]:
     }
 
 
-def newton_loops(plans: Sequence[KernelPlan]) -> list[str]:
+def newton_loops(plans: Sequence[LoweredCell]) -> list[str]:
     """The names of the loops without products whose forward has a kernel for Newton's method."""
     return [
         loop_name(plan, loop)
@@ -144,7 +144,7 @@ def newton_loops(plans: Sequence[KernelPlan]) -> list[str]:
     ]
 
 
-def scan_kernels(plan: KernelPlan, *, newton: bool = False) -> tuple[ScanKernels, ...]:
+def scan_kernels(plan: LoweredCell, *, newton: bool = False) -> tuple[ScanKernels, ...]:
     """The kernels of a cell's loops without products, which take all sizes. `newton`: also those for Newton's
     method. Programs whose steps differ in names alone share kernels, such as those of the loops of S6's states."""
     made: dict[Hashable, ScanKernels] = {}
@@ -159,7 +159,7 @@ def scan_kernels(plan: KernelPlan, *, newton: bool = False) -> tuple[ScanKernels
 
 
 def fused_kernels(
-    plan: KernelPlan, problems: Sequence[Problem], target: Target, programs: Sequence[str] = ()
+    plan: LoweredCell, problems: Sequence[Problem], target: Target, programs: Sequence[str] = ()
 ) -> list[FusedKernels]:
     """The fused kernels of a cell for each of the problems, as `schedule` lays them out for that GPU. `programs`: those
     of each loop, by what follows its name (`masked_forward`); all by default. Raises RnnccError: RNN703."""
@@ -180,7 +180,7 @@ def fused_kernels(
     ]
 
 
-def _check_heads(plan: KernelPlan, problem: Problem) -> None:
+def _check_heads(plan: LoweredCell, problem: Problem) -> None:
     if plan.single_head_because and problem.heads > 1:
         message = f"{plan.cell} takes one head only: {plan.single_head_because}; {problem.heads} were asked for"
         raise RnnccError(Diagnostic("RNN703", message, help="leave out --heads"))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rnncc.constrint import Expression, Model, by, ceil_div, maximum
 from rnncc.constrint.expr import Operand
-from rnncc.ir.schedule import ceil
+from rnncc.ir.layout import ceil
 from rnncc.stages.schedule.parts import Halves
 from rnncc.stages.schedule.rates import Rates
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
-from rnncc.ir.schedule import ceil
-from rnncc.stages.schedule.facts import Facts, PhaseFacts
+from rnncc.ir.layout import ceil
+from rnncc.stages.schedule.cost import LoopCost, PhaseCost
 
 K_WARPS = 8  # such a CTA may use all registers of its SM, and each thread 255, the most there are
 _CHUNK, _BLOCK = 32, 8  # terms of a chunk, and units of a half-tile
@@ -57,10 +57,10 @@ class PhaseParts:
         return sum(part.halves(unit_blocks) for part in self.parts)
 
 
-def phase_parts(facts: Facts, head_dim: int, narrow: int, ctas_of: Halves) -> Iterator[PhaseParts]:
+def phase_parts(cost: LoopCost, head_dim: int, narrow: int, ctas_of: Halves) -> Iterator[PhaseParts]:
     """The phases as a CTA runs them. `narrow`: the head_dim of relayed sums where they are dealt out, or 0. `ctas_of`:
     the CTAs of a head, by the blocks of 8 units that each has."""
-    for number, (phase, takes_relayed) in enumerate(facts.after_relays):
+    for number, (phase, takes_relayed) in enumerate(cost.after_relays):
         if narrow and phase.relays:
             yield _dealt_among_ctas(number, phase, head_dim, narrow, ctas_of)
         elif narrow and takes_relayed:
@@ -69,7 +69,7 @@ def phase_parts(facts: Facts, head_dim: int, narrow: int, ctas_of: Halves) -> It
             yield _phase(phase, phase.operands, head_dim, K_WARPS)
 
 
-def _phase(phase: PhaseFacts, made: int, head_dim: int, sharers: int) -> PhaseParts:
+def _phase(phase: PhaseCost, made: int, head_dim: int, sharers: int) -> PhaseParts:
     """All warps multiply all runs."""
     parts = [
         Part(run.sums, times(run.sums), ceil(run.operands * ceil(head_dim, _CHUNK), sharers))
@@ -79,7 +79,7 @@ def _phase(phase: PhaseFacts, made: int, head_dim: int, sharers: int) -> PhasePa
     return PhaseParts(tuple(parts), times(phase.sums), sharers, phase.operands * head_dim, made)
 
 
-def _of_relayed(number: int, phase: PhaseFacts, narrow: int) -> PhaseParts:
+def _of_relayed(number: int, phase: PhaseCost, narrow: int) -> PhaseParts:
     """A phase that takes relayed sums. Where its runs are alike, each has warps of its own."""
     first, *others = phase.runs
     if not others or len(phase.runs) > K_WARPS or not _are_apart(phase, same_sums=True):
@@ -89,7 +89,7 @@ def _of_relayed(number: int, phase: PhaseFacts, narrow: int) -> PhaseParts:
     return PhaseParts((part,), times(phase.sums), sharers, phase.operands * narrow, 0)
 
 
-def _dealt_among_ctas(number: int, phase: PhaseFacts, head_dim: int, narrow: int, ctas_of: Halves) -> PhaseParts:
+def _dealt_among_ctas(number: int, phase: PhaseCost, head_dim: int, narrow: int, ctas_of: Halves) -> PhaseParts:
     """A phase whose sums are relayed. A CTA has half-tiles of one run alone (relayed_halves in runs.cuh)."""
     blocks = [run.sums * narrow // _BLOCK for run in phase.runs]
 
@@ -102,7 +102,7 @@ def _dealt_among_ctas(number: int, phase: PhaseFacts, head_dim: int, narrow: int
     return PhaseParts((part,), halves, K_WARPS, operands * head_dim, phase.operands, len(blocks))
 
 
-def _are_apart(phase: PhaseFacts, *, same_sums: bool) -> bool:
+def _are_apart(phase: PhaseCost, *, same_sums: bool) -> bool:
     """Whether each sum is in one run, and all runs are alike: has_runs_apart in runs.cuh has the same rule."""
     alike = {(run.operands, run.sums if same_sums else 0) for run in phase.runs}
     return len(alike) == 1 and sum(run.sums for run in phase.runs) == phase.sums

@@ -13,9 +13,9 @@ from rnncc.constrint import Expression, Infeasible, Model, ceil_div, lookup, max
 from rnncc.ir.expr import operators
 from rnncc.ir.family import NEWTON, Family, Scope
 from rnncc.ir.fused import FusedRead, FusedWrite
+from rnncc.ir.layout import PlannedScan, ScanLayouts, ScanShape, ceil
 from rnncc.ir.problem import Problem
 from rnncc.ir.scan import ScanLoop, entries, row_values
-from rnncc.ir.schedule import ScanPlan, ScanSchedule, ScanShape, ceil
 from rnncc.ir.step import Table
 from rnncc.ir.target import GPUS, REGISTERS, Target
 from rnncc.language.operators import OPERATORS
@@ -48,13 +48,13 @@ _CROWDED = 128
 _SCALE = 1000
 
 
-def scan_schedule(loop: ScanLoop, element_bytes: int, newton: bool = False) -> ScanSchedule:
+def scan_schedule(loop: ScanLoop, element_bytes: int, newton: bool = False) -> ScanLayouts:
     """The kernels for streams whose elements have so many bytes. `newton`: a walk also has the kernel for Newton's
     method, where it can have one."""
     known = _facts(loop, element_bytes)
     narrow = _narrow(known)
 
-    def in_pieces(form: Callable[[_Facts], ScanShape]) -> ScanShape:
+    def in_pieces(form: Callable[[_ScanCost], ScanShape]) -> ScanShape:
         if known.reads + known.writes > _MOST_TENSORS:
             return narrow
         try:
@@ -67,10 +67,10 @@ def scan_schedule(loop: ScanLoop, element_bytes: int, newton: bool = False) -> S
         # The map of a slice holds only near certain carries, which come with it.
         tangent = replace(known, family=NEWTON, entries=sum(entries(loop.tangent.matrix)) + known.edges)
         iterating = _newton(tangent, _LEAST_OF_QUICK_STEPS if _is_quick(loop) else _LEAST_NEWTON_CTAS)
-    return ScanSchedule(loop.family, in_pieces(_vectorised), in_pieces(_tall), narrow, iterating)
+    return ScanLayouts(loop.family, in_pieces(_vectorised), in_pieces(_tall), narrow, iterating)
 
 
-def plan_scan(loop: ScanLoop, problem: Problem, target: Target) -> ScanPlan:
+def plan_scan(loop: ScanLoop, problem: Problem, target: Target) -> PlannedScan:
     """The kernels for a problem with long sequences."""
     element_bytes = problem.element_bytes
     schedule, known = scan_schedule(loop, element_bytes, newton=True), _facts(loop, element_bytes)
@@ -88,7 +88,7 @@ def plan_scan(loop: ScanLoop, problem: Problem, target: Target) -> ScanPlan:
         takes_newton = newton_ctas >= newton.least_ctas and newton.least_ctas * groups <= 2 * target.sms
     step_us = channels * (known.read_bytes + known.written_bytes) / (1000 * target.memory_gb_s)
     ctas = scan_ctas(clusters, most, target.sms) if known.shares_steps else 1
-    return ScanPlan(schedule, form, ctas, round(step_us, 4), newton_ctas, takes_newton)
+    return PlannedScan(schedule, form, ctas, round(step_us, 4), newton_ctas, takes_newton)
 
 
 def _most_ctas(shape: ScanShape, target: Target) -> int:
@@ -117,8 +117,8 @@ def scan_ctas(clusters: int, most: int, sms: int, rounds: int = MOST_CTAS) -> in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
-    """The facts of a loop that its layout depends on.
+class _ScanCost:
+    """The cost of a loop that its layout depends on.
 
     family         the family of the kernel
     element_bytes  bytes per element of the streams
@@ -157,11 +157,11 @@ class _Facts:
         return self.entries + self.edges if self.shares_steps else 0
 
 
-def _facts(loop: ScanLoop, element_bytes: int) -> _Facts:
+def _facts(loop: ScanLoop, element_bytes: int) -> _ScanCost:
     def bytes_of(tensor: FusedRead | FusedWrite) -> int:
         return 4 if tensor.place is not None and tensor.place.table is Table.SAVED else element_bytes
 
-    return _Facts(
+    return _ScanCost(
         family=loop.family,
         element_bytes=element_bytes,
         edges=len(loop.edges),
@@ -190,41 +190,41 @@ def _kept(loop: ScanLoop) -> int:
     return min(_FOUND, sum(statement.target in own for statement in loop.map.statements))
 
 
-def _vectorised(facts: _Facts) -> ScanShape:
+def _vectorised(cost: _ScanCost) -> ScanShape:
     """A lane has several channels. Parts come through shared memory, in pieces of 16 bytes."""
-    vectors = tuple(n for n in (1, 2, 4, 8) if n * facts.element_bytes <= 8)
-    return _shape(facts, _Choice(vectors, (2, 4, 8, 16), (2, 4, 8), (2, 3, 4, 6, 8), 2))
+    vectors = tuple(n for n in (1, 2, 4, 8) if n * cost.element_bytes <= 8)
+    return _shape(cost, _Choice(vectors, (2, 4, 8, 16), (2, 4, 8), (2, 3, 4, 6, 8), 2))
 
 
-def _tall(facts: _Facts) -> ScanShape:
+def _tall(cost: _ScanCost) -> ScanShape:
     """The same for few channels: a lane has one channel, and parts are longer and shared out less often."""
     # Kernels that read and write much hold all registers that there are: they take the shortest parts of whole rows.
-    if facts.reads + facts.writes > 6:
-        return _shape(facts, _Choice((1,), (_PIECE_BYTES // facts.element_bytes,), (4,), (2,), 2))
+    if cost.reads + cost.writes > 6:
+        return _shape(cost, _Choice((1,), (_PIECE_BYTES // cost.element_bytes,), (4,), (2,), 2))
     # Maps of several carries spill in longer parts, and also where three CTAs share the registers of an SM.
-    if facts.edges > 1:
-        return _shape(facts, _Choice((1,), (4, 8, 16), (4,), (2,), 2))
+    if cost.edges > 1:
+        return _shape(cost, _Choice((1,), (4, 8, 16), (4,), (2,), 2))
     # Sums over all steps need a register more than the longest parts leave.
-    longest = (32,) if facts.shares_steps and not facts.totals else ()
-    return _shape(facts, _Choice((1,), (4, 8, 16, *longest), (4,), (2,), 3))
+    longest = (32,) if cost.shares_steps and not cost.totals else ()
+    return _shape(cost, _Choice((1,), (4, 8, 16, *longest), (4,), (2,), 3))
 
 
-def _newton(facts: _Facts, least_ctas: int) -> ScanShape | None:
+def _newton(cost: _ScanCost, least_ctas: int) -> ScanShape | None:
     """A lane has one channel, since there are few. Longer slices leave fewer first carries to be found, but need more
     registers for what they read. Rows need registers all the time, for two parts."""
-    resident = 1 if facts.rows else 2
-    for steps in (16, 8) if facts.reads <= _MOST_READS and not facts.rows else (8,):
+    resident = 1 if cost.rows else 2
+    for steps in (16, 8) if cost.reads <= _MOST_READS and not cost.rows else (8,):
         try:
-            shape = _shape(facts, _Choice((1,), (steps,), (8,), (2,), resident))
+            shape = _shape(cost, _Choice((1,), (steps,), (8,), (2,), resident))
         except Infeasible:
             continue
         return replace(shape, peer_bytes=shape.peer_bytes + _ANSWER_BYTES, least_ctas=least_ctas)
     return None
 
 
-def _narrow(facts: _Facts) -> ScanShape:
+def _narrow(cost: _ScanCost) -> ScanShape:
     """The next part comes into registers, element by element."""
-    return _shape(facts, _Choice((1,), (2, 4, 8, 16), (2, 4, 8), (1,), 2))
+    return _shape(cost, _Choice((1,), (2, 4, 8, 16), (2, 4, 8), (1,), 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,24 +238,24 @@ class _Choice:
     resident: int
 
 
-def _shape(facts: _Facts, choice: _Choice) -> ScanShape:
+def _shape(cost: _ScanCost, choice: _Choice) -> ScanShape:
     """The quickest shape of a choice."""
     resident = choice.resident
     model = Model()
     vector = model.choice("vector", choice.vectors)
     steps = model.choice("steps", choice.steps)
-    warps = model.choice("warps", choice.warps if facts.shares_steps else (2,))
+    warps = model.choice("warps", choice.warps if cost.shares_steps else (2,))
     depth = model.choice("depth", choice.depths)
     is_ring = choice.depths != (1,)
 
-    part = 32 * vector * steps * facts.read_bytes  # bytes
-    maps = 256 * facts.numbers * vector
-    carries = 256 * facts.edges * vector + 16 if facts.shares_steps else 0
+    part = 32 * vector * steps * cost.read_bytes  # bytes
+    maps = 256 * cost.numbers * vector
+    carries = 256 * cost.edges * vector + 16 if cost.shares_steps else 0
     in_loop = warps * (maps + part * depth if is_ring else maps) + carries
-    after = warps * (128 * facts.totals * vector if facts.shares_steps else 0)
+    after = warps * (128 * cost.totals * vector if cost.shares_steps else 0)
     shared = maximum(in_loop, after)
     if is_ring:
-        whole = vector * steps * facts.element_bytes % _PIECE_BYTES == 0
+        whole = vector * steps * cost.element_bytes % _PIECE_BYTES == 0
         model.require(whole, because="pieces: a warp loads whole rows")
     least = min(gpu.shared_bytes for gpu in GPUS.values())
     model.require(shared <= least, because="shared memory: a CTA holds parts and maps")
@@ -267,18 +267,18 @@ def _shape(facts: _Facts, choice: _Choice) -> ScanShape:
     # Registers beyond these go to memory and back in every part. That is worse than anything else, but a kernel that
     # spills is better than none.
     is_crowded = lookup(warps, {n: int(is_ring and _registers_of(n, resident) == _CROWDED) for n in (2, 4, 8)})
-    needed = is_crowded * _fewest_registers(facts, vector, steps)
-    needed = needed + (1 - is_crowded) * _registers(facts, vector, steps, is_ring, resident)
+    needed = is_crowded * _fewest_registers(cost, vector, steps)
+    needed = needed + (1 - is_crowded) * _registers(cost, vector, steps, is_ring, resident)
     spilled = maximum(0, needed - registers)
 
     together = resident * warps
     # A loop may read nothing.
-    in_flight = 32 * vector * steps * max(facts.read_bytes, 1) * together * (depth - 1 if is_ring else 1)
-    memory = _SCALE * 32 * (facts.read_bytes + facts.written_bytes) // _BYTES_PER_CYCLE
+    in_flight = 32 * vector * steps * max(cost.read_bytes, 1) * together * (depth - 1 if is_ring else 1)
+    memory = _SCALE * 32 * (cost.read_bytes + cost.written_bytes) // _BYTES_PER_CYCLE
     bandwidth = maximum(memory, ceil_div(memory * _IN_FLIGHT, in_flight))
-    per_part = _PER_PART + _PER_NUMBER * facts.numbers * vector * warps
-    pieces = ceil_div(2 * vector * facts.read_bytes, 32) if is_ring else facts.reads
-    per_step = _PER_PIECE * pieces + _PER_WRITE * facts.writes
+    per_part = _PER_PART + _PER_NUMBER * cost.numbers * vector * warps
+    pieces = ceil_div(2 * vector * cost.read_bytes, 32) if is_ring else cost.reads
+    per_step = _PER_PIECE * pieces + _PER_WRITE * cost.writes
     issued = _SCALE // _QUARTERS * (ceil_div(per_part, steps * vector) + ceil_div(per_step, vector))
     wait = _WAIT + _WAIT_PER_STEP * steps + _WAIT_PER_WARP * warps
     waiting = ceil_div(_SCALE * wait, steps * vector * together)
@@ -286,7 +286,7 @@ def _shape(facts: _Facts, choice: _Choice) -> ScanShape:
     solution = model.minimise((spilled, bandwidth + issued + waiting, vector, shared))
     value = solution.value
     return ScanShape(
-        family=facts.family,
+        family=cost.family,
         vector=value(vector),
         steps=value(steps),
         warps=value(warps),
@@ -294,7 +294,7 @@ def _shape(facts: _Facts, choice: _Choice) -> ScanShape:
         registers=value(registers),
         resident=resident,
         shared_bytes=value(in_loop),
-        peer_bytes=value(maps) if facts.shares_steps else 0,
+        peer_bytes=value(maps) if cost.shares_steps else 0,
         least_shared_bytes=value(after),
     )
 
@@ -304,22 +304,22 @@ def _registers_of(warps: int, resident: int) -> int:
     return min(255, REGISTERS // (32 * warps * resident) // 8 * 8)
 
 
-def _fewest_registers(facts: _Facts, vector: Expression, steps: Expression) -> Expression:
+def _fewest_registers(cost: _ScanCost, vector: Expression, steps: Expression) -> Expression:
     """The registers per thread that nvcc 13 needs so that nothing spills where a thread may take 128: fitted to 170
     kernels for sm_90a. Some kernels with more carries, or with elements of 4 bytes, spill anyway; we do not know
     why."""
-    if facts.element_bytes == 4:
-        return _registers(facts, vector, steps, True, 2)
-    tensors = 3 * (facts.reads + facts.writes)
-    return 60 + tensors + steps * (2 * facts.rows + vector * facts.kept) + 7 * facts.edges**2 * vector
+    if cost.element_bytes == 4:
+        return _registers(cost, vector, steps, True, 2)
+    tensors = 3 * (cost.reads + cost.writes)
+    return 60 + tensors + steps * (2 * cost.rows + vector * cost.kept) + 7 * cost.edges**2 * vector
 
 
-def _registers(facts: _Facts, vector: Expression, steps: Expression, is_ring: bool, resident: int) -> Expression:
+def _registers(cost: _ScanCost, vector: Expression, steps: Expression, is_ring: bool, resident: int) -> Expression:
     """The registers per thread that nvcc 13 takes where a thread may take 255, or a few more: fitted to 600 kernels for
     sm_90a. Where a thread may take fewer, it holds little besides what is kept."""
-    tensors = 6 * (facts.reads + facts.writes)
-    carried = vector * (5 * facts.edges + facts.numbers)
+    tensors = 6 * (cost.reads + cost.writes)
+    carried = vector * (5 * cost.edges + cost.numbers)
     if resident > 2:
-        return 96 + tensors + steps * (2 * facts.rows + vector * facts.kept) + carried
-    per_step = (facts.kept + 1) // 2 + (1 if is_ring else 2 * facts.reads)
-    return 100 + tensors + steps * (2 + 3 * facts.rows + vector * per_step) + carried
+        return 96 + tensors + steps * (2 * cost.rows + vector * cost.kept) + carried
+    per_step = (cost.kept + 1) // 2 + (1 if is_ring else 2 * cost.reads)
+    return 100 + tensors + steps * (2 + 3 * cost.rows + vector * per_step) + carried

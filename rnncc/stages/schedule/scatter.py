@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from rnncc.constrint import Model, by, ceil_div
 from rnncc.ir.family import SCATTER
+from rnncc.ir.layout import ceil
 from rnncc.ir.problem import Problem
-from rnncc.ir.schedule import ceil
 from rnncc.ir.target import Target
-from rnncc.stages.schedule.draft import (
+from rnncc.stages.schedule.cost import LoopCost
+from rnncc.stages.schedule.lanes import LaneProduct, Lanes, lane_rows_variable
+from rnncc.stages.schedule.layout_model import (
     BASE_REGISTERS,
     MOST_WARPS,
     PAIR_REGISTERS,
     TILE_BATCH,
-    Draft,
+    LayoutModel,
     batch_variable,
     cluster_passes,
     elements,
@@ -23,8 +25,6 @@ from rnncc.stages.schedule.draft import (
     require_shared,
     tensor_products,
 )
-from rnncc.stages.schedule.facts import Facts
-from rnncc.stages.schedule.lanes import LaneProduct, Lanes, lane_rows_variable
 from rnncc.stages.schedule.parts import times
 from rnncc.stages.schedule.rates import rates
 
@@ -35,7 +35,7 @@ _MOST_ITEMS = 256  # items per CTA: more have no room for their matrix
 _OVERCOUNT = 20
 
 
-def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
+def scatter(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
     """Make the model for one loop, problem and GPU."""
     rate, clusters, element = rates(target), dict(target.clusters), elements(problem)
     sizes = tuple(clusters)
@@ -47,26 +47,26 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     most = min(ceil(problem.head_dim, 8) + 2, _MOST_ITEMS)
     items = model.integer("items", 1, most)  # per CTA, of 8 units each
     rows = model.integer("rows", 1, _MOST_ROWS)  # tiles of 16 sums per warp
-    register_pairs = model.integer("register_pairs", 0, ceil(facts.operands * most, 4))
+    register_pairs = model.integer("register_pairs", 0, ceil(cost.operands * most, 4))
     warps = model.integer("warps", 1, MOST_WARPS)
     lane_rows = lane_rows_variable(model, element.is_float)
 
-    require_at_most(model, "phases", len(facts.phases), 1, "its kernels run steps of one product")
-    require_at_most(model, "reductions", facts.reductions, 0, "its kernels have none")
+    require_at_most(model, "phases", len(cost.phases), 1, "its kernels run steps of one product")
+    require_at_most(model, "reductions", cost.reductions, 0, "its kernels have none")
     dim = ctas * items  # in blocks of 8 units
     model.require(dim * 8 >= problem.head_dim, because="head_dim: the CTAs cover it")
     model.require(dim * 8 - problem.head_dim < 16 * ctas, because="padding: no CTA is without work")
     model.require(warps == row_warps * k_warps, because="warps: a thread of a larger CTA has too few registers")
-    model.require(2 * rows * row_warps == facts.sums * dim, because="rows: the row warps share them in tiles of 16")
+    model.require(2 * rows * row_warps == cost.sums * dim, because="rows: the row warps share them in tiles of 16")
 
-    pairs = ceil_div(facts.operands * items, 4 * k_warps)
+    pairs = ceil_div(cost.operands * items, 4 * k_warps)
     model.require(register_pairs <= pairs, because="matrix: a warp's part of it, in registers or in shared memory")
     owned = ceil_div(items, warps)
     registers = by(warps, registers_of)
     needed = (
         BASE_REGISTERS
-        + facts.item_registers * owned
-        + piece_registers(facts, items, warps)
+        + cost.item_registers * owned
+        + piece_registers(cost, items, warps)
         + by(
             (rows, lane_rows),
             lambda r, row_limit: (
@@ -79,14 +79,14 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     matrix_bytes = element.half_bytes * warps * 2 * rows * (pairs - register_pairs)
     shared_bytes = (
         2 * element.operand_bytes * k_warps * pairs
-        + 512 * facts.sums * dim * k_warps
+        + 512 * cost.sums * dim * k_warps
         + matrix_bytes
-        + by(items, lambda i: facts.traffic_bytes(i, TILE_BATCH))
+        + by(items, lambda i: cost.traffic_bytes(i, TILE_BATCH))
         + 16
     )
     require_shared(model, shared_bytes, target)
 
-    item = rate.scatter_piece * facts.pieces + rate.item_operation * facts.operations
+    item = rate.scatter_piece * cost.pieces + rate.item_operation * cost.operations
     if element.is_float:
         lanes = Lanes(rate, warps, rows, lane_rows)
         halves = times(2)
@@ -98,12 +98,12 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     else:
         product_time = tensor_products(rate, warps, [(element.fragments(2) * rows, pairs)])
         multiplied = product_time + ceil_div(rate.matrix_read_per_kb * matrix_bytes, 1024)
-    sent = facts.sums * dim * k_warps * by(ctas, lambda c: rate.scatter_remote_sum if c > 1 else rate.scatter_local_sum)
+    sent = cost.sums * dim * k_warps * by(ctas, lambda c: rate.scatter_remote_sum if c > 1 else rate.scatter_local_sum)
     latencies = rate.scatter_step + rate.scatter_warp_barrier * warps
     step = latencies + item * owned + multiplied + rate.register_spill * spilled + sent
-    return Draft(
+    return LayoutModel(
         family=SCATTER,
-        facts=facts,
+        cost=cost,
         model=model,
         batch=batch,
         step=step,

@@ -11,11 +11,12 @@ from statistics import NormalDist
 from rnncc.constrint import Expression, Model, by, ceil_div, maximum, minimum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import SPARSE
+from rnncc.ir.layout import ceil
 from rnncc.ir.problem import Problem
-from rnncc.ir.schedule import ceil
 from rnncc.ir.target import Target
-from rnncc.stages.schedule.draft import (
-    Draft,
+from rnncc.stages.schedule.cost import LoopCost, PhaseCost
+from rnncc.stages.schedule.layout_model import (
+    LayoutModel,
     batch_variable,
     elements,
     registers_of,
@@ -24,7 +25,6 @@ from rnncc.stages.schedule.draft import (
     share,
     summed,
 )
-from rnncc.stages.schedule.facts import Facts, PhaseFacts
 from rnncc.stages.schedule.rates import rates
 
 _WARPS = 16
@@ -61,7 +61,7 @@ def _banked(sums: Expression) -> Expression:
     return 16 * ceil_div(sums, 16) + 4
 
 
-def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
+def sparse(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
     """Make the model for one loop, problem and GPU."""
     rate, element = rates(target), elements(problem)
     model = Model()
@@ -69,7 +69,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     batch = batch_variable(model, problem)
     entries = model.choice("entries", _ENTRIES)  # batch entries per turn
     turns = model.choice("turns", _TURNS)
-    products = facts.products
+    products = cost.products
     # The CTAs of a cluster split the terms of all operands among them. A CTA's slice of the most operands comes into
     # shared memory in so many waves.
     clusters = {ctas: ctas * count for ctas, count in target.clusters if ctas <= _MOST_SPLIT}
@@ -108,7 +108,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     seats = at_once // (problem.heads * ctas)
     launch_batch = turns * entries * seats
     model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
-    most_rows = 8 * unit_blocks * facts.sums * split
+    most_rows = 8 * unit_blocks * cost.sums * split
     model.require(most_rows <= _LISTS, because="rows: each row that a CTA has elements of has a thread")
     most_terms = divided(wave_of)
     if not element.is_float:
@@ -124,7 +124,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
             because="lists: CTAs that split terms have few lists per row, so short ones lack room for many elements",
         )
 
-    def quads_of(phase: PhaseFacts, own_division: int, unit_block_count: int, is_short: int) -> int:
+    def quads_of(phase: PhaseCost, own_division: int, unit_block_count: int, is_short: int) -> int:
         """The longest list of a wave, in quads of words."""
         ctas, most = divisions[own_division]
         rows = 8 * unit_block_count * phase.sums * ctas
@@ -155,7 +155,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     own = iter(quads)
     shared_quads: list[Expression] = []
     places: list[int] = []  # of these numbers in the shape
-    for phase in facts.phases:
+    for phase in cost.phases:
         if not phase.operands:
             shape += [0, 0]
             continue
@@ -167,7 +167,7 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         shared_quads.append(needed_quads - own_held)
     model.require(left == 0, because="held: no more quads than there are")
 
-    reducing = [phase for phase in facts.phases if phase.reductions]
+    reducing = [phase for phase in cost.phases if phase.reductions]
     pieces = ceil(problem.head_dim, 32)  # of each reduction: what four blocks of units give, in a piece of 16 bytes
     received_bytes = max((128 * ceil(phase.reductions * pieces, 4) for phase in reducing), default=0)
     slices = [own_slice(phase.operands) for phase in products]
@@ -181,9 +181,9 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
             _POLL_REGISTERS + 2 * element.size * minimum(_POLLED * 2 // element.size, own_polls),
             _PRODUCT_REGISTERS + entries,
         )
-        + _PHASE_REGISTERS * (len(facts.phases) - 1)
+        + _PHASE_REGISTERS * (len(cost.phases) - 1)
         + (_TURN_REGISTERS + _WAVE_TURN_REGISTERS * has_waves) * (turns - 1)
-        + _OPERAND_REGISTERS * (max(phase.operands for phase in facts.phases) - 1)
+        + _OPERAND_REGISTERS * (max(phase.operands for phase in cost.phases) - 1)
         + 2 * _QUAD * element.size // 4 * held
     )
     model.require(
@@ -197,11 +197,11 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         4 * 8 * unit_blocks * split * summed(phase.sums * (1 + own) for phase, own in zip(products, waves, strict=True))
     )
     # What the CTAs of a cluster give each other, in two buffers, and two barriers for it.
-    given_bytes = minimum(split - 1, 1) * 16 * len(facts.phases) + 2 * 4 * (split - 1) * entries * summed(
+    given_bytes = minimum(split - 1, 1) * 16 * len(cost.phases) + 2 * 4 * (split - 1) * entries * summed(
         _banked(8 * unit_blocks * phase.sums) for phase in products
     )
     quad_bytes = _LISTS * 8 * element.size
-    traffic_bytes = by((unit_blocks, turns, entries), lambda u, turn_count, n: facts.traffic_bytes(u, turn_count * n))
+    traffic_bytes = by((unit_blocks, turns, entries), lambda u, turn_count, n: cost.traffic_bytes(u, turn_count * n))
     shared_bytes = (
         partial_bytes
         + received_bytes
@@ -221,12 +221,12 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
 
     group = minimum(turns * entries, share(batch, seats))
     readers = problem.heads * ctas * ceil_div(batch, group)
-    item = rate.grid_piece * facts.pieces + rate.item_operation * facts.operations
+    item = rate.grid_piece * cost.pieces + rate.item_operation * cost.operations
     polled = _WARPS * _POLLED // (element.size // 2)  # so many times poll_terms, by all warps
     asked = summed(own_waves * ceil_div(own, polled) for own_waves, own in zip(waves, polls, strict=True))
     # While operands are on their way, a CTA has no work but that of the other turn.
     phase_wait = rate.sparse_phase_wait + rate.sparse_entry_wait * minimum(entries, group)
-    waiting = len(facts.phases) * phase_wait + rate.grid_reduction * len(reducing)
+    waiting = len(cost.phases) * phase_wait + rate.grid_reduction * len(reducing)
     slice_terms = summed(slices)
     exchanged = element.size * slice_terms * minimum(entries, group)
 
@@ -234,13 +234,13 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
         return (rate.sparse_word + rate.sparse_word_entry * n) * element.size // 2
 
     work = (
-        len(facts.phases) * rate.sparse_turn
+        len(cost.phases) * rate.sparse_turn
         + rate.grid_poll * asked
         + rate.sparse_wave * (summed(waves) - len(products))
         # Reads of L2 hide each other for the most part.
         + ceil_div(rate.sparse_l2_byte * exchanged * readers, target.l2_gb_s)
         + ceil_div(rate.sparse_operand_store_per_kb * element.size * entries * slice_terms, 1024)
-        + rate.reduction_part * facts.reductions * pieces
+        + rate.reduction_part * cost.reductions * pieces
         # A word is multiplied by its operands of all entries.
         + by(entries, word_time) * _QUAD * summed(quads)
         + ceil_div(rate.matrix_read_per_kb * quad_bytes * summed(shared_quads), 1024)
@@ -252,9 +252,9 @@ def sparse(facts: Facts, problem: Problem, target: Target) -> Draft:
     )
     # A round is a pass through the matrices before the first step. It costs a step nothing, but fewer are better.
     step = maximum(waiting + work, turns * work) + rounds
-    return Draft(
+    return LayoutModel(
         family=SPARSE,
-        facts=facts,
+        cost=cost,
         model=model,
         batch=batch,
         step=step,

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import pairwise
 
 from rnncc.ir.family import Family, Scope
-from rnncc.ir.schedule import Choice, FusedSchedule, Row
+from rnncc.ir.layout import Choice, KernelLayout, Row
 
 # A fused kernel must be expected to take at most this part of the alternating kernel's time. Otherwise it is not worth
 # its compilation, and the estimates are not more accurate than that.
@@ -39,7 +39,7 @@ _ZEROS, _STEPS = "masks are as sparse as planned", "sequences are not packed"
 class Candidate:
     """A kernel, and the expected time of a step of any batch in microseconds."""
 
-    kernel: FusedSchedule
+    kernel: KernelLayout
     us: Callable[[int], float]
 
     def rank(self, batch: int) -> float:
@@ -82,7 +82,7 @@ def table(candidates: Sequence[Candidate], alternating_us: Callable[[int], float
     return tuple(rows) if found else ()
 
 
-def _ends(kernel: FusedSchedule) -> Iterator[int]:
+def _ends(kernel: KernelLayout) -> Iterator[int]:
     """The batches that fill a few launches, or passes of clusters."""
     full = kernel.launch_batch or kernel.batch_of_a_pass
     yield from range(full, min(_LAUNCHES * full, BATCHES[-1]) + 1, full)
@@ -125,7 +125,7 @@ def _needed(candidates: Sequence[Candidate], alternating: Mapping[int, float]) -
     return [candidates[number] for number in sorted(needed)]
 
 
-def _choices(candidates: Iterable[Candidate], batch: int, most: float, last: FusedSchedule | None) -> Iterator[Choice]:
+def _choices(candidates: Iterable[Candidate], batch: int, most: float, last: KernelLayout | None) -> Iterator[Choice]:
     """The kernels for a batch that take at most `most`: the quickest, and after it each that runs calls which those
     before it cannot run. The first one of the `last` row goes on where it is about as quick."""
     before: list[frozenset[str]] = []

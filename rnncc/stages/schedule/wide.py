@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from rnncc.constrint import Model, by, ceil_div, maximum, minimum, round_up
 from rnncc.ir.family import WIDE
+from rnncc.ir.layout import ceil
 from rnncc.ir.problem import Problem
-from rnncc.ir.schedule import ceil
 from rnncc.ir.target import Target
-from rnncc.stages.schedule.draft import (
-    Draft,
+from rnncc.stages.schedule.cost import LoopCost
+from rnncc.stages.schedule.layout_model import (
+    LayoutModel,
     batch_variable,
     elements,
     registers_of,
@@ -16,7 +17,6 @@ from rnncc.stages.schedule.draft import (
     require_shared,
     share,
 )
-from rnncc.stages.schedule.facts import Facts
 from rnncc.stages.schedule.rates import rates
 
 _ENTRIES, _TILE, _WARPGROUPS = 64, 16, 2  # a warp takes a tile of batch entries
@@ -24,20 +24,20 @@ _WARPS = 4 * _WARPGROUPS
 _UNIT_BLOCKS = (2, 4)
 _TERMS, _CHUNK = 16, 8  # terms per block of an operand, and blocks per chunk
 _BUFFERS = (2, 3, 4)
-_SLOTS = 16
+_EXCHANGE_STEPS = 16
 # Registers per thread for addresses and counters, for the rows of entries, and for what elementwise work makes.
 _BASE_REGISTERS, _MASK_REGISTERS, _ITEM_REGISTERS = 48, 32, 72
 
 
-def wide(facts: Facts, problem: Problem, target: Target) -> Draft:
+def wide(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
     """Make the model for one loop, problem and GPU."""
     rate, element = rates(target), elements(problem)
     model = Model()
     batch = batch_variable(model, problem)
     unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # blocks of 8 units per CTA
     buffers = model.choice("buffers", _BUFFERS)  # chunks of operands: one is multiplied, the others are on their way
-    require_at_most(model, "reductions", facts.reductions, 0, "its kernels have none")
-    require_at_most(model, "widths", facts.widths, 1, "its kernels run steps of one width")
+    require_at_most(model, "reductions", cost.reductions, 0, "its kernels have none")
+    require_at_most(model, "widths", cost.widths, 1, "its kernels run steps of one width")
     require_at_most(model, "bytes per element", element.size, 2, "its products take 16-bit numbers")
     left_over = problem.head_dim % (_TERMS * _WARPGROUPS)
     require_at_most(
@@ -59,7 +59,7 @@ def wide(facts: Facts, problem: Problem, target: Target) -> Draft:
     launch_batch = _ENTRIES * by(unit_blocks, seats)
     model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
 
-    blocks = [phase.operands * problem.head_dim // _TERMS for phase in facts.products]
+    blocks = [phase.operands * problem.head_dim // _TERMS for phase in cost.products]
     most_chunks = ceil(ceil(max(blocks, default=0), _WARPGROUPS), _CHUNK)
     model.require(buffers <= most_chunks + 1, because="buffers: there are as many chunks")
     columns = 8 * unit_blocks  # per sum
@@ -67,39 +67,39 @@ def wide(facts: Facts, problem: Problem, target: Target) -> Draft:
     needed = (
         _BASE_REGISTERS
         + maximum(
-            facts.sums * ceil_div(columns, 2) + 4 * _CHUNK * buffers,  # a product, or elementwise work
-            _ITEM_REGISTERS + lane_units * max(phase.operands for phase in facts.phases),
+            cost.sums * ceil_div(columns, 2) + 4 * _CHUNK * buffers,  # a product, or elementwise work
+            _ITEM_REGISTERS + lane_units * max(phase.operands for phase in cost.phases),
         )
-        + lane_units * facts.carries
-        + unit_blocks * facts.held_pieces
-        + _MASK_REGISTERS * facts.masked
+        + lane_units * cost.carries
+        + unit_blocks * cost.held_pieces
+        + _MASK_REGISTERS * cost.masked
     )
     model.require(
         needed <= registers_of(_WARPS), because="registers: a thread holds sums, operands, what it reads, and items"
     )
     matrix_bytes = (
-        2 * _TERMS * columns * sum(count * phase.sums for count, phase in zip(blocks, facts.products, strict=True))
+        2 * _TERMS * columns * sum(count * phase.sums for count, phase in zip(blocks, cost.products, strict=True))
     )
-    shared_bytes = matrix_bytes + 256 * facts.sums * columns + 4 * facts.vectors * columns
+    shared_bytes = matrix_bytes + 256 * cost.sums * columns + 4 * cost.vectors * columns
     require_shared(model, shared_bytes, target)
 
     group = minimum(_ENTRIES, round_up(share(batch, by(unit_blocks, seats)), _TILE))
     readers = problem.heads * ctas * ceil_div(batch, group)
-    item = rate.wide_piece * facts.pieces + rate.wide_operation * facts.operations
+    item = rate.wide_piece * cost.pieces + rate.wide_operation * cost.operations
     step = (
-        len(facts.phases) * rate.wide_phase
+        len(cost.phases) * rate.wide_phase
         + rate.wide_chunk * sum(ceil(ceil(count, _WARPGROUPS), _CHUNK) for count in blocks)
         + rate.wide_product
         * unit_blocks
-        * sum(count * phase.sums for count, phase in zip(blocks, facts.products, strict=True))
+        * sum(count * phase.sums for count, phase in zip(blocks, cost.products, strict=True))
         # Reads of L2 hide each other, and products, for the most part.
-        + ceil_div(rate.wide_l2_byte * facts.operands * problem.head_dim * group * readers, target.l2_gb_s)
+        + ceil_div(rate.wide_l2_byte * cost.operands * problem.head_dim * group * readers, target.l2_gb_s)
         + item * unit_blocks
         + rate.wide_missing_buffer * (max(_BUFFERS) - buffers)
     )
-    return Draft(
+    return LayoutModel(
         family=WIDE,
-        facts=facts,
+        cost=cost,
         model=model,
         batch=batch,
         step=step,
@@ -122,5 +122,5 @@ def wide(facts: Facts, problem: Problem, target: Target) -> Draft:
         group_batch=_ENTRIES,
         launch_batch=launch_batch,
         multiple=_TILE,
-        slots=_SLOTS,
+        exchange_steps=_EXCHANGE_STEPS,
     )

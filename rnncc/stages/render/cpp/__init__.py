@@ -7,7 +7,7 @@ from itertools import product
 
 from rnncc.ir.artifact import Bundle, File, Unit
 from rnncc.ir.compilation import CompiledCell
-from rnncc.ir.plan import KernelPlan
+from rnncc.ir.lowered import LoweredCell
 from rnncc.ir.request import Request
 from rnncc.ir.target import COMPUTE_TYPES, EVERY, INSTRUCTION_SETS
 from rnncc.stages.render.cpp.functions import program_functions
@@ -50,7 +50,7 @@ def _driver(request: Request) -> Iterator[tuple[File, Unit]]:
     yield _unit("_core_binding", "binding", text("cpp/core_binding.cpp.j2"), shared=True)
 
 
-def _loops(plan: KernelPlan, request: Request) -> Iterator[tuple[File, Unit]]:
+def _loops(plan: LoweredCell, request: Request) -> Iterator[tuple[File, Unit]]:
     """For each instruction set and compute type a unit, and one that chooses among them."""
     name, programs = plan.cell.lower(), list(named_programs(plan))
     about = {"cell": plan.cell, "name": name, "programs": programs}
@@ -60,7 +60,7 @@ def _loops(plan: KernelPlan, request: Request) -> Iterator[tuple[File, Unit]]:
         yield _unit(f"{name}_{isa}_{compute_type}", isa, content, compute_type=compute_type)
 
 
-def _headers(plan: KernelPlan) -> Iterator[File]:
+def _headers(plan: LoweredCell) -> Iterator[File]:
     """The tables, which the host side of GPU kernels reads too, and the functions of a cell."""
     name, programs = plan.cell.lower(), list(named_programs(plan))
     about = {"cell": plan.cell, "name": name, "source": plan.source, "macros": macro_names(plan)}

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from rnncc.ir.kernel import Program
-from rnncc.ir.plan import KernelPlan
+from rnncc.ir.lowered import LoweredCell
 from rnncc.ir.step import TileStage
 from rnncc.stages.render.notation import listed
 
@@ -38,7 +38,7 @@ def matrix_name(name: str) -> str:
     return f"matrix__::{name}"
 
 
-def macro_names(plan: KernelPlan) -> tuple[str, ...]:
+def macro_names(plan: LoweredCell) -> tuple[str, ...]:
     """Names of values that a header may have made a macro (`SIZE_MAX`, `M_E`). Files that use them undefine them after
     all headers. Names that the compiler made, with `__`, are never macros, and nor are those of most matrices
     (`R_f`)."""

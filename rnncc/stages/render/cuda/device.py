@@ -17,7 +17,7 @@ from typing import assert_never
 from rnncc.ir.artifact import File
 from rnncc.ir.dim import Dim
 from rnncc.ir.kernel import Program, TileSlot
-from rnncc.ir.plan import KernelPlan
+from rnncc.ir.lowered import LoweredCell
 from rnncc.ir.scan import ScanLoop
 from rnncc.ir.step import Access, RowStage, TileStage
 from rnncc.stages.render.cpp.expressions import expression_text
@@ -59,7 +59,7 @@ class DeviceProgram:
     has_single: bool
 
 
-def alternating_files(plan: KernelPlan) -> Iterator[File]:
+def alternating_files(plan: LoweredCell) -> Iterator[File]:
     """A header of device code, and files for each program and dtype: the alternating kernel, and that of a single step.
     There are none where no loop has a product."""
     programs = device_programs(plan)
@@ -77,7 +77,7 @@ def alternating_files(plan: KernelPlan) -> Iterator[File]:
         yield File(f"src/{program.name}_single_{scalar.suffix}.cu", content)
 
 
-def device_programs(plan: KernelPlan) -> tuple[DeviceProgram, ...]:
+def device_programs(plan: LoweredCell) -> tuple[DeviceProgram, ...]:
     """The programs that have an alternating kernel: all that are no scan."""
     return tuple(
         device_program(named, plan.source) for named in named_programs(plan) if not isinstance(named.form, ScanLoop)

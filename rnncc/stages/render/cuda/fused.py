@@ -9,8 +9,8 @@ from rnncc.ir.artifact import File
 from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.family import Family, Scope
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.plan import KernelPlan, as_run, fused_programs
-from rnncc.ir.schedule import FusedKernels, FusedSchedule, Row, kernels_of
+from rnncc.ir.layout import FusedKernels, KernelLayout, Row, kernels_of
+from rnncc.ir.lowered import LoweredCell, as_run, fused_programs
 from rnncc.stages.render.cpp.names import macro_names
 from rnncc.stages.render.cuda.scalars import SCALARS
 from rnncc.stages.render.cuda.steps import StepStruct, fused_step
@@ -31,7 +31,8 @@ class FusedKernel:
                         the numbers that were planned
     shared_relation     how the shape's shared memory compares with the planned one. Inference has the layout of
                         training, but writes less
-    slots, group_batch  the steps and the batch entries for which the exchange was planned; None: it was not
+    exchange_steps, group_batch
+                        the steps and the batch entries for which the exchange was planned; None: it was not
     parameters, step    a kernel whose launch is a step also takes its step. All launches of a graph have the same
                         parameters. So the step is the launch's number in the graph plus a number in memory, which
                         counts the steps before the graph
@@ -43,7 +44,7 @@ class FusedKernel:
     threads: int
     shared_bytes: int
     shared_relation: str
-    slots: int | None
+    exchange_steps: int | None
     group_batch: int | None
     parameters: str
     step: str
@@ -88,12 +89,12 @@ def fused_architectures(cells: Sequence[CompiledCell]) -> dict[str, tuple[str, .
     return {symbol: tuple(architectures) for symbol, architectures in found.items()}
 
 
-def fused_steps(plan: KernelPlan) -> tuple[StepStruct, ...]:
+def fused_steps(plan: LoweredCell) -> tuple[StepStruct, ...]:
     """The steps of every fused program of a cell."""
     return tuple(_step(plan, program, loop) for program, loop in fused_programs(plan))
 
 
-def _step(plan: KernelPlan, program: str, loop: FusedLoop) -> StepStruct:
+def _step(plan: LoweredCell, program: str, loop: FusedLoop) -> StepStruct:
     return fused_step(f"{program}_step", as_run(program, loop), plan.source)
 
 
@@ -108,7 +109,7 @@ def kernel_texts(fused: FusedKernels, scalar: str) -> Iterator[FusedKernel]:
             schedule.threads,
             schedule.shared_bytes,
             "<=" if program.endswith("_inference") else "==",
-            schedule.slots,
+            schedule.exchange_steps,
             schedule.group_batch,
             ", const int* before, int step" if by_steps else "",
             ", *before + step" if by_steps else "",
@@ -126,7 +127,7 @@ def index_tables(fused: FusedKernels) -> Iterator[str]:
         yield "".join(f"{kind} {' '.join(f'{key}={value}' for key, value in words.items())}\n" for kind, words in lines)
 
 
-def _kernel_words(program: str, fused: FusedKernels, kernel: FusedSchedule) -> dict[str, object]:
+def _kernel_words(program: str, fused: FusedKernels, kernel: KernelLayout) -> dict[str, object]:
     return {
         "name": _symbol(program, fused, kernel),
         "family": kernel.family.name,
@@ -137,9 +138,9 @@ def _kernel_words(program: str, fused: FusedKernels, kernel: FusedSchedule) -> d
         "shared_bytes": kernel.shared_bytes,
         "group_batch": kernel.group_batch or 0,
         "multiple": kernel.multiple,
-        "places": kernel.places,
-        "slots": kernel.slots or 0,
-        "narrow": kernel.narrow,
+        "concurrent_groups": kernel.concurrent_groups,
+        "exchange_steps": kernel.exchange_steps or 0,
+        "relayed_head_dim": kernel.relayed_head_dim,
         "for_zeros": int(kernel.family.for_zeros),
     }
 
@@ -153,12 +154,12 @@ def _row_words(program: str, fused: FusedKernels, row: Row) -> dict[str, object]
     }
 
 
-def _step_type(program: str, scalar: str, schedule: FusedSchedule) -> str:
+def _step_type(program: str, scalar: str, schedule: KernelLayout) -> str:
     """The step in C++."""
     step = f"{program}_step<{scalar}>"
     return f"Relayed<{', '.join((step, *map(str, schedule.relayed)))}>" if schedule.relayed else step
 
 
-def _symbol(program: str, fused: FusedKernels, schedule: FusedSchedule) -> str:
+def _symbol(program: str, fused: FusedKernels, schedule: KernelLayout) -> str:
     """A name that tells a kernel from all others of its package."""
     return "_".join((program, fused.dtype, str(fused.head_dim), schedule.symbol))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.family import Scope
-from rnncc.ir.plan import loop_name
-from rnncc.ir.schedule import ScanKernels, ScanSchedule
+from rnncc.ir.layout import ScanKernels, ScanLayouts
+from rnncc.ir.lowered import loop_name
 from rnncc.stages.render.cpp.initialisers import designated
 from rnncc.stages.render.programs import NamedProgram, named_programs
 from rnncc.stages.render.templates import text
@@ -50,7 +50,7 @@ def _forms(kernels: ScanKernels) -> tuple[str, ...]:
     return tuple(f".{form} = {{{full},\n     {half}}}," for form, (full, half) in pairs.items() if full or half)
 
 
-def _form(schedule: ScanSchedule, form: str) -> str:
+def _form(schedule: ScanLayouts, form: str) -> str:
     """A ScanForm; nothing where there is no such kernel."""
     shape = dict(schedule.forms).get(form)
     if shape is None:

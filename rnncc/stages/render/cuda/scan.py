@@ -9,8 +9,8 @@ from itertools import product
 from rnncc.ir.artifact import File
 from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.family import Family
-from rnncc.ir.plan import KernelPlan, scan_programs
-from rnncc.ir.schedule import ScanKernels
+from rnncc.ir.layout import ScanKernels
+from rnncc.ir.lowered import LoweredCell, scan_programs
 from rnncc.stages.render.cpp.names import macro_names
 from rnncc.stages.render.cuda.scalars import SCALARS, DeviceScalar
 from rnncc.stages.render.cuda.steps import scan_step
@@ -48,7 +48,7 @@ def scan_files(cell: CompiledCell) -> Iterator[File]:
         yield File(f"src/{scan.program}_{scalar.suffix}.cu", content)
 
 
-def scan_steps_text(plan: KernelPlan, scans: Sequence[ScanKernels]) -> str:
+def scan_steps_text(plan: LoweredCell, scans: Sequence[ScanKernels]) -> str:
     """The steps of programs without products: those that the kernels are made for. They have tangents where kernels
     need them."""
     programs = {kernels.program for kernels in scans}

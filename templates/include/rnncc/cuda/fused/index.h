@@ -41,18 +41,20 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 // shared_bytes    shared memory per CTA
 // group_batch     the largest batch of a group; 0: the whole batch is one group
 // multiple        each group but the last has a multiple of so many batch entries
-// places          the number of groups, of all heads together, that run side by side on the GPU it was planned for
-// slots           for how many steps the exchange of a grid has room. It then has room for groups of group_batch entries. 0:
+// concurrent_groups
+//                 the number of groups, of all heads together, that run side by side on the GPU it was planned for
+// exchange_steps  for how many steps the exchange of a grid has room. It then has room for groups of group_batch entries. 0:
 //                 it has room for all steps, and for the call's groups
-// narrow          the head_dim of relayed sums, for which the kernel is made (call.cuh); 0: it takes any
+// relayed_head_dim
+//                 the head_dim of relayed sums, for which the kernel is made (call.cuh); 0: it takes any
 // for_zeros       1: the kernel is for matrices of which most elements are zero
 // name            the kernel's name, with which the name of its file begins
 struct FusedKernel {
   std::string folder, architecture, name, family;
   FusedScope scope = FusedScope::cluster;
   int64_t head_dim = 0;
-  int ctas = 0, cluster = 1, threads = 0, shared_bytes = 0, group_batch = 0, multiple = 1, places = 1, slots = 0,
-      narrow = 0, for_zeros = 0;
+  int ctas = 0, cluster = 1, threads = 0, shared_bytes = 0, group_batch = 0, multiple = 1, concurrent_groups = 1,
+      exchange_steps = 0, relayed_head_dim = 0, for_zeros = 0;
 };
 
 // The kernels of a table that run the batches from `batch` on, up to the next row's, by their places in the table. The
@@ -124,8 +126,8 @@ class FusedLine {
   }
   // Whole numbers only: the text of a fraction depends on the locale of the process.
   int64_t number_of(const std::string& digits, int64_t least) {
-    const bool is_whole = !digits.empty() && digits.size() < 10 &&
-                          digits.find_first_not_of("0123456789") == std::string::npos;
+    const bool is_whole =
+        !digits.empty() && digits.size() < 10 && digits.find_first_not_of("0123456789") == std::string::npos;
     const int64_t value = is_whole ? std::atoll(digits.c_str()) : -1;
     if (value < least) readable_ = false;
     return value;
@@ -220,9 +222,9 @@ class FusedIndex {
     k.shared_bytes = int(line.number("shared_bytes", 0));
     k.group_batch = int(line.number("group_batch", 0));
     k.multiple = int(line.number("multiple", 1));
-    k.places = int(line.number("places", 1));
-    k.slots = int(line.number("slots", 0));
-    k.narrow = int(line.number("narrow", 0));
+    k.concurrent_groups = int(line.number("concurrent_groups", 1));
+    k.exchange_steps = int(line.number("exchange_steps", 0));
+    k.relayed_head_dim = int(line.number("relayed_head_dim", 0));
     k.for_zeros = int(line.number("for_zeros", 0));
     line.require(k.for_zeros <= 1 && line.is_readable() && k.ctas % k.cluster == 0);
     return k;
@@ -261,7 +263,7 @@ struct FusedShare {
 // `places`: the number of groups, of all heads together, that run side by side on this GPU. There are as many groups as
 // there is room for, and they are large enough that one pass is enough, if that can be. The CTAs of a grid wait for each
 // other, so all CTAs of a launch must run at once: a larger batch takes several launches, with groups no larger than
-// they must be, but for `multiple`. FusedSchedule in rnncc/ir/schedule.py has the same rule.
+// they must be, but for `multiple`. FusedSchedule in rnncc/ir/layout.py has the same rule.
 inline FusedShare fused_share(const FusedKernel& kernel, int64_t heads, int64_t batch, int64_t places) {
   const bool is_grid = kernel.scope == FusedScope::grid;
   if (places < 1 || batch < 1 || (is_grid && heads > places)) return {};
@@ -270,7 +272,8 @@ inline FusedShare fused_share(const FusedKernel& kernel, int64_t heads, int64_t 
   const int64_t seats = std::max<int64_t>(1, places / heads);
   const int64_t launches = is_grid ? ceil(batch, seats * kernel.group_batch) : 1;
   FusedShare share;
-  share.group = std::min<int64_t>(kernel.group_batch, ceil(ceil(batch, seats * launches), kernel.multiple) * kernel.multiple);
+  share.group =
+      std::min<int64_t>(kernel.group_batch, ceil(ceil(batch, seats * launches), kernel.multiple) * kernel.multiple);
   share.groups = ceil(batch, share.group);
   share.at_once = is_grid ? std::min(seats, share.groups) : share.groups;
   share.passes = is_grid ? ceil(share.groups, seats) : ceil(heads * share.groups, places);

@@ -62,7 +62,7 @@ inline FusedLoaded load_fused(const FusedKernel& kernel, int32_t device) {
     check_cuda(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(&count, function, kernel.threads,
                                                                     size_t(kernel.shared_bytes)),
                "counting CTAs of " + kernel.name);
-    return {function, count > 0 ? std::min<int64_t>(kernel.places, on.sms / kernel.ctas) : 0};
+    return {function, count > 0 ? std::min<int64_t>(kernel.concurrent_groups, on.sms / kernel.ctas) : 0};
   }
   CUlaunchAttribute attributes[2];
   CUlaunchConfig launch = fused_config(kernel, unsigned(kernel.ctas), 1, nullptr, attributes);
@@ -74,7 +74,7 @@ inline FusedLoaded load_fused(const FusedKernel& kernel, int32_t device) {
       driver().cuOccupancyMaxActiveClusters(&count, function, &launch) != 0)
     count = 0;
   const int64_t places = std::min(count, on.sms / kernel.cluster) * kernel.cluster / kernel.ctas;
-  return {function, std::min<int64_t>(kernel.places, places)};
+  return {function, std::min<int64_t>(kernel.concurrent_groups, places)};
 }
 
 inline const FusedLoaded& loaded_fused(const FusedKernel& kernel, int32_t device) {
@@ -155,7 +155,8 @@ class FusedRun : LoopParameter {
     const Call& call = directions[0].call;
     stream_ = current_stream(directions[0].tensors.device.index);
     const bool is_grid = kernel_.scope == FusedScope::grid, by_steps = kernel_.scope == FusedScope::step;
-    if (kernel_.narrow > 0 && dim(info_.widths[info_.relayed_width]) != kernel_.narrow * call.heads) return false;
+    if (kernel_.relayed_head_dim > 0 && dim(info_.widths[info_.relayed_width]) != kernel_.relayed_head_dim * call.heads)
+      return false;
     if (is_grid && !make_exchange(directions)) return false;
     if (by_steps) {
       if (!Cublas::exists()) return false;
@@ -179,7 +180,7 @@ class FusedRun : LoopParameter {
     for (int64_t first = 0; first < call.batch; first += most) {
       if (first > 0) move_on(most);
       header->batch = int32_t(std::min(most, call.batch - first));
-      if (is_grid && (first == 0 || !is_packed || kernel_.slots > 0)) clear_exchange();
+      if (is_grid && (first == 0 || !is_packed || kernel_.exchange_steps > 0)) clear_exchange();
       const int64_t groups = (header->batch + choice_.share.group - 1) / choice_.share.group;
       const int64_t ctas = kernel_.ctas * call.heads * groups;
       if (is_grid)
@@ -273,22 +274,24 @@ class FusedRun : LoopParameter {
   }
 
   // The memory through which the CTAs of a grid send each other operands, as GridShape and WideShape have it. It holds
-  // the batch of one launch, and the next launch takes it over. It holds all steps, or `slots` of them by turns. With all
+  // the batch of one launch, and the next launch takes it over. It holds all steps, or `exchange_steps` of them by turns. With all
   // steps of packed tensors it has all rows, since only the GPU knows which rows are an entry's. Returns false where an
   // offset of 32 bits is too small: within a step, or for such rows within all of it.
   bool make_exchange(const std::vector<LoopDirection>& directions) {
     const Call& call = directions[0].call;
     const CallTensors& tensors = directions[0].tensors;
-    const int64_t narrow = kernel_.narrow > 0 ? info_.relayed : 0, wide = info_.operands - narrow;
-    const int64_t terms = wide * round_up(kernel_.head_dim, 32) + narrow * round_up(kernel_.narrow, 32);
+    const int64_t narrow = kernel_.relayed_head_dim > 0 ? info_.relayed : 0, wide = info_.operands - narrow;
+    const int64_t terms = wide * round_up(kernel_.head_dim, 32) + narrow * round_up(kernel_.relayed_head_dim, 32);
     const int64_t operands = terms * dtype_bytes(tensors.scalar());
     const int64_t reductions = info_.reductions * round_up(kernel_.head_dim / 8, 4) * 4;
     const int64_t entry = call.heads * (operands + reductions);
-    const bool by_rows = call.starts && kernel_.slots == 0;
-    const int64_t batch = kernel_.slots > 0 ? choice_.share.at_once * kernel_.group_batch
-                                            : std::min(choice_.share.at_once * choice_.share.group, call.batch);
+    const bool by_rows = call.starts && kernel_.exchange_steps == 0;
+    const int64_t batch = kernel_.exchange_steps > 0
+                              ? choice_.share.at_once * kernel_.group_batch
+                              : std::min(choice_.share.at_once * choice_.share.group, call.batch);
     const int64_t step = entry * batch;
-    const int64_t held = kernel_.slots > 0 ? std::min<int64_t>(kernel_.slots, call.steps) : call.steps;
+    const int64_t held =
+        kernel_.exchange_steps > 0 ? std::min<int64_t>(kernel_.exchange_steps, call.steps) : call.steps;
     exchange_bytes_ = by_rows ? entry * call.rows : step * held;
     if ((by_rows ? exchange_bytes_ : step) > UINT32_MAX) return false;
     held_.push_back(empty({exchange_bytes_ * int64_t(directions.size())}, aoti_torch_dtype_uint8(), tensors.device));

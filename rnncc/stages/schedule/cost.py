@@ -1,4 +1,4 @@
-"""The facts of a fused loop that its layout depends on. templates/include/rnncc/cuda/fused/traffic.cuh derives the same
+"""The cost of a fused loop that its layout depends on. templates/include/rnncc/cuda/fused/traffic.cuh derives the same
 numbers."""
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import assert_never
 from rnncc.ir.dim import Dim, evaluate
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
 from rnncc.ir.fused import FusedLoop, FusedPhase
+from rnncc.ir.layout import ceil
 from rnncc.ir.problem import Problem
-from rnncc.ir.schedule import ceil
 from rnncc.ir.step import Place, Table
 from rnncc.ir.structure import Sparsity
 from rnncc.ir.target import Target
@@ -27,7 +27,7 @@ _FUNCTION_OPERATIONS = {"bf16": 8, "fp16": 27, "fp32": 27}
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseFacts:
+class PhaseCost:
     """A phase of a step: how many sums its product makes and how many operands it takes, each of head_dim units, both 0
     where it has no product; and how many numbers its reductions give.
 
@@ -42,11 +42,11 @@ class PhaseFacts:
     reductions: int = 0
     sparsity: Sparsity | None = None
     uneven: bool = False
-    parts: tuple[PhaseFacts, ...] = ()
+    parts: tuple[PhaseCost, ...] = ()
     relays: bool = False
 
     @property
-    def runs(self) -> tuple[PhaseFacts, ...]:
+    def runs(self) -> tuple[PhaseCost, ...]:
         """The phase's product as one or several, in which each sum takes each operand."""
         return self.parts or (replace(self, reductions=0, relays=False),)
 
@@ -57,7 +57,7 @@ class PhaseFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class LoopCost:
     """The numbers of a loop. An *item* is the elementwise work on 8 units of 8 batch entries, which one warp does.
 
     phases               the phases of a step, in order
@@ -78,7 +78,7 @@ class Facts:
     relayed_writes       the tensors that take them
     """
 
-    phases: tuple[PhaseFacts, ...]
+    phases: tuple[PhaseCost, ...]
     carries: int
     reads: int
     float_reads: int
@@ -102,13 +102,13 @@ class Facts:
         return max(phase.sums for phase in self.phases)
 
     @property
-    def products(self) -> tuple[PhaseFacts, ...]:
+    def products(self) -> tuple[PhaseCost, ...]:
         """The phases that have one."""
         return tuple(phase for phase in self.phases if phase.operands)
 
     @property
-    def split(self) -> Facts:
-        """The facts with each run as a phase. Models ask them what products hold, and nothing else."""
+    def split(self) -> LoopCost:
+        """The cost with each run as a phase. Models ask them what products hold, and nothing else."""
         return replace(self, phases=tuple(run for phase in self.phases for run in phase.runs))
 
     def narrow(self, problem: Problem) -> int:
@@ -119,8 +119,8 @@ class Facts:
         head_dim = width // problem.heads
         return head_dim if 0 < head_dim < problem.head_dim and width % (8 * problem.heads) == 0 else 0
 
-    def dealt(self, problem: Problem) -> Facts:
-        """The facts as a kernel has them that deals relayed sums out: items do not write them."""
+    def dealt(self, problem: Problem) -> LoopCost:
+        """The cost as a kernel has them that deals relayed sums out: items do not write them."""
         floats = self.relayed_writes if problem.is_float else 0
         return replace(
             self,
@@ -180,7 +180,7 @@ class Facts:
         )
 
     @property
-    def after_relays(self) -> Iterator[tuple[PhaseFacts, bool]]:
+    def after_relays(self) -> Iterator[tuple[PhaseCost, bool]]:
         """Each phase, and whether it takes the sums of a relayed one."""
         return zip(self.phases, (False, *(phase.relays for phase in self.phases)), strict=False)
 
@@ -211,8 +211,8 @@ class Facts:
         return stages * (stage + 8) + 2 * rows(self.writes, self.float_writes)
 
 
-def facts_of(loop: FusedLoop, dtype: str) -> Facts:
-    """The facts of a loop as training runs it, with streams of that dtype. Inference writes less and has the same
+def cost_of(loop: FusedLoop, dtype: str) -> LoopCost:
+    """The cost of a loop as training runs it, with streams of that dtype. Inference writes less and has the same
     layout."""
 
     def is_float(place: Place | None) -> bool:
@@ -224,7 +224,7 @@ def facts_of(loop: FusedLoop, dtype: str) -> Facts:
     pieces = len(loop.reads) + float_reads
     relays = loop.relays
     relayed = (False,) * len(loop.phases) if relays is None else map(bool, relays.phases)
-    return Facts(
+    return LoopCost(
         phases=tuple(map(_phase_facts, loop.phases, relayed)),
         carries=carries,
         reads=len(loop.reads) - float_reads,
@@ -247,12 +247,12 @@ def facts_of(loop: FusedLoop, dtype: str) -> Facts:
     )
 
 
-def _phase_facts(phase: FusedPhase, relays: bool) -> PhaseFacts:
+def _phase_facts(phase: FusedPhase, relays: bool) -> PhaseCost:
     uneven = phase.sparsity is not None and phase.transposed
     parts = [
-        PhaseFacts(sum(taken), count, 0, phase.sparsity, uneven) for taken, count in Counter(phase.taken_by).items()
+        PhaseCost(sum(taken), count, 0, phase.sparsity, uneven) for taken, count in Counter(phase.taken_by).items()
     ]
-    return PhaseFacts(
+    return PhaseCost(
         len(phase.sums),
         len(phase.operands),
         len(phase.reduced),
@@ -285,14 +285,14 @@ def reached_gb_s(target: Target) -> float:
     return rates(target).memory_share * target.memory_gb_s
 
 
-def memory_us(facts: Facts, problem: Problem, target: Target) -> float:
+def memory_us(cost: LoopCost, problem: Problem, target: Target) -> float:
     """The time that a step's tensors take through memory, in microseconds, whatever the kernel."""
     elements = problem.batch * problem.hidden
-    return elements * facts.unit_bytes / (1000 * reached_gb_s(target))
+    return elements * cost.unit_bytes / (1000 * reached_gb_s(target))
 
 
-def beside_memory_us(step_us: float, facts: Facts, problem: Problem, target: Target) -> float:
+def beside_memory_us(step_us: float, cost: LoopCost, problem: Problem, target: Target) -> float:
     """The time of a step that takes `step_us` on the chip, its tensors' way through memory included, in microseconds.
     One hides the other, but not all of it where both take about as long."""
     hiding = rates(target).hiding_exponent
-    return float((step_us**hiding + memory_us(facts, problem, target) ** hiding) ** (1 / hiding))
+    return float((step_us**hiding + memory_us(cost, problem, target) ** hiding) ** (1 / hiding))

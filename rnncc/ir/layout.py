@@ -17,7 +17,7 @@ def ceil(a: int, b: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FusedSchedule:
+class KernelLayout:
     """One fused kernel of one loop. A *group* is a part of the batch that runs with one copy of a head's matrix.
 
     family          the kernel's family
@@ -30,13 +30,14 @@ class FusedSchedule:
     registers       registers per thread, as planned
     group_batch     the largest batch of a group; None: the whole batch is one group
     multiple        groups have a multiple of so many batch entries, but for the last one
-    slots           the steps whose operands the exchange of a grid holds; None: all steps
+    exchange_steps  the steps whose operands the exchange of a grid holds; None: all steps
     relayed         where the kernel deals relayed sums out among its CTAs, their head_dim, and how many pieces of 16
                     bytes a lane asks for at a time
     launch_batch    the largest batch of a launch, after which another launch follows; None: a launch takes any batch,
                     group after group
     heads           the number of heads that the kernel is laid out for
-    places          the number of groups, of all heads together, that run side by side
+    concurrent_groups
+                    the number of groups, of all heads together, that run side by side
     step_us         the expected time of a step of the batch that the kernel was laid out for
     solution        the values of the variables of the family's model
     """
@@ -51,11 +52,11 @@ class FusedSchedule:
     registers: int
     group_batch: int | None
     multiple: int = 1
-    slots: int | None = None
+    exchange_steps: int | None = None
     relayed: tuple[int, ...] = ()
     launch_batch: int | None
     heads: int
-    places: int
+    concurrent_groups: int
     step_us: float
     solution: tuple[int, ...] = ()
 
@@ -66,7 +67,7 @@ class FusedSchedule:
         return "_".join(map(str, (self.family.name, *self.shape, *relayed)))
 
     @property
-    def narrow(self) -> int:
+    def relayed_head_dim(self) -> int:
         """The head_dim of the relayed sums that the kernel deals out; 0 where it does not."""
         return next(iter(self.relayed), 0)
 
@@ -99,20 +100,20 @@ class FusedSchedule:
     def passes(self, batch: int) -> int:
         """How many times groups run side by side until all of them have run."""
         if self.family.scope is Scope.CLUSTER:
-            return ceil(self.heads * ceil(batch, self.group(batch)), self.places)
+            return ceil(self.heads * ceil(batch, self.group(batch)), self.concurrent_groups)
         return self.launches(batch)
 
     @property
     def _seats(self) -> int:
         """The groups of a head that run side by side."""
-        return max(1, self.places // self.heads)
+        return max(1, self.concurrent_groups // self.heads)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A kernel that may run a batch. `pass_us`: the expected time of a step of the groups that run side by side."""
 
-    kernel: FusedSchedule
+    kernel: KernelLayout
     pass_us: float
 
 
@@ -126,7 +127,7 @@ class Row:
     choices: tuple[Choice, ...] = ()
 
     @property
-    def kernel(self) -> FusedSchedule | None:
+    def kernel(self) -> KernelLayout | None:
         """The kernel that runs these batches, if it can."""
         return self.choices[0].kernel if self.choices else None
 
@@ -157,7 +158,7 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class LoopKernels:
     """The fused kernels of one loop.
 
     table      which of them runs which batch; empty where there is none
@@ -173,11 +174,11 @@ class Schedule:
     nodes: int
 
     @property
-    def kernels(self) -> tuple[FusedSchedule, ...]:
+    def kernels(self) -> tuple[KernelLayout, ...]:
         """The kernels of the table."""
         return kernels_of(self.table)
 
-    def kernel_for(self, batch: int) -> FusedSchedule | None:
+    def kernel_for(self, batch: int) -> KernelLayout | None:
         """The fused kernel that runs a batch, or None: the alternating one does."""
         return next((row.kernel for row in reversed(self.table) if row.batch <= batch), None)
 
@@ -187,13 +188,13 @@ class Schedule:
         return any(rejected.family is ALTERNATING and rejected.limits for rejected in self.rejected)
 
 
-def from_batch(kernel: FusedSchedule, batch: int = 1) -> tuple[Row, ...]:
+def from_batch(kernel: KernelLayout, batch: int = 1) -> tuple[Row, ...]:
     """The table of a loop that this kernel runs, from a batch on."""
     row = Row(batch, (Choice(kernel, kernel.step_us),))
     return (row,) if batch == 1 else (Row(1), row)
 
 
-def kernels_of(table: Sequence[Row]) -> tuple[FusedSchedule, ...]:
+def kernels_of(table: Sequence[Row]) -> tuple[KernelLayout, ...]:
     """The kernels of a table, in the order of the batches that they run."""
     return tuple(dict.fromkeys(choice.kernel for row in table for choice in row.choices))
 
@@ -252,7 +253,7 @@ class ScanShape:
 
 
 @dataclass(frozen=True, slots=True)
-class ScanSchedule:
+class ScanLayouts:
     """The kernels of a loop without products, for one size of elements.
 
     family      scan or walk
@@ -278,7 +279,7 @@ class ScanSchedule:
 
 
 @dataclass(frozen=True, slots=True)
-class ScanPlan:
+class PlannedScan:
     """The kernels of a loop without products, for a problem on a GPU.
 
     form          the form that runs the problem
@@ -288,7 +289,7 @@ class ScanPlan:
     takes_newton  whether Newton's iterations run the problem, in a package that has them
     """
 
-    schedule: ScanSchedule
+    schedule: ScanLayouts
     form: str
     ctas: int
     step_us: float
@@ -312,8 +313,8 @@ class ScanKernels:
 
     program: str
     made_for: str
-    full: ScanSchedule
-    half: ScanSchedule
+    full: ScanLayouts
+    half: ScanLayouts
 
     @property
     def are_own(self) -> bool:
@@ -326,25 +327,25 @@ AFTER_STEPS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class LoopSchedule:
+class PlannedLoop:
     """Both directions of a segment's loop. `after_us`: the time from the end of the backward loop to the gradients of
     the recurrent matrices, divided by AFTER_STEPS steps; None: it is not known, or there are no such matrices."""
 
     segment: int
-    forward: Schedule | ScanPlan
-    backward: Schedule | ScanPlan
+    forward: LoopKernels | PlannedScan
+    backward: LoopKernels | PlannedScan
     after_us: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class GpuPlan:
     """The kernels of a cell for a problem on a GPU. `solve_ms`: the processor time of the searches for them, without
     the time that their reasons take."""
 
     cell: str
     problem: Problem
     target: Target
-    loops: tuple[LoopSchedule, ...]
+    loops: tuple[PlannedLoop, ...]
     solve_ms: float
 
 
@@ -360,6 +361,6 @@ class FusedKernels:
     tables: tuple[tuple[str, tuple[Row, ...]], ...]
 
     @property
-    def kernels(self) -> tuple[tuple[str, FusedSchedule], ...]:
+    def kernels(self) -> tuple[tuple[str, KernelLayout], ...]:
         """All kernels, each with its program's name."""
         return tuple((program, kernel) for program, table in self.tables for kernel in kernels_of(table))

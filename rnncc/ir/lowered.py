@@ -22,7 +22,7 @@ class Unfit(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class LoopPlan:
+class LoweredLoop:
     """A segment's loop, plain or with mask streams (`masked`). `fused_…` is the form that the fused GPU kernels take,
     `scan_…` the form of a loop without products."""
 
@@ -47,7 +47,7 @@ class LoopPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelPlan:
+class LoweredCell:
     """All loops of a cell. `cell` is the cell's name. `source` is the name of the `.rnn` file, fit for a comment.
     `sizes` names the entries of a call's sizes. `single_head_because`: why the cell takes one head
     only, empty where it takes several."""
@@ -56,19 +56,19 @@ class KernelPlan:
     source: str
     sizes: tuple[str, ...]
     single_head_because: str
-    loops: tuple[LoopPlan, ...]
+    loops: tuple[LoweredLoop, ...]
 
-    def plain_loops(self) -> Iterator[LoopPlan]:
+    def plain_loops(self) -> Iterator[LoweredLoop]:
         """The loops without mask streams, one for each segment."""
         return (loop for loop in self.loops if not loop.masked)
 
 
-def loop_name(plan: KernelPlan, loop: LoopPlan) -> str:
+def loop_name(plan: LoweredCell, loop: LoweredLoop) -> str:
     """What the names of a loop's programs begin with."""
     return f"{plan.cell.lower()}_{loop.segment}{'_masked' if loop.masked else ''}"
 
 
-def fused_programs(plan: KernelPlan) -> Iterator[tuple[str, FusedLoop]]:
+def fused_programs(plan: LoweredCell) -> Iterator[tuple[str, FusedLoop]]:
     """The names of the fused programs, each with the loop that it is laid out for. A forward loop gives two: inference
     has the layout of training, and `as_run` says what it leaves out."""
     for loop in plan.loops:
@@ -85,7 +85,7 @@ def as_run(program: str, loop: FusedLoop) -> FusedLoop:
     return inference(loop) if program.endswith("_inference") else loop
 
 
-def scan_programs(plan: KernelPlan) -> Iterator[tuple[str, ScanLoop]]:
+def scan_programs(plan: LoweredCell) -> Iterator[tuple[str, ScanLoop]]:
     """The names of the programs without products, with their loops."""
     for loop in plan.loops:
         for direction, scan in (("forward", loop.scan_forward), ("backward", loop.scan_backward)):

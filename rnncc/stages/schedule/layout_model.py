@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
-from rnncc.constrint import Expression, Model, Solution, Variable, ceil_div, maximum, minimum
+from rnncc.constrint import Expression, Limits, Model, Solution, Variable, ceil_div, maximum, minimum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import Family, Scope
+from rnncc.ir.layout import KernelLayout, ceil
 from rnncc.ir.problem import Problem
-from rnncc.ir.schedule import FusedSchedule, ceil
 from rnncc.ir.target import REGISTERS, Target
 from rnncc.language.diagnostics import InternalError
-from rnncc.stages.schedule.facts import Facts, PhaseFacts, beside_memory_us, reached_gb_s
+from rnncc.stages.schedule.cost import LoopCost, PhaseCost, beside_memory_us, reached_gb_s
 from rnncc.stages.schedule.lanes import float_sum_registers
 from rnncc.stages.schedule.rates import Rates
 
@@ -31,13 +31,15 @@ BASE_REGISTERS = 30
 # of 768 and 2048.)
 MOST_SPILLED = 32
 TENTHS_OF_NS = 10_000  # per microsecond
+# A search takes some tens of nodes; far more would be a mistake in a model.
+LIMITS = Limits(nodes=1_000, steps=20_000)
 
 Part = TypeVar("Part", int, Expression)
 Value = Callable[[Operand], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class LayoutModel:
     """The model of a family for one loop, problem and GPU, and what its variables mean.
 
     step        the time of a step of all groups that run side by side, in tenths of a nanosecond
@@ -45,12 +47,13 @@ class Draft:
     batch       the batch, which the search cannot change: the times are also asked for with another one
     busy        the part of `step` in which a CTA has its SM to itself; other CTAs of the SM wait
     needed      registers per thread, as counted; nvcc takes about `overcount` fewer
-    shape, tiles, ctas, threads, shared_bytes, registers, group_batch, launch_batch, multiple, slots, relayed, cluster
-                the fields of the same names of a FusedSchedule
+    shape, tiles, ctas, threads, shared_bytes, registers, group_batch, launch_batch, multiple, exchange_steps, relayed,
+    cluster
+                the fields of the same names of a KernelLayout
     """
 
     family: Family
-    facts: Facts
+    cost: LoopCost
     model: Model
     batch: Variable
     step: Expression
@@ -67,9 +70,13 @@ class Draft:
     group_batch: Operand
     launch_batch: Operand | None
     multiple: int = 1
-    slots: int | None = None
+    exchange_steps: int | None = None
     relayed: tuple[Operand, ...] = ()
     cluster: Operand = 1
+
+    def best(self, given: Mapping[Variable, int] | None = None) -> Solution:
+        """The layout with the least time. Raises Infeasible, LimitReached or WrongAnswer, as `Model.minimise` does."""
+        return self.model.minimise(self.total, given=given, limits=LIMITS)
 
     def expected_us(self, value: Value, problem: Problem, target: Target, shared_bytes: int) -> float:
         """The time of a step of the whole batch, in microseconds, its tensors' way through memory included. `value`:
@@ -86,12 +93,12 @@ class Draft:
         """All CTAs run at once. The memory through which they send each other operands and parts of reductions is
         cleared before. Where it holds all steps, that takes time per step (make_exchange in fused/run.h has the same
         size)."""
-        narrow = self.facts.narrow(problem) if self.relayed else 0
-        operands = self.facts.exchanged_terms(problem.head_dim, narrow) * problem.element_bytes
-        reductions = self.facts.reductions * round_up(problem.head_dim // 8, 4) * 4
-        exchanged = problem.batch * problem.heads * (operands + reductions) if self.slots is None else 0
+        narrow = self.cost.narrow(problem) if self.relayed else 0
+        operands = self.cost.exchanged_terms(problem.head_dim, narrow) * problem.element_bytes
+        reductions = self.cost.reductions * round_up(problem.head_dim // 8, 4) * 4
+        exchanged = problem.batch * problem.heads * (operands + reductions) if self.exchange_steps is None else 0
         step_us = value(self.step) / TENTHS_OF_NS
-        return beside_memory_us(step_us, self.facts, problem, target) + exchanged / (1000 * reached_gb_s(target))
+        return beside_memory_us(step_us, self.cost, problem, target) + exchanged / (1000 * reached_gb_s(target))
 
     def _clusters_us(self, value: Value, problem: Problem, target: Target, shared_bytes: int) -> float:
         """As many clusters run at once as registers and shared memory allow, several CTAs per SM, and the others after
@@ -114,15 +121,15 @@ class Draft:
         while left > 0:
             total_us += max(step_us, min(left, places) * busy_us)
             left -= places
-        return beside_memory_us(total_us, self.facts, problem, target)
+        return beside_memory_us(total_us, self.cost, problem, target)
 
-    def scheduled(self, solution: Solution, problem: Problem, target: Target) -> FusedSchedule:
+    def scheduled(self, solution: Solution, problem: Problem, target: Target) -> KernelLayout:
         """The kernel of a solution. It is planned with one CTA per SM: the CTAs of a grid wait for each other, and two
         on one SM would each take up to twice as long."""
         value = solution.value
         ctas = value(self.ctas)
         cluster = value(self.cluster) if self.family.scope is Scope.GRID else ctas
-        return FusedSchedule(
+        return KernelLayout(
             family=self.family,
             ctas=ctas,
             cluster=cluster,
@@ -133,16 +140,16 @@ class Draft:
             registers=value(self.registers),
             group_batch=value(self.group_batch),
             multiple=self.multiple,
-            slots=self.slots,
+            exchange_steps=self.exchange_steps,
             relayed=tuple(map(value, self.relayed)),
             launch_batch=None if self.launch_batch is None else value(self.launch_batch),
             heads=problem.heads,
-            places=dict(target.clusters)[cluster] * cluster // ctas,
+            concurrent_groups=dict(target.clusters)[cluster] * cluster // ctas,
             step_us=round(self.expected_us(value, problem, target, value(self.shared_bytes)), 3),
             solution=solution.values_by_index,
         )
 
-    def value_in(self, kernel: FusedSchedule, batch: int) -> Value:
+    def value_in(self, kernel: KernelLayout, batch: int) -> Value:
         """The values of expressions in the solution from which a kernel of this family was made, at another batch. The
         loop may be that of inference, so the solution spills no more registers than the loop must."""
         values = list(kernel.solution)
@@ -194,7 +201,7 @@ def of_phases(kinds: Sequence[Hashable], pairs: Sequence[Operand], held: Sequenc
     return tuple(tiles)
 
 
-def kind_of(phase: PhaseFacts) -> int | None:
+def kind_of(phase: PhaseCost) -> int | None:
     """The kind of a phase's product: products with as many sums are alike to a model."""
     return phase.sums if phase.operands else None
 
@@ -268,7 +275,7 @@ def share(batch: Operand, seats: Operand) -> Expression:
 
 
 def cluster_batch(problem: Problem, places: int) -> int:
-    """The batch of a group, where `places` clusters run side by side: FusedSchedule.rounds has the same rule."""
+    """The batch of a group, where `places` clusters run side by side: KernelLayout.group has the same rule."""
     return min(TILE_BATCH, ceil(problem.batch, max(1, places // problem.heads)))
 
 
@@ -277,11 +284,11 @@ def cluster_passes(problem: Problem, places: int) -> int:
     return ceil(problem.heads * ceil(problem.batch, cluster_batch(problem, places)), places)
 
 
-def piece_registers(facts: Facts, items: Operand, warps: Operand) -> Expression:
+def piece_registers(cost: LoopCost, items: Operand, warps: Operand) -> Expression:
     """Registers per thread for the pieces that it moves, where so many warps share what so many items read and
     write."""
     return _PIECE_REGISTERS * (
-        ceil_div(facts.read_pieces * items, 4 * warps) + ceil_div(facts.written_pieces * items, 4 * warps)
+        ceil_div(cost.read_pieces * items, 4 * warps) + ceil_div(cost.written_pieces * items, 4 * warps)
     )
 
 
