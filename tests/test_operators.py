@@ -288,7 +288,7 @@ def test_a_row_has_its_function_for_cpus_and_gpus(row: Operator) -> None:
 @pytest.mark.parametrize("row", [row for row in OPERATORS.values() if row.fast], ids=lambda row: row.name)
 def test_a_fast_form_is_there_for_each_dtype(row: Operator) -> None:
     name = row.fast.partition("(")[0]
-    assert len(re.findall(rf"static float {name}\(", headers("cuda/fused/fast.cuh"))) >= 2  # float32, 16 bits
+    assert len(re.findall(rf"static float {name}\(", headers("cuda/fused/device/fast.cuh"))) >= 2  # float32, 16 bits
 
 
 CALLED = [row for row in OPERATORS.values() if row.user and row.in_loop]

@@ -48,7 +48,7 @@ def test_the_oldest_torch() -> None:
 
 
 def test_the_steps_of_a_long_call() -> None:
-    assert constants("cuda/fused/first_use.h")["LONG_CALL_STEPS"] == choice.LONG_CALL_STEPS
+    assert constants("cuda/fused/host/first_use.h")["LONG_CALL_STEPS"] == choice.LONG_CALL_STEPS
 
 
 def test_products_of_heads() -> None:
@@ -60,7 +60,9 @@ def test_products_of_heads() -> None:
 
 def test_rows_of_a_lane() -> None:
     """The C++ rule is a chain of conditions."""
-    found = re.search(r"rows_of_lane\(int halves, int most\) \{\s*return (.*?);", header("cuda/fused/resident.cuh"))
+    found = re.search(
+        r"rows_of_lane\(int halves, int most\) \{\s*return (.*?);", header("cuda/fused/device/resident.cuh")
+    )
     assert found is not None
     *chain, last = found[1].split(" : ")
     for halves in range(1, 9):

@@ -13,7 +13,7 @@ from enum import Enum
 
 class Scope(Enum):
     """The set of threads that exchange values within a step. rnncc::FusedScope in
-    templates/include/rnncc/cuda/fused/index.h has the same names.
+    templates/include/rnncc/cuda/fused/host/index.h has the same names.
 
     THREAD   a thread needs no other thread's values
     CLUSTER  the CTAs of a cluster, of which there may be one, exchange values through their shared memory; clusters

@@ -9,7 +9,7 @@ the phase after it takes. Kernels call the first stage `start`, the last one `fi
 Every name stands for one number per unit, or for one number per head. A value of k*H units has k names, one for each
 part (rnncc/stages/lower/operations.py). `slot` and `part` say which value and which part. A step may have values of
 several widths, such as H and P. `width` says which of the loop's widths a value has, as an index.
-rnncc/stages/render/cuda/steps.py prints these types, and templates/include/rnncc/cuda/fused/call.cuh says what kernels
+rnncc/stages/render/cuda/steps.py prints these types, and cuda/fused/device/call.cuh says what kernels
 expect.
 """
 
@@ -143,7 +143,7 @@ class ReductionKind(Enum):
 @dataclass(frozen=True, slots=True)
 class FusedReduction:
     """`results` are made of all numbers that a head has of the sources. CTAs send each other a number for each result,
-    and join them as templates/include/rnncc/cuda/fused/reduce.cuh says."""
+    and join them as cuda/fused/device/reduce.cuh says."""
 
     results: tuple[str, ...]
     kind: ReductionKind

@@ -87,7 +87,7 @@ class KernelLayout:
         return batch if self.launches(batch) == 1 else self._seats * self.group(batch)
 
     def group(self, batch: int) -> int:
-        """The batch of each group but the last. fused_share in templates/include/rnncc/cuda/fused/index.h has the same
+        """The batch of each group but the last. fused_share in cuda/fused/host/index.h has the same
         rule."""
         least = ceil(batch, self._seats * self.launches(batch))
         return min(self.group_batch or batch, ceil(least, self.multiple) * self.multiple)

@@ -40,7 +40,7 @@ class Operator:
                 that it takes, roughly, for a vector of elements; functions take dozens
     ulps        the largest error of the C++ function for a CPU, in float and in double, in units of the last place of
                 the value; 0 where the value is exactly torch's
-    fast        C++ text of the form that GPU kernels take where tensors are 16-bit (cuda/fused/fast.cuh), or nothing
+    fast        C++ text of the form that GPU kernels take where tensors are 16-bit (device/fast.cuh), or nothing
     """
 
     name: str

@@ -46,7 +46,8 @@ int64_t nested_rounds(int64_t outer, int64_t wanted, int64_t steps, int64_t* slo
     for (int64_t i = begin; i < end; ++i) {
       const int64_t members = team_rounds(wanted, steps, slots + i * wanted);
       if (members < 0) __atomic_store_n(&most, -1, __ATOMIC_RELAXED);
-      if (members > __atomic_load_n(&most, __ATOMIC_RELAXED) && most >= 0) __atomic_store_n(&most, members, __ATOMIC_RELAXED);
+      if (members > __atomic_load_n(&most, __ATOMIC_RELAXED) && most >= 0)
+        __atomic_store_n(&most, members, __ATOMIC_RELAXED);
     }
   });
   return error == 0 ? most : -2;

@@ -1,5 +1,5 @@
 // Which of a folder's fused kernels a GPU runs, as the driver describes it.
-#include "rnncc/cuda/fused/run.h"
+#include "rnncc/cuda/fused/host/run.h"
 
 // The file of the kernel that runs a batch of one head, or "", or the problem.
 extern "C" __attribute__((visibility("default"))) void choose(const char* program, int64_t head_dim, int64_t heads,

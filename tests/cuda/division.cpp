@@ -24,7 +24,8 @@ Schedule divided(int64_t head_dim, int64_t heads, int64_t batch, int scalar_byte
 extern "C" {
 // How one of two directions is divided, and one alone: CTAs, bytes of shared memory, and of each joint the chunks of a
 // warp; whether two launches are no quicker.
-int64_t divide(int64_t head_dim, int64_t heads, int64_t batch, int scalar_bytes, int sms, int64_t* half, int64_t* whole) {
+int64_t divide(int64_t head_dim, int64_t heads, int64_t batch, int scalar_bytes, int sms, int64_t* half,
+               int64_t* whole) {
   const Schedule schedules[] = {divided(head_dim, heads, batch, scalar_bytes, sms, 2),
                                 divided(head_dim, heads, batch, scalar_bytes, sms, 1)};
   for (int i = 0; i < 2; ++i) {
@@ -57,7 +58,8 @@ void layout(int64_t* device, int64_t* host) {
   for (const char* part : parts) *device++ = part - start;
   ArgumentBuffer buffer(Program::tables);
   const ArgumentBuffer::OfDirection& other = buffer.directions.at(1);
-  const void* const filled[] = {buffer.constants, other.header, other.places, other.outputs, other.records, other.matrices, other.finals};
+  const void* const filled[] = {buffer.constants, other.header,   other.places, other.outputs,
+                                other.records,    other.matrices, other.finals};
   for (const void* part : filled) *host++ = static_cast<const char*>(part) - static_cast<const char*>(buffer.data());
 }
 }

@@ -1,5 +1,5 @@
-// C functions over rnncc/cuda/fused/index.h and rnncc/cuda/scan/share.h for tests.
-#include "rnncc/cuda/fused/index.h"
+// C functions over rnncc/cuda/fused/host/index.h and rnncc/cuda/scan/share.h for tests.
+#include "rnncc/cuda/fused/host/index.h"
 #include "rnncc/cuda/scan/share.h"
 
 using namespace rnncc;

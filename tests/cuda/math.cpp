@@ -5,17 +5,17 @@
 
 extern "C" {
 
-#define UNARY(name)                                                                                                        \
-  void name##_float(float* y, const float* a, int64_t n) {                                                                 \
-    for (int64_t i = 0; i < n; ++i) y[i] = rnncc::name(a[i]);                                                              \
+#define UNARY(name)                                           \
+  void name##_float(float* y, const float* a, int64_t n) {    \
+    for (int64_t i = 0; i < n; ++i) y[i] = rnncc::name(a[i]); \
   }
-#define BINARY(name)                                                                                                       \
-  void name##_float(float* y, const float* a, const float* b, int64_t n) {                                                 \
-    for (int64_t i = 0; i < n; ++i) y[i] = rnncc::name(a[i], b[i]);                                                        \
+#define BINARY(name)                                                       \
+  void name##_float(float* y, const float* a, const float* b, int64_t n) { \
+    for (int64_t i = 0; i < n; ++i) y[i] = rnncc::name(a[i], b[i]);        \
   }
-#define TERNARY(name)                                                                                                      \
-  void name##_float(float* y, const float* a, const float* b, const float* c, int64_t n) {                                 \
-    for (int64_t i = 0; i < n; ++i) y[i] = rnncc::name(a[i], b[i], c[i]);                                                  \
+#define TERNARY(name)                                                                      \
+  void name##_float(float* y, const float* a, const float* b, const float* c, int64_t n) { \
+    for (int64_t i = 0; i < n; ++i) y[i] = rnncc::name(a[i], b[i], c[i]);                  \
   }
 
 // The functions that the operator table names: tests/cpu/host.py writes a line for each.

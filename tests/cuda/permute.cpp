@@ -93,8 +93,8 @@ static void run_warp(int64_t block, int warp) {
 }
 
 // Rows of row_bytes bytes. Returns how many bytes a load takes.
-extern "C" int permute(const char* from, int64_t from_row, char* to, int64_t row_bytes, const int64_t* firsts, const int64_t* starts,
-                       int64_t steps, int64_t columns, int64_t rows, bool to_steps) {
+extern "C" int permute(const char* from, int64_t from_row, char* to, int64_t row_bytes, const int64_t* firsts,
+                       const int64_t* starts, int64_t steps, int64_t columns, int64_t rows, bool to_steps) {
   call = {from, to, firsts, starts, steps, columns, rows, from_row, row_bytes, 0, 0, 0, 0, to_steps};
   const int64_t blocks = rnncc::share_rows(call);
   for (int64_t block = 0; block < blocks; ++block)

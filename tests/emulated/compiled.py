@@ -28,11 +28,11 @@ HEADERS = Path(__file__).resolve().parent
 # Before the sources of all kernels, and compiled once.
 _COMMON = """
 #include <string>
-#include "rnncc/cuda/fused/gather.cuh"
-#include "rnncc/cuda/fused/grid.cuh"
-#include "rnncc/cuda/fused/scatter.cuh"
-#include "rnncc/cuda/fused/sparse.cuh"
-#include "rnncc/cuda/fused/wide.cuh"
+#include "rnncc/cuda/fused/families/gather.cuh"
+#include "rnncc/cuda/fused/families/grid.cuh"
+#include "rnncc/cuda/fused/families/scatter.cuh"
+#include "rnncc/cuda/fused/families/sparse.cuh"
+#include "rnncc/cuda/fused/families/wide.cuh"
 """
 # Each kernel calls its shape `FusedShape`. Those of one library have names of their own.
 _DRIVER = """

@@ -1,6 +1,6 @@
 // The order of a warp's lists, for test_order.py.
 #include "rnncc/cuda/device.h"
-#include "rnncc/cuda/fused/sparse_order.cuh"
+#include "rnncc/cuda/fused/families/sparse_order.cuh"
 
 namespace {
 

@@ -1,11 +1,12 @@
 // Calls on a GPU, as far as they ask for kernels: 0, or -1 and the problem.
-#include "rnncc/cuda/fused/first_use.h"
+#include "rnncc/cuda/fused/host/first_use.h"
 #include "rnncc/cuda/module.h"
 
 using rnncc::FirstUse;
 
-extern "C" __attribute__((visibility("default"))) int32_t call(const char* program, const char* dtype, int64_t units, int64_t heads,
-                                                               int32_t directions, int64_t steps, int32_t fits, char* text, int64_t size) {
+extern "C" __attribute__((visibility("default"))) int32_t call(const char* program, const char* dtype, int64_t units,
+                                                               int64_t heads, int32_t directions, int64_t steps,
+                                                               int32_t fits, char* text, int64_t size) {
   try {
     const rnncc::FusedSize what = {program, dtype, units, heads, directions, 0};
     FirstUse::of_package().before(what, steps, [] { return false; });

@@ -58,7 +58,7 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
     return None, reason
 
 
-# A call of fewer steps does not warn that it is slow. cuda/fused/first_use.h has the same number.
+# A call of fewer steps does not warn that it is slow. cuda/fused/host/first_use.h has the same number.
 LONG_CALL_STEPS = 32
 _TOLD: set[str] = set()
 

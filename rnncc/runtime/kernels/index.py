@@ -1,5 +1,5 @@
 """The index of a folder's fused kernels: which kernels each program has, and which of them run which batch. The library
-reads it, too (cuda/fused/index.h)."""
+reads it, too (cuda/fused/host/index.h)."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def _relays(
 
 def _has_runs_apart(phase: FusedPhase) -> bool:
     """Whether each sum takes the operands of one run alone, and all runs have equally many operands: has_runs_apart in
-    templates/include/rnncc/cuda/fused/runs.cuh has the same rule."""
+    templates/include/rnncc/cuda/fused/device/runs.cuh has the same rule."""
     runs: dict[tuple[bool, ...], int] = {}
     for taken in phase.taken_by:
         runs[taken] = runs.get(taken, 0) + 1

@@ -1,4 +1,4 @@
-"""The cost of a fused loop that its layout depends on. templates/include/rnncc/cuda/fused/traffic.cuh derives the same
+"""The cost of a fused loop that its layout depends on. cuda/fused/device/traffic.cuh derives the same
 numbers."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rnncc.stages.schedule.rates import rates
 # A CTA reads ahead into a ring of stages in shared memory: few stages where one is larger than this many bytes, many
 # where it is not.
 _LARGE_STAGE, _FEW_STAGES, _MANY_STAGES = 8192, 4, 8
-# Instructions per function (tanh, a sigmoid, a quotient), about. bfloat16 has the hardware's own (fused/fast.cuh).
+# Instructions per function (tanh, a sigmoid, a quotient), about. bfloat16 has the hardware's own (device/fast.cuh).
 _FUNCTION_OPERATIONS = {"bf16": 8, "fp16": 27, "fp32": 27}
 
 

@@ -91,7 +91,7 @@ class LayoutModel:
 
     def _grid_us(self, value: Value, problem: Problem, target: Target) -> float:
         """All CTAs run at once. The memory through which they send each other operands and parts of reductions is
-        cleared before. Where it holds all steps, that takes time per step (make_exchange in fused/run.h has the same
+        cleared before. Where it holds all steps, that takes time per step (make_exchange in host/run.h has the same
         size)."""
         narrow = self.cost.narrow(problem) if self.relayed else 0
         operands = self.cost.exchanged_terms(problem.head_dim, narrow) * problem.element_bytes

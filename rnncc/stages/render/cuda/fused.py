@@ -68,7 +68,7 @@ def fused_files(cells: Sequence[CompiledCell]) -> Iterator[File]:
                 source=cell.plan.source,
                 macros=macro_names(cell.plan),
                 kind="fused kernels",
-                base="fused/step.cuh",
+                base="fused/device/step.cuh",
                 fast="Fast",
                 steps=fused_steps(cell.plan),
             )
@@ -117,7 +117,7 @@ def kernel_texts(fused: FusedKernels, scalar: str) -> Iterator[FusedKernel]:
 
 
 def index_tables(fused: FusedKernels) -> Iterator[str]:
-    """The lines of each program, as templates/include/rnncc/cuda/fused/index.h and rnncc/runtime/kernels/index.py read
+    """The lines of each program, as cuda/fused/host/index.h and rnncc/runtime/kernels/index.py read
     them: the first word says what a line is about, and the others are `key=value`."""
     for program, table in fused.tables:
         size = {"dtype": fused.dtype, "head_dim": fused.head_dim, "heads": fused.heads}

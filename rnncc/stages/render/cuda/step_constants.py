@@ -1,4 +1,4 @@
-"""What a generated step says of itself: its constants, as templates/include/rnncc/cuda/fused/call.cuh lists them."""
+"""What a generated step says of itself: its constants, as cuda/fused/device/call.cuh lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `Step` of a loop as CUDA text. templates/include/rnncc/cuda/fused/call.cuh says what the step of a fused loop
+"""The `Step` of a loop as CUDA text. cuda/fused/device/call.cuh says what the step of a fused loop
 must have, and …/scan/lanes.cuh the same of a loop without products."""
 
 from __future__ import annotations

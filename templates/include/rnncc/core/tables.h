@@ -219,7 +219,7 @@ struct LoopLate {
   int16_t sum, terms;
 };
 
-// A loop in a form that has kernels of its own: a fused step (cuda/fused/call.cuh), or that of a scan or walk, whose
+// A loop in a form that has kernels of its own: a fused step (cuda/fused/device/call.cuh), or that of a scan or walk, whose
 // units do not wait for each other (cuda/scan/lanes.cuh). All zero: the loop has neither form.
 struct LoopInfo {
   int16_t units;  // a dim: those of a batch entry, where the loop has no products

@@ -2,7 +2,7 @@
 // the last step.
 #pragma once
 
-#include "fused/run.h"
+#include "fused/host/run.h"
 
 namespace rnncc {
 

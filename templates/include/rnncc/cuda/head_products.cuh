@@ -2,7 +2,7 @@
 // over rows takes both of them transposed: ldmatrix does that on the way from shared memory into registers.
 #pragma once
 
-#include "fused/ptx.cuh"
+#include "fused/device/ptx.cuh"
 #include "head_products_call.h"
 
 namespace rnncc {

@@ -9,7 +9,7 @@
 
 namespace rnncc {
 
-// Place and Edge of fused/tensors.cuh, and Extents of packed.cuh.
+// Place and Edge of fused/device/tensors.cuh, and Extents of packed.cuh.
 struct FusedPlace {
   char* base;
   int64_t step, entry;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "direction.h"
-#include "fused/first_use.h"
+#include "fused/host/first_use.h"
 #include "loops.h"
 #include "scan/run.h"
 #include "single.h"

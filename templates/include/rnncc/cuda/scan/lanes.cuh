@@ -8,7 +8,7 @@
 //   READ_FLOAT          the set of them that are float. The others have Elements.
 //   READ_SHIFTED        the set of them that are read one step further in the loop's order, and beyond the loop from an edge
 //                       tensor
-//   ROW_READS           how many tensors are read at (t, entry); row_values (fused/tensors.cuh) has them
+//   ROW_READS           how many tensors are read at (t, entry); row_values (fused/device/tensors.cuh) has them
 //   VECTORS             values per unit
 //   CONSTANTS           values of the layer
 //   WRITES              how many tensors are written; WRITE_FLOAT is a set of them
@@ -22,7 +22,7 @@
 //   SLOPES, ENTRIES     which carries depend on which after one step, and after any number of steps (sets)
 #pragma once
 
-#include "../fused/step.cuh"
+#include "../fused/device/step.cuh"
 
 namespace rnncc {
 

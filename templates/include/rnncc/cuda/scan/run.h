@@ -3,7 +3,7 @@
 // last step.
 #pragma once
 
-#include "../fused/run.h"
+#include "../fused/host/run.h"
 #include "share.h"
 
 namespace rnncc {

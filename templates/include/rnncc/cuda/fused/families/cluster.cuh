@@ -10,7 +10,7 @@
 // sent that after they had last read the buffer of step t - 1.
 #pragma once
 
-#include "resident.cuh"
+#include "../device/resident.cuh"
 
 namespace rnncc {
 

@@ -3,9 +3,9 @@
 // terms. Then they exchange sums, and each does the elementwise work of half of the units.
 #pragma once
 
-#include "exchange.cuh"
-#include "span.cuh"
-#include "wgmma.cuh"
+#include "../device/exchange.cuh"
+#include "../device/span.cuh"
+#include "../device/wgmma.cuh"
 
 namespace rnncc {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cluster.cuh"
-#include "reduce.cuh"
+#include "../device/reduce.cuh"
 
 namespace rnncc {
 

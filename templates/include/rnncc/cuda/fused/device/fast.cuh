@@ -3,7 +3,7 @@
 // hardware's tanh with a relative error of 2^-11 will do. float16 has 11 and gets 2^-20.
 #pragma once
 
-#include "../math.cuh"
+#include "../../math.cuh"
 
 namespace rnncc {
 

@@ -8,7 +8,7 @@
 #include <set>
 #include <tuple>
 
-#include "../../core/handler.h"
+#include "../../../core/handler.h"
 
 namespace rnncc {
 

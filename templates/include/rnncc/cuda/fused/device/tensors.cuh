@@ -2,7 +2,7 @@
 // and more.
 #pragma once
 
-#include "../packed.cuh"
+#include "../../packed.cuh"
 
 namespace rnncc {
 

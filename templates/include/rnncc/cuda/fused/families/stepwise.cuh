@@ -2,7 +2,7 @@
 // (../cublas.h). Then each thread does the elementwise part of one unit of one batch entry.
 #pragma once
 
-#include "step.cuh"
+#include "../device/step.cuh"
 
 namespace rnncc {
 

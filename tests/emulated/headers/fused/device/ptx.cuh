@@ -1,4 +1,4 @@
-// In place of rnncc/cuda/fused/ptx.cuh: what its instructions do, on a CPU.
+// In place of rnncc/cuda/fused/device/ptx.cuh: what its instructions do, on a CPU.
 #pragma once
 
 #include "../spin.cuh"

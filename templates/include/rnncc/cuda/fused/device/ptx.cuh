@@ -2,7 +2,7 @@
 // from compute capability 8.0 on has these; transport.cuh and wgmma.cuh have the later ones.
 #pragma once
 
-#include "../spin.cuh"
+#include "../../spin.cuh"
 
 namespace rnncc {
 

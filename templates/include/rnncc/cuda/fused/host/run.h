@@ -4,9 +4,9 @@
 
 #include <cmath>
 
-#include "../cublas.h"
-#include "../graph.h"
-#include "../parameter.h"
+#include "../../cublas.h"
+#include "../../graph.h"
+#include "../../parameter.h"
 #include "index.h"
 
 namespace rnncc {

@@ -1,4 +1,4 @@
-// In place of rnncc/cuda/fused/fast.cuh: the exact functions for every dtype.
+// In place of rnncc/cuda/fused/device/fast.cuh: the exact functions for every dtype.
 #pragma once
 
 #include "../math.cuh"

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "../architecture.h"
+#include "../../architecture.h"
 
 namespace rnncc {
 

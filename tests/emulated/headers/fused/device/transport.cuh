@@ -1,5 +1,5 @@
-// In place of rnncc/cuda/fused/transport.cuh: what its instructions do, on a CPU. With -DEMULATED_CAPABILITY=80 the CPU is
-// a GPU of compute capability 8.0, where the instructions of clusters end the launch.
+// In place of rnncc/cuda/fused/device/transport.cuh: what its instructions do, on a CPU. With
+// -DEMULATED_CAPABILITY=80 the CPU is a GPU of compute capability 8.0, where the instructions of clusters end the launch.
 #pragma once
 
 #include "ptx.cuh"

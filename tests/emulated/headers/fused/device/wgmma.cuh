@@ -1,4 +1,4 @@
-// In place of rnncc/cuda/fused/wgmma.cuh: what its instructions do, on a CPU. Products are made at once.
+// In place of rnncc/cuda/fused/device/wgmma.cuh: what its instructions do, on a CPU. Products are made at once.
 #pragma once
 
 #include "ptx.cuh"

@@ -2,7 +2,7 @@
 // banks.
 #pragma once
 
-#include "step.cuh"
+#include "../device/step.cuh"
 
 namespace rnncc {
 

@@ -2,7 +2,7 @@
 // slice of the terms adds to the sums of another one's rows.
 #pragma once
 
-#include "step.cuh"
+#include "../device/step.cuh"
 
 namespace rnncc {
 

@@ -2,8 +2,8 @@
 // no barrier of the grid, and no fence. grid.cuh, sparse.cuh and blocks.cuh say how matrices are held and multiplied.
 #pragma once
 
-#include "exchange.cuh"
-#include "relay.cuh"
+#include "../device/exchange.cuh"
+#include "../device/relay.cuh"
 
 namespace rnncc {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "grid_loop.cuh"
-#include "runs.cuh"
+#include "../device/runs.cuh"
 
 namespace rnncc {
 

@@ -1,7 +1,7 @@
 // What a CTA of a kernel of blocks keeps of its matrices, and how it makes that before the first step.
 #pragma once
 
-#include "step.cuh"
+#include "../device/step.cuh"
 
 namespace rnncc {
 
