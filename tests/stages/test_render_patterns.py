@@ -24,7 +24,7 @@ def lines(text: str) -> list[str]:
     segment = cell.segments[0]
     kept = [member for stream in segment.streams for member in stream.members]
     table = value_table(cell)
-    emitter = Emitter(cell, lambda operand, matrix: f"linear({operand}, {matrix})", "x")
+    emitter = Emitter(cell, lambda operand, matrix: f"linear({operand}, {matrix})", "x", over_steps=True)
     return [operation_text(each, emitter) for each in recognise(segment.batched, kept, table)]
 
 
