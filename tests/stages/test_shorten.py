@@ -55,7 +55,7 @@ def cell(*equations: str) -> str:
         (
             cell("v = R@h[t-1] + W@x", "m = mean(v)", "h[t] = layernorm(v)*tanh(v - m) + mean((v - m)**2)"),
             [PRODUCT, (MOMENTS,)],
-            [(SUM, SUM), PRODUCT],
+            [(SUM, SUM, SUM), PRODUCT],
         ),
         # What is no mean of squared deviations waits for the mean.
         (
