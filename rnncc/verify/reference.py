@@ -210,12 +210,12 @@ class Interpreter:
             case RowOperator.MAX:
                 row = row.amax(-1, keepdim=True)
             case RowOperator.SQUARES:
-                row = _centred(row).square().sum(-1, keepdim=True)
+                row = row.var(-1, correction=0, keepdim=True) * row.shape[-1]
             case RowOperator.VARIANCE:
-                row = _centred(row).square().mean(-1, keepdim=True)
+                row = row.var(-1, correction=0, keepdim=True)
             case RowOperator.LAYERNORM:
-                centred = _centred(row)
-                row = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + node.epsilon)
+                scale = torch.rsqrt(row.var(-1, correction=0, keepdim=True) + node.epsilon)
+                row = (row - row.mean(-1, keepdim=True)) * scale
             case RowOperator.RMSNORM:
                 row = row * torch.rsqrt(row.square().mean(-1, keepdim=True) + torch.finfo(row.dtype).eps)
             case RowOperator.SOFTMAX:
@@ -265,10 +265,6 @@ class Interpreter:
         k, base = (1, width) if width == HEADS else split_multiple(width)
         head_dim = evaluate(base, self.sizes) // blocks
         return value.reshape(*value.shape[:-1], k, head_dim).transpose(-3, -2).flatten(-3)
-
-
-def _centred(row: Tensor) -> Tensor:
-    return row - row.mean(-1, keepdim=True)
 
 
 def complete_sizes(cell: Cell, sizes: Mapping[str, int], num_heads: int = 1) -> dict[str, int]:

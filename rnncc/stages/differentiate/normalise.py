@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rnncc.analysis.norms import NORMS, apart
-from rnncc.analysis.widths import reduced
 from rnncc.ir.cell import Node, Placement, Pointwise, Role, RowOp, Value, rename
 from rnncc.ir.dim import HEADS, ONE, Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
@@ -113,10 +112,10 @@ class Normaliser:
         return rename(last, known)
 
     def _row(self, node: RowOp) -> str:
-        """The name of a reduction in a loop, where only values of one number have no heads."""
+        """The name of a reduction in a loop, whose values have heads."""
         key = replace(node, target="")
         if key not in self._rows:
-            self._rows[key] = self._value(node.target, reduced(self.values[node.operands[0]].width, frozenset()))
+            self._rows[key] = self._value(node.target, HEADS)
             self._nodes.append(replace(node, target=self._rows[key]))
         return self._rows[key]
 

@@ -9,7 +9,7 @@ from rnncc.analysis.widths import canonical, reduced
 from rnncc.ir import dim as dims
 from rnncc.ir.cell import Node, Pointwise, RowOp, RowOperator
 from rnncc.ir.dim import ONE, Dim
-from rnncc.ir.expr import Ref, apply
+from rnncc.ir.expr import Const, Expr, Ref, apply
 from rnncc.ir.term import Row
 from rnncc.ir.typed import Shape, Typed
 from rnncc.language.diagnostics import InternalError
@@ -74,6 +74,8 @@ class RowFunctions:
                 for operand in operands:
                     total = dims.add(total, self.width(operand))
                 return RowOp("", RowOperator.CONCAT, operands, span=term.span), Shape(self.canonical(total))
+            case "layernorm" | "rmsnorm" | "softmax" if width == ONE:
+                return Pointwise("", _norm_of_one(term.function, Ref(first)), term.span), Shape(ONE)
             case "layernorm" | "rmsnorm" | "softmax":
                 operator = RowOperator(term.function)
                 epsilon = LAYERNORM_EPSILON if operator is RowOperator.LAYERNORM else 0.0
@@ -86,3 +88,14 @@ class RowFunctions:
 
     def canonical(self, width: Dim) -> Dim:
         return canonical(width, self.solved, self.divisible)
+
+
+def _norm_of_one(function: str, value: Ref) -> Expr:
+    """The norm, or the softmax, of one number for all heads."""
+    match function:
+        case "layernorm":
+            return apply("sub", value, value)
+        case "softmax":
+            return apply("add", apply("sub", value, value), Const(1.0))
+    square = apply("add", apply("mul", value, value), apply("epsilon", value))
+    return apply("mul", value, apply("rsqrt", square))
