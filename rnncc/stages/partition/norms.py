@@ -56,7 +56,7 @@ class _Finder:
         return node if found is None else replace(found, target=node.target, span=node.span)
 
     def layernorm(self, centred: Expr, radicand: Expr | None, width: Dim) -> RowOp | None:
-        """(v - mean(v)) / sqrt(radicand), where the radicand is the variance and a number."""
+        """The layernorm of v, where `centred` is v - mean(v), and `radicand` is its variance and a number."""
         match self.meaning(radicand):
             case Apply("add", (Ref() as variance, Const(epsilon))) | Apply("add", (Const(epsilon), Ref() as variance)):
                 row = self.reduction(variance, RowOperator.VARIANCE)
@@ -65,7 +65,7 @@ class _Finder:
         return None
 
     def softmax(self, powers: Expr, total: Expr, width: Dim) -> RowOp | None:
-        """exp(v - detach(max(v))) / the sum of that."""
+        """The softmax of v, where `powers` are exp(v - detach(max(v))), and `total` is their sum."""
         row = self.reduction(total, RowOperator.SUM)
         if row is None or self.meaning(powers) != self.meaning(Ref(row.operands[0])):
             return None
@@ -78,7 +78,7 @@ class _Finder:
         return None
 
     def deviation(self, expr: Expr | None, width: Dim) -> tuple[str, str] | None:
-        """v and mean(v) of v - mean(v)."""
+        """The names of v and mean(v), where the expression is v - mean(v)."""
         match self.meaning(expr):
             case Apply("sub", (value, mean)):
                 row = self.reduction(mean, RowOperator.MEAN)
@@ -100,14 +100,14 @@ class _Finder:
         return None
 
     def root(self, expr: Expr) -> Expr | None:
-        """The v of sqrt(v)."""
+        """What the expression is the square root of."""
         match self.meaning(expr):
             case Apply("sqrt", (square,)) | Apply("pow", (square, Const(0.5))):
                 return square
         return None
 
     def inverse_root(self, expr: Expr) -> Expr | None:
-        """The v of 1/sqrt(v)."""
+        """What the expression is the inverse square root of."""
         match self.meaning(expr):
             case Apply("rsqrt", (square,)) | Apply("pow", (square, Const(-0.5))):
                 return square
@@ -116,7 +116,7 @@ class _Finder:
         return None
 
     def root_of_square(self, expr: Expr) -> Expr | None:
-        """The v of v² or v·v."""
+        """What the expression is the square of."""
         match self.meaning(expr):
             case Apply("pow", (base, Const(2.0))):
                 return base
