@@ -209,15 +209,8 @@ def layernorm_toy() -> Cell:
     """h[t] = tanh(W@x + b + layernorm(R@h[t-1]))"""
     nodes: list[Node] = [
         Contraction("h__R", "R_h", "h__1"),
-        RowOp("h__0", RowOperator.MEAN, ("h__R",)),
-        Pointwise("h__2", sub(r("h__R"), r("h__0"))),
-        Pointwise("h__3", mul(r("h__2"), r("h__2"))),
-        RowOp("h__4", RowOperator.MEAN, ("h__3",)),
-        Pointwise(
-            "h__5",
-            mul(r("h__2"), call("rsqrt", add(r("h__4"), Const(1e-5)))),
-        ),
-        Pointwise("h", call("tanh", add(r("h__x"), r("h__5")))),
+        RowOp("h__0", RowOperator.LAYERNORM, ("h__R",), epsilon=1e-5),
+        Pointwise("h", call("tanh", add(r("h__x"), r("h__0")))),
     ]
     return assemble(
         "LayerNormToy",
@@ -231,5 +224,4 @@ def layernorm_toy() -> Cell:
         nodes,
         [_stream("h")],
         ["R"],
-        widths={"h__0": HEADS, "h__4": HEADS},
     )

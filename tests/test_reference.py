@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -204,6 +204,29 @@ def test_reductions_and_scans_stay_in_a_head(operator: RowOperator, result: Dim,
     v = torch.arange(12.0, dtype=torch.float64)[None]
     found = machine.node(RowOp("out", operator, ("v",)), {"v": v})
     assert found.tolist() == [[float(number) for number in expected]]
+
+
+@pytest.mark.parametrize(
+    ("operator", "function"),
+    [
+        (RowOperator.LAYERNORM, lambda row: torch.nn.functional.layer_norm(row, row.shape[-1:], eps=0.1)),
+        (RowOperator.RMSNORM, lambda row: torch.nn.functional.rms_norm(row, row.shape[-1:])),
+        (RowOperator.SOFTMAX, lambda row: row.softmax(-1)),
+        (RowOperator.VARIANCE, lambda row: torch.std(row, -1, correction=0, keepdim=True) ** 2),
+        (RowOperator.SQUARES, lambda row: torch.var(row, -1, keepdim=True) * (row.shape[-1] - 1)),
+    ],
+    ids=str,
+)
+def test_norms_stay_in_a_head(operator: RowOperator, function: Callable[[Tensor], Tensor]) -> None:
+    is_narrow = operator in (RowOperator.VARIANCE, RowOperator.SQUARES)
+    machine = interpreter(2, v=PACKED, out=HEADS if is_narrow else PACKED)
+    v = torch.randn(3, 12, dtype=torch.float64)
+    by_heads = v.reshape(3, 2, 2, 3).transpose(1, 2)  # [batch, head, part, unit]
+    expected = function(by_heads.flatten(-2))
+    if not is_narrow:
+        expected = expected.reshape(by_heads.shape).transpose(1, 2)
+    found = machine.node(RowOp("out", operator, ("v",), epsilon=0.1), {"v": v})
+    torch.testing.assert_close(found, expected.flatten(1))
 
 
 def test_spread_is_the_adjoint_of_mean() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from rnncc.analysis.sums import Signed, terms
 from rnncc.ir.cell import Contraction, Node, Placement, Pointwise, RowOp, RowOperator, Segment
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
-from rnncc.language.bound import FREE, RAY, SIGNED, Bound
+from rnncc.language.bound import FREE, RAY, SIGNED, UNIT, Bound
 from rnncc.language.operators import OPERATORS
 
 
@@ -44,6 +44,10 @@ class Bounds:
                 return self.of(expr)
             case RowOp(_, RowOperator.SLICE | RowOperator.REPEAT | RowOperator.MEAN | RowOperator.MAX, (operand,)):
                 return self.known.get(operand, FREE)
+            case RowOp(_, RowOperator.SQUARES | RowOperator.VARIANCE):
+                return RAY
+            case RowOp(_, RowOperator.SOFTMAX):
+                return UNIT
             case RowOp() | Contraction():
                 return FREE
             case _:

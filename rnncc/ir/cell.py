@@ -93,6 +93,11 @@ class RowOperator(Enum):
     MEAN = "mean"  # the same
     SPREAD = "spread"  # [1, N, 1] -> [k, N, D], each element / (k*D): the adjoint of mean
     MAX = "max"  # the same as sum; the largest elements share its gradient (torch.amax)
+    SQUARES = "squares"  # of v and mean(v): the sum of (v - mean)², without cancellation; widths as of sum
+    VARIANCE = "variance"  # of v and mean(v): the mean of these squares
+    LAYERNORM = "layernorm"  # (v - mean) / sqrt(variance + epsilon)
+    RMSNORM = "rmsnorm"  # v / sqrt(mean(v²) + the dtype's epsilon)
+    SOFTMAX = "softmax"
     CUMSUM = "cumsum"
     CUMSUM_REVERSED = "cumsum_reversed"  # sum of the elements from here to the end: the adjoint of cumsum
     SLICE = "slice"  # units `offset` to `offset + width of the target` along the packed axis k
@@ -104,13 +109,16 @@ class RowOperator(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RowOp:
-    """`target = operator(operands)` along each row. `offset` is in elements (a Dim), `times` a static integer."""
+    """`target = operator(operands)` along each row. `offset` is in elements (a Dim), `times` a static integer.
+
+    `epsilon` is layernorm's. rnncc/analysis/norms.py says what norms and softmax are made of."""
 
     target: str
     operator: RowOperator
     operands: tuple[str, ...]
     offset: Dim = Dim(())
     times: int = 1
+    epsilon: float = 0.0
     span: Span = _span()
 
 

@@ -29,8 +29,14 @@ from rnncc.ir.structure import DENSE, diagonal_blocks
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.operators import OPERATORS
 
-_REDUCTIONS = (RowOperator.SUM, RowOperator.MEAN, RowOperator.MAX)
-_SAME_WIDTH = (RowOperator.CUMSUM, RowOperator.CUMSUM_REVERSED)
+_REDUCTIONS = (RowOperator.SUM, RowOperator.MEAN, RowOperator.MAX, RowOperator.SQUARES, RowOperator.VARIANCE)
+_SAME_WIDTH = (
+    RowOperator.CUMSUM,
+    RowOperator.CUMSUM_REVERSED,
+    RowOperator.LAYERNORM,
+    RowOperator.RMSNORM,
+    RowOperator.SOFTMAX,
+)
 
 
 def verify(cell: Cell) -> Cell:

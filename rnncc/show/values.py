@@ -89,9 +89,10 @@ def show_node(node: Node) -> str:
             return f"{target} = {show_expr(expr)}"
         case Contraction(target, matrix, operand, transposed):
             return f"{target} = {f'T({matrix})' if transposed else matrix} @ {operand}"
-        case RowOp(target, operator, operands, offset, times):
+        case RowOp(target, operator, operands, offset, times, epsilon):
             extra = f", offset={dims.show(offset)}" if offset.terms else ""
             extra += f", times={times}" if times != 1 else ""
+            extra += f", epsilon={epsilon:g}" if epsilon else ""
             return f"{target} = {operator.value}({', '.join(operands)}{extra})"
         case Delay(target, operand):
             return f"{target} = delay({operand})"

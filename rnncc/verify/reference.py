@@ -209,6 +209,18 @@ class Interpreter:
                 row = (row / head_dim).expand(*row.shape[:-1], head_dim)
             case RowOperator.MAX:
                 row = row.amax(-1, keepdim=True)
+            case RowOperator.SQUARES:
+                row = row.var(-1, correction=0, keepdim=True) * row.shape[-1]
+            case RowOperator.VARIANCE:
+                row = row.var(-1, correction=0, keepdim=True)
+            case RowOperator.LAYERNORM:
+                scale = torch.rsqrt(row.var(-1, correction=0, keepdim=True) + node.epsilon)
+                row = (row - row.mean(-1, keepdim=True)) * scale
+            case RowOperator.RMSNORM:
+                row = row * torch.rsqrt(row.square().mean(-1, keepdim=True) + torch.finfo(row.dtype).eps)
+            case RowOperator.SOFTMAX:
+                powers = torch.exp(row - row.amax(-1, keepdim=True).detach())
+                row = powers / powers.sum(-1, keepdim=True)
             case RowOperator.CUMSUM:
                 row = row.cumsum(-1)
             case RowOperator.CUMSUM_REVERSED:

@@ -208,7 +208,37 @@ def test_a_statistic_of_a_row_is_summed_once() -> None:
     sums = [node for node in adjoint.nodes if isinstance(node, RowOp) and node.operator is RowOperator.SUM]
     # One for the deviation, one for the mean.
     assert len(sums) == 2
-    assert adjoint.saved == ("h__2", "h__5__part__rsqrt")
+    assert adjoint.saved == ("h__0__centred", "h__0__part__rsqrt")
+
+
+@pytest.mark.parametrize(
+    ("norm", "parts"),
+    [
+        ("layernorm", [RowOperator.MEAN, RowOperator.VARIANCE]),
+        ("rmsnorm", [RowOperator.MEAN]),
+        ("softmax", [RowOperator.MAX, RowOperator.SUM]),
+    ],
+)
+def test_norms_are_taken_apart(norm: str, parts: list[RowOperator]) -> None:
+    cell = cell_of(f"cell A\nstate h\nv = R@h[t-1] + W@x\nh[t] = tanh({norm}(v)) + {norm}(2*v)\n")
+    found = [node.operator for node in only(cell).segment.nodes if isinstance(node, RowOp)]
+    assert found == 2 * parts
+    check_gradients(cell, heads=2)
+
+
+@pytest.mark.parametrize("taken", ["sum", "mean"])
+def test_squares_of_deviations(taken: str) -> None:
+    text = f"cell A\nstate h\nv = R@h[t-1] + W@x\nd = v - mean(v)\nh[t] = tanh(v*{taken}(d*d)) + d\n"
+    adjoint = only(cell_of(text))
+    check_gradients(cell_of(text), heads=2)
+    # The mean gets nothing from them.
+    assert sum(isinstance(node, RowOp) and node.operator is RowOperator.SUM for node in adjoint.nodes) == 2
+
+
+def test_a_norm_takes_the_mean_that_is_there() -> None:
+    text = "cell A\nstate h\nv = R@h[t-1] + W@x\nm = mean(v)\nh[t] = tanh(layernorm(v)) + m\n"
+    (mean, variance) = (node for node in only(cell_of(text)).segment.nodes if isinstance(node, RowOp))
+    assert (mean.target, variance.operands) == ("m", ("v", "m"))
 
 
 def with_nodes(*nodes: Node, states: str = "h", sequences: tuple[str, ...] = ()) -> Cell:

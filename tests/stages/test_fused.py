@@ -117,7 +117,7 @@ def test_norms_are_reductions_over_the_units_of_a_head() -> None:
     assert [read.name for read in forward.reads] == [f"v__x__{part}of4" for part in range(4)]
     assert [read.place.offset for read in forward.reads] == [scale(named("H"), part) for part in range(4)]
     # What each head has once goes to tensors of that width.
-    assert [write.value for write in forward.row_writes] == ["v__9__part__rsqrt", "h__5__part__rsqrt"]
+    assert [write.value for write in forward.row_writes] == ["v__1__part__rsqrt", "h__0__part__rsqrt"]
 
 
 def test_a_softmax_is_a_largest_number_and_a_sum() -> None:

@@ -15,6 +15,8 @@ from rnncc.ir.cell import (
     Placement,
     Pointwise,
     Role,
+    RowOp,
+    RowOperator,
     Segment,
     State,
     Stream,
@@ -169,21 +171,84 @@ def test_equal_operands_are_computed_once() -> None:
     assert [each.operand for each in segment.nodes if isinstance(each, Contraction)] == ["i__0", "i__0"]
 
 
-def test_layernorm_is_cut_into_reductions() -> None:
+def test_a_norm_is_one_node() -> None:
     cell = partitioned(
-        "state h", "local v: 2*H", "v = layernorm(R@h[t-1])", "i, g = split(v)", "h[t] = i*tanh(g + W@x)"
+        "state h",
+        "local v: 2*H",
+        "v = layernorm(R@h[t-1])",
+        "i, g = split(v)",
+        "h[t] = i*tanh(g + rmsnorm(softmax(W@x)))",
     )
     (segment,) = cell.segments
-    wide = value_table(cell)
-    assert targets(segment.nodes)[:6] == ["v__R", "v__0", "v__1", "v__2", "v__3", "v"]
-    assert [wide[name].width for name in ("v__R", "v__0", "v__1", "v__3")] == [
-        scale(HIDDEN_SIZE, 2),
-        HEADS,
-        scale(HIDDEN_SIZE, 2),
-        HEADS,
+    assert targets(segment.nodes)[:2] == ["v__R", "v"]
+    assert node(cell, "v") == RowOp("v", RowOperator.LAYERNORM, ("v__R",), epsilon=1e-5)
+    assert value_table(cell)["v"].width == scale(HIDDEN_SIZE, 2)
+    assert [node.operator for node in segment.batched if isinstance(node, RowOp)] == [
+        RowOperator.SOFTMAX,
+        RowOperator.RMSNORM,
     ]
-    variance = apply("add", Ref("v__3"), Const(1e-5))
-    assert node(cell, "v") == Pointwise("v", apply("mul", Ref("v__1"), apply("rsqrt", variance)))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("d = v - mean(v)", "y = d/sqrt(mean(d*d) + 0.001)"),
+        ("y = (v - mean(v))/sqrt(mean((v - mean(v))**2) + 0.001)",),
+        ("m = mean(v)", "s = mean((v - m)*(v - m))", "y = (v - m)/(0.001 + s)**0.5"),
+        ("d = v - mean(v)", "y = d*(1/sqrt(mean(d**2) + 0.001))"),
+        ("d = v - mean(v)", "s = sqrt(mean(d**2) + 0.001)", "y = 1/s*d"),
+        ("d = v - mean(v)", "y = d*(mean(d*d) + 0.001)**(-0.5)"),
+    ],
+    ids=" ; ".join,
+)
+def test_a_layernorm_that_is_written_out_is_one_node(lines: tuple[str, ...]) -> None:
+    cell = partitioned("state h", "v = R@h[t-1] + W@x", *lines, "h[t] = tanh(y)")
+    assert node(cell, "y") == RowOp("y", RowOperator.LAYERNORM, ("v",), epsilon=0.001)
+    assert targets(cell.segments[0].nodes) == ["v__R", "v", "y", "h"]
+
+
+def test_a_softmax_that_is_written_out_is_one_node() -> None:
+    lines = ("p = exp(v - detach(max(v)))", "y = p/sum(p)", "h[t] = tanh(y)")
+    cell = partitioned("state h", "v = R@h[t-1] + W@x", *lines)
+    assert node(cell, "y") == RowOp("y", RowOperator.SOFTMAX, ("v",))
+
+
+def test_squares_of_deviations_are_one_node() -> None:
+    lines = ("m = mean(v)", "d = v - m", "h[t] = d/(sqrt(mean(d*d)) + 0.1) + d*sum((v - m)**2)")
+    cell = partitioned("state h", "v = R@h[t-1] + W@x", *lines)
+    rows = [node for node in cell.segments[0].nodes if isinstance(node, RowOp)]
+    assert [(row.operator, row.operands) for row in rows] == [
+        (RowOperator.MEAN, ("v",)),
+        (RowOperator.VARIANCE, ("v", "m")),
+        (RowOperator.SQUARES, ("v", "m")),
+    ]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # Deviations from another value's mean, or of it, and what no gradient flows through.
+        ("d = v - mean(u)", "y = d/sqrt(mean(d*d) + 0.001)"),
+        ("d = u - mean(v)", "y = d/sqrt(mean(d*d) + 0.001)"),
+        ("d = v - detach(mean(v))", "y = d/sqrt(mean(d*d) + 0.001)"),
+        # One number, spread over the units.
+        ("local d: H", "d = mean(v) - mean(mean(v))", "y = v + d/sqrt(mean(d*d) + 0.001)"),
+        # Of two values.
+        ("d = v - mean(v)", "e = u - mean(u)", "y = d/sqrt(mean(d*e) + 0.001)"),
+    ],
+    ids=" ; ".join,
+)
+def test_what_is_no_variance_stays(lines: tuple[str, ...]) -> None:
+    cell = partitioned("state h", "v = R@h[t-1] + W@x", "u = tanh(v)", *lines, "h[t] = tanh(y)")
+    found = {node.operator for node in cell.segments[0].nodes if isinstance(node, RowOp)}
+    assert found == {RowOperator.MEAN}
+
+
+def test_a_variance_of_another_value_makes_no_norm() -> None:
+    lines = ("d = v - mean(v)", "e = u - mean(u)", "h[t] = d/sqrt(mean(e*e) + 0.001)")
+    cell = partitioned("state h", "v = R@h[t-1] + W@x", "u = tanh(v)", *lines)
+    found = {node.operator for node in cell.segments[0].nodes if isinstance(node, RowOp)}
+    assert found == {RowOperator.MEAN, RowOperator.VARIANCE}
 
 
 def test_matrices_of_parameters_are_values_of_the_prologue() -> None:

@@ -132,21 +132,6 @@ def test_concat_and_repeat() -> None:
     assert matrix.columns == scale(HIDDEN_SIZE, 2)
 
 
-def test_softmax_is_shifted_by_its_maximum() -> None:
-    cell = partitioned("state h", "p = softmax(R@h[t-1])", "h[t] = p*(W@x)")
-    loop = cell.segments[0].nodes
-    assert targets(loop) == ["p__R", "p__0", "p__1", "p__2", "p", "h"]
-    assert loop[1] == RowOp("p__0", RowOperator.MAX, ("p__R",))
-    assert loop[4] == Pointwise("p", apply("div", Ref("p__1"), Ref("p__2")))
-
-
-def test_rmsnorm_takes_the_machine_epsilon() -> None:
-    cell = partitioned("state h", "h[t] = rmsnorm(R@h[t-1]) + W@x")
-    value = Ref("h__R")
-    squares = apply("add", Ref("h__2"), apply("epsilon", value))
-    assert node(cell, "h__3") == Pointwise("h__3", apply("mul", value, apply("rsqrt", squares)))
-
-
 def test_types_of_groups() -> None:
     cell = partitioned(
         "state h",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from rnncc.ir.cell import Pointwise, RowOp, RowOperator, value_table
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, ONE, constant
 from rnncc.ir.expr import Ref, apply
+from rnncc.verify.reference import Interpreter
 from tests.stages.checking import node, partitioned
 
 
@@ -20,6 +22,17 @@ def test_reductions_of_inputs_are_one_number() -> None:
     cell = partitioned("state h", "h[t] = tanh(W@x + h[t-1] + b)*mean(x)")
     assert {value.name: value.width for value in cell.values}["h__0"] == ONE
     assert "which has no heads" in cell.single_head_because
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [("layernorm", [0.0, 0.0, 0.0]), ("rmsnorm", [1.0, -1.0, 0.0]), ("softmax", [1.0, 1.0, 1.0])],
+)
+def test_a_norm_of_one_number(function: str, expected: list[float]) -> None:
+    cell = partitioned("input x, gap: 1", "state h", f"v = {function}(gap)", "h[t] = tanh(W@x + R@h[t-1])*v")
+    gap = torch.tensor([[3.0], [-0.5], [0.0]], dtype=torch.float64)
+    made = Interpreter(value_table(cell), {"I": 2, "H": 4}, 2, gap).node(node(cell, "v"), {"gap": gap})
+    torch.testing.assert_close(made, torch.tensor(expected, dtype=torch.float64)[:, None])
 
 
 @pytest.mark.parametrize("order", ["n: 4, S, w", "S, w, n: 4"])

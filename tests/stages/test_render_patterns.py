@@ -24,7 +24,7 @@ def lines(text: str) -> list[str]:
     segment = cell.segments[0]
     kept = [member for stream in segment.streams for member in stream.members]
     table = value_table(cell)
-    emitter = Emitter(cell, lambda operand, matrix: f"linear({operand}, {matrix})", "x")
+    emitter = Emitter(cell, lambda operand, matrix: f"linear({operand}, {matrix})", "x", over_steps=True)
     return [operation_text(each, emitter) for each in recognise(segment.batched, kept, table)]
 
 
@@ -95,7 +95,7 @@ def test_a_norm_of_one_number_per_head_takes_no_wider_scale() -> None:
 
 
 @pytest.mark.parametrize("heads", [1, 2])
-def test_layer_norm_and_softmax_against_their_parts(heads: int) -> None:
+def test_norms_against_their_parts(heads: int) -> None:
     torch.manual_seed(0)
     value, weight, bias = (torch.randn(*s, 12, dtype=torch.float64, requires_grad=True) for s in ((3, 2), (), ()))
 
@@ -119,6 +119,18 @@ def test_layer_norm_and_softmax_against_their_parts(heads: int) -> None:
         return powers / rows.per_head(rows.row_sum(powers, heads, 3), heads, 3, 12)
 
     same(lambda v: rows.softmax(v, heads, 3), softmax, value)
+
+    def rms_norm(v: Tensor) -> Tensor:
+        squares = rows.per_head(rows.row_mean(v * v, heads, 3), heads, 3, 12)
+        return v / torch.sqrt(squares + torch.finfo(v.dtype).eps)
+
+    same(lambda v: rows.rms_norm(v, heads, 3), rms_norm, value)
+
+    def squares(v: Tensor) -> Tensor:
+        return rows.row_sum((v - rows.per_head(rows.row_mean(v, heads, 3), heads, 3, 12)) ** 2, heads, 3)
+
+    same(lambda v: rows.row_squares(v, heads, 3), squares, value)
+    same(lambda v: rows.row_variance(v, heads, 3), lambda v: squares(v) * heads / 12, value)
 
 
 @pytest.mark.parametrize(

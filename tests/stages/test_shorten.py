@@ -44,6 +44,17 @@ def cell(*equations: str) -> str:
         (
             cell("v = R@h[t-1] + W@x", "m = mean(v)", "h[t] = tanh(v - m) * mean((v - m)*(v - m))"),
             [PRODUCT, (MOMENTS,)],
+            [(SUM, SUM), PRODUCT],
+        ),
+        (
+            cell("v = R@h[t-1] + W@x", "d = v - mean(v)", "h[t] = d / (sqrt(sum(d*d)) + 0.1) + mean(v)"),
+            [PRODUCT, (MOMENTS,)],
+            [(SUM, SUM), PRODUCT],
+        ),
+        # Two variances come with one mean.
+        (
+            cell("v = R@h[t-1] + W@x", "m = mean(v)", "h[t] = layernorm(v)*tanh(v - m) + mean((v - m)**2)"),
+            [PRODUCT, (MOMENTS,)],
             [(SUM, SUM, SUM), PRODUCT],
         ),
         # What is no mean of squared deviations waits for the mean.

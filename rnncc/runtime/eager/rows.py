@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..arguments.tensors import under_autocast
+from .elementwise import epsilon as machine_epsilon
 
 
 def number(value: Tensor | float) -> Tensor:
@@ -63,6 +64,16 @@ def row_max(value: Tensor, heads: int, k: int) -> Tensor:
     return split_heads(value, heads, k).amax(-1)
 
 
+def row_variance(value: Tensor, heads: int, k: int) -> Tensor:
+    """The mean of the squared deviations of each head's units from their mean."""
+    return split_heads(value, heads, k).var(-1, correction=0)
+
+
+def row_squares(value: Tensor, heads: int, k: int) -> Tensor:
+    """The sum of these squares."""
+    return row_variance(value, heads, k) * (value.shape[-1] // heads)
+
+
 def row_cumsum(value: Tensor, heads: int, k: int) -> Tensor:
     """The running sum over each head's units."""
     return join_heads(split_heads(value, heads, k).cumsum(-1), heads, k)
@@ -86,6 +97,12 @@ def layer_norm(value: Tensor, heads: int, k: int, epsilon: float, weight: Tensor
     if weight is not None:
         result = result * weight
     return result if bias is None else result + bias
+
+
+def rms_norm(value: Tensor, heads: int, k: int) -> Tensor:
+    """value / sqrt(mean of its squares over each head's units + the dtype's epsilon)."""
+    split = split_heads(value, heads, k)
+    return join_heads(split * torch.rsqrt((split * split).mean(-1, keepdim=True) + machine_epsilon(value)), heads, k)
 
 
 def softmax(value: Tensor, heads: int, k: int) -> Tensor:

@@ -3,6 +3,8 @@
 A nonlinear call becomes a node of its own (`i__sigmoid = sigmoid(i)`), and so does a call's argument that is more
 than a name: then the reverse is written in the call's value, that value can be saved, and a cotangent of the argument
 is computed once. The arithmetic is that of the user, operation for operation.
+
+Norms and softmax are taken apart (rnncc/analysis/norms.py).
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rnncc.ir.cell import Node, Placement, Pointwise, Role, Value
+from rnncc.analysis.norms import NORMS, apart
+from rnncc.ir.cell import Node, Placement, Pointwise, Role, RowOp, Value, rename
 from rnncc.ir.dim import HEADS, ONE, Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
 from rnncc.language.operators import DERIVATIVES, OPERATORS
@@ -75,6 +78,7 @@ class Normaliser:
         self.values = dict(values)
         self.new: list[Value] = []
         self._named: dict[tuple[Expr, Dim], str] = {}
+        self._rows: dict[RowOp, str] = {}  # without their targets
         self._nodes: list[Node] = []
         self._target = ""
         self._span = Span(0, 0)
@@ -82,12 +86,38 @@ class Normaliser:
     def nodes(self, node: Node) -> tuple[Node, ...]:
         """The node, behind the nodes that name its parts."""
         self._nodes = []
+        self._target, self._span = node.target, node.span
+        if isinstance(node, RowOp):
+            if node.operator not in NORMS:
+                self._rows.setdefault(replace(node, target=""), node.target)
+                return (node,)
+            node = self._apart(node)
         if isinstance(node, Pointwise):
-            self._target, self._span = node.target, node.span
             expr = self._root(node.expr)
             self._named.setdefault((expr, self.values[node.target].width), node.target)
             node = replace(node, expr=expr)
         return (*self._nodes, node)
+
+    def _apart(self, norm: RowOp) -> Node:
+        """The last part of a norm, after those that it needs and that are not there yet."""
+        *parts, last = apart(norm)
+        known: dict[str, str] = {}
+        for part in parts:
+            own = rename(part, known)
+            match own:
+                case Pointwise(_, expr):
+                    known[part.target] = self._name(self._root(expr), part.target).name
+                case RowOp():
+                    known[part.target] = self._row(own)
+        return rename(last, known)
+
+    def _row(self, node: RowOp) -> str:
+        """The name of a reduction in a loop, whose values have heads."""
+        key = replace(node, target="")
+        if key not in self._rows:
+            self._rows[key] = self._value(node.target, HEADS)
+            self._nodes.append(replace(node, target=self._rows[key]))
+        return self._rows[key]
 
     def _root(self, expr: Expr) -> Expr:
         if not isinstance(expr, Apply) or is_constant(expr, self.values):
@@ -132,18 +162,22 @@ class Normaliser:
         return result
 
     def _name(self, expr: Expr, wish: str) -> Ref:
+        if isinstance(expr, Ref):
+            return expr
         width = self._width(expr)
         known = self._named.get((expr, width))
         if known is None:
-            known, number = wish, 2
-            while known in self.values:
-                known, number = f"{wish}{number}", number + 1
-            value = Value(known, Role.NODE, Placement.S, width, span=self._span)
-            self.values[known] = value
-            self.new.append(value)
-            self._named[expr, width] = known
+            known = self._named[expr, width] = self._value(wish, width)
             self._nodes.append(Pointwise(known, expr, self._span))
         return Ref(known)
+
+    def _value(self, wish: str, width: Dim) -> str:
+        name, number = wish, 2
+        while name in self.values:
+            name, number = f"{wish}{number}", number + 1
+        self.values[name] = Value(name, Role.NODE, Placement.S, width, span=self._span)
+        self.new.append(self.values[name])
+        return name
 
     def _width(self, expr: Expr) -> Dim:
         """The width of a part of the target's equation: that of the target, unless everything in it is narrower."""

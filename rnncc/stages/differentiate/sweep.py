@@ -246,7 +246,7 @@ class Sweep:
                     self._give(name, Ref(part), width, span)
                 offset = add(offset, width)
             return
-        (name,) = node.operands
+        name = node.operands[0]
         width, result = self.values[name].width, self.values[target].width
         match node.operator:
             case RowOperator.SUM:
@@ -257,6 +257,14 @@ class Sweep:
                 return
             case RowOperator.MAX:
                 self._give(name, self._share_of_largest(node, d), width, span)
+                return
+            case RowOperator.SQUARES | RowOperator.VARIANCE:
+                # The mean gets nothing: deviations from it have the sum zero.
+                if node.operator is RowOperator.VARIANCE:
+                    spread = RowOp(f"d_{name}__from_{target}", RowOperator.SPREAD, (d,), span=span)
+                    d = self._row(width, spread)
+                twice = apply("mul", Const(2.0), Ref(d))
+                self._give(name, apply("mul", twice, self._known(apply("sub", *map(Ref, node.operands)))), width, span)
                 return
             case RowOperator.MEAN:
                 reverse = RowOperator.SPREAD
@@ -272,10 +280,17 @@ class Sweep:
                 reverse = RowOperator.REPEAT
             case RowOperator.PAD:
                 reverse = RowOperator.SLICE
+            case RowOperator.LAYERNORM | RowOperator.RMSNORM | RowOperator.SOFTMAX:
+                raise InternalError(f"{target} was not taken apart")
             case _:
                 assert_never(node.operator)
-        part = self._row(width, RowOp(f"d_{name}__from_{target}", reverse, (d,), node.offset, node.times, span))
+        part = self._row(width, RowOp(f"d_{name}__from_{target}", reverse, (d,), node.offset, node.times, span=span))
         self._give(name, Ref(part), width, span)
+
+    def _known(self, expr: Expr) -> Expr:
+        """The name of an expression, if a forward node gives it one."""
+        named = (node.target for node in self._segment.nodes if isinstance(node, Pointwise) and node.expr == expr)
+        return next(map(Ref, named), expr)
 
     def _share_of_largest(self, node: RowOp, d: str) -> Expr:
         """What each unit gets of a maximum's cotangent: the largest share it, the others get none.

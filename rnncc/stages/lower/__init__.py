@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, value_table
-from rnncc.ir.fused import FusedLoop
 from rnncc.ir.lowered import LoweredCell, LoweredLoop
 from rnncc.language.source import escaped, file_name
 from rnncc.stages.lower.fused import fuse
@@ -49,8 +48,6 @@ def _loops(cell: Cell, adjoints: Sequence[Adjoint], *, masked: bool) -> Iterator
         scan_backward = scan(backward)
         scan_forward = with_tangent(scan(forward), scan_backward)
         one_head = bool(cell.single_head_because)
-        fused = fuse(forward, one_head=one_head, solved=solved)
-        ahead = forward if isinstance(fused, FusedLoop) else None
-        fused_backward = fuse(backward, ahead, one_head=one_head, solved=solved)
         programs = program_of(forward), program_of(backward)
+        fused, fused_backward = (fuse(step, one_head=one_head, solved=solved) for step in (forward, backward))
         yield LoweredLoop(index, masked, *programs, fused, fused_backward, scan_forward, scan_backward)

@@ -33,7 +33,6 @@ from rnncc.stages.lower.operations import (
     part_names,
 )
 from rnncc.stages.lower.phases import Phased, in_fewest_phases, known_sizes, phase_of, phased, relays_of
-from rnncc.stages.lower.shorten import Given, centred
 from rnncc.stages.lower.units import MOST_TENSORS, Units
 
 # A step has at most so many phases, since each is code of its own in a kernel.
@@ -44,24 +43,21 @@ MOST_WAITS = 4 * MOST_PHASES
 MOST_BYTES = 30_000
 
 
-def fuse(
-    step: Step, forward: Step | None = None, *, one_head: bool = False, solved: Mapping[str, Dim] | None = None
-) -> FusedLoop | NoForm:
-    """The fused form, or why there is none. `forward`: the step that a backward one belongs to. `one_head`: the cell
-    has one head only. `solved`: the cell's sizes that follow from others, by name."""
+def fuse(step: Step, *, one_head: bool = False, solved: Mapping[str, Dim] | None = None) -> FusedLoop | NoForm:
+    """The fused form, or why there is none. `one_head`: the cell has one head only. `solved`: the cell's sizes that
+    follow from others, by name."""
     try:
         units = Units(step, one_head=one_head)
         operations = [*units.operations()]
-        zero_sums = frozenset() if forward is None else centred([*Units(forward, one_head=one_head).operations()])
-        return _loop(units, operations, Given(units.scalars(), zero_sums), known_sizes(units.widths, solved or {}))
+        return _loop(units, operations, known_sizes(units.widths, solved or {}))
     except Unfit as reason:
         return NoForm(str(reason))
 
 
-def _loop(units: Units, operations: Sequence[Operation], given: Given, sizes: Mapping[int, Dim]) -> FusedLoop:
+def _loop(units: Units, operations: Sequence[Operation], sizes: Mapping[int, Dim]) -> FusedLoop:
     waits = len(phased(operations).found)
     _require_phases(waits, MOST_WAITS)
-    step = in_fewest_phases(units, operations, given)
+    step = in_fewest_phases(units, operations)
     if not step.found:
         raise Unfit("a step has no product and no reduction")
     _require_phases(len(step.found), MOST_PHASES)

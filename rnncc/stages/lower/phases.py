@@ -19,7 +19,7 @@ from rnncc.ir.step import Matrix, Statement, Table
 from rnncc.ir.structure import Sparsity
 from rnncc.stages.lower.operations import Operation, PartProduct, made_by, taken_by
 from rnncc.stages.lower.rules import with_joined_rules
-from rnncc.stages.lower.shorten import Given, needed, split, with_moments, with_rsqrt
+from rnncc.stages.lower.shorten import needed, split, with_rsqrt
 from rnncc.stages.lower.units import Units
 
 _KNOWN = names(HIDDEN_SIZE) | names(HEADS)
@@ -49,18 +49,17 @@ class Phased:
     found: Sequence[PhaseDraft]
 
 
-def in_fewest_phases(units: Units, operations: Sequence[Operation], given: Given) -> Phased:
+def in_fewest_phases(units: Units, operations: Sequence[Operation]) -> Phased:
     """The operations after all rewrites. Each rewrite leaves the values of a step as they are, and makes some wait for
     less. Raises Unfit."""
     operations = with_rsqrt(operations)  # a quotient by a square root is a product
-    operations = with_moments(operations)  # a mean and its variance are one reduction
     operations = with_joined_rules(operations)  # a running sum that is repeated is one product
     step, number = phased(operations), 1
     while number < len(step.found):
         # Where a phase has nothing but reductions, these may be made of sums that an earlier phase gives.
         phase, earlier = step.found[number], None
         if not phase.matrices:
-            earlier = split(step.operations, phase.reductions, step.levels, given)
+            earlier = split(step.operations, phase.reductions, step.levels, units.scalars())
         if earlier is None:
             number += 1
         else:

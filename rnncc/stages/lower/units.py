@@ -66,6 +66,10 @@ class Units:
         self.blocks = self.blocks_of(products[0].blocks) if products else HEADS
         if self.blocks not in (ONE, HEADS):
             raise Unfit(_other_blocks(products[0].products[0].matrices[0]))
+        # The means that come with the sum of the squares of deviations from them.
+        of_squares = (RowOperator.SQUARES, RowOperator.VARIANCE)
+        rows = (stage for stage in step.stages if isinstance(stage, RowStage))
+        self.means = {stage.operands[1] for stage in rows if stage.operator in of_squares}
         self.vectors: dict[str, MatrixPart] = {}
         self.late = LateSums()
         # Which operands each sum has taken, and the copies of operands.
@@ -264,11 +268,23 @@ class Units:
                     return
                 made, sources = self.named(stage.operands[0], target)
                 yield from made
+                if operator is RowOperator.MEAN and target in self.means:
+                    results = (target, _squares_from(target))
+                    yield FusedReduction(results, ReductionKind.MOMENTS, sources, self.number(wide))
+                    return
                 whole = f"{target}__whole" if operator is RowOperator.MEAN else target
                 kind = ReductionKind.LARGEST if operator is RowOperator.MAX else ReductionKind.SUM
                 yield FusedReduction((whole,), kind, sources, self.number(wide))
                 if operator is RowOperator.MEAN:
                     yield Statement(target, apply("div", Ref(whole), self.elements(wide)), 0)
+            case RowOperator.SQUARES | RowOperator.VARIANCE:
+                if self.is_per_head(wide):
+                    yield Statement(target, Const(0.0), 0)
+                    return
+                squares: Expr = Ref(_squares_from(stage.operands[1]))
+                if operator is RowOperator.VARIANCE:
+                    squares = apply("div", squares, self.elements(wide))
+                yield Statement(target, squares, 0)
             case RowOperator.SPREAD:
                 if not self.is_per_head(wide):
                     raise Unfit(OVER_ALL_HEADS)
@@ -332,6 +348,11 @@ class Units:
     def elements(self, width: Dim) -> Expr:
         """How many elements of a value of that width a head has."""
         return elements_per_head(self.count(width), self.number(width))
+
+
+def _squares_from(mean: str) -> str:
+    """The name of the sum of the squares of deviations from a mean."""
+    return f"{mean}__squares"
 
 
 def _other_blocks(matrix: str) -> str:

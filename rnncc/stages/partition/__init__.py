@@ -4,8 +4,8 @@ Input: Typed. Output: Cell, and warnings. Fails with: RnnccError for what shows 
 (RNN214), parameters that a module cannot have (RNN217), initialisers that fit nothing (RNN224), an `eye` of no size
 (RNN228), functions that a loop cannot compute (RNN230).
 
-The passes, each in its module: flatten, place, heads, groups, locate, hoist, segments; lints looks for what is legal
-and suspicious.
+The passes, each in its module: flatten, place, norms, heads, groups, locate, hoist, segments; lints looks for what is
+legal and suspicious.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from rnncc.stages.partition.heads import Heads, heads
 from rnncc.stages.partition.hoist import hoist
 from rnncc.stages.partition.lints import lint
 from rnncc.stages.partition.locate import locate
+from rnncc.stages.partition.norms import with_norms
 from rnncc.stages.partition.place import Placed, merge, place
 from rnncc.stages.partition.segments import cut
 
@@ -35,7 +36,7 @@ def partition(typed: Typed) -> tuple[Cell, tuple[Diagnostic, ...]]:
     report = Report(typed.source)
     flat = flatten(typed, report)
     placed = place(flat)
-    merged = merge(flat, placed)
+    merged = with_norms(merge(flat, placed))
     headed = heads(merged, placed, report)
     parameters = pack(merged, headed.structures, report)
     located = locate(merged, placed)

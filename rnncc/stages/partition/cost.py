@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rnncc.analysis.functions import MOST_COPIES, is_function
+from rnncc.analysis.norms import NORMS, apart
 from rnncc.ir.cell import Contraction, Node, Pointwise, RowOp, Segment
 from rnncc.ir.expr import operators
 from rnncc.language.source import Span
@@ -123,6 +124,8 @@ def _held(node: Node) -> Counter[str]:
         case Pointwise():
             kinds = ("function" if is_function(operator) else "operation" for operator in operators(node.expr))
             return Counter(kinds) + Counter(value=1)
+        case RowOp(_, operator) if operator in NORMS:
+            return sum(map(_held, apart(node)), Counter())
         case RowOp():
             return Counter(row=1, value=1)
         case Contraction():

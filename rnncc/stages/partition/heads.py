@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
+from rnncc.analysis.norms import NORMS
 from rnncc.analysis.widths import is_of_inputs, reduced
 from rnncc.ir import dim as dims
 from rnncc.ir.cell import Constraint, Contraction, Pointwise, RowOp, RowOperator, operands
@@ -17,7 +18,7 @@ from rnncc.stages.partition.flat import FlatCell
 from rnncc.stages.partition.place import Placed
 
 # Operators that work on the units of one head at a time.
-_HEADWISE_OPERATORS = frozenset({RowOperator.SUM, RowOperator.MEAN, RowOperator.MAX, RowOperator.CUMSUM})
+_HEADWISE_OPERATORS = NORMS | {RowOperator.SUM, RowOperator.MEAN, RowOperator.MAX, RowOperator.CUMSUM}
 _BLOCK_PER_HEAD = BlockDiagonal(HEADS)
 
 

@@ -1,10 +1,10 @@
-"""Functions across the units of a vector, decomposed into row operators and elementwise arithmetic (torch's
-definitions)."""
+"""Functions across the units of a vector as row operators."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from rnncc.analysis.norms import LAYERNORM_EPSILON
 from rnncc.analysis.widths import canonical, reduced
 from rnncc.ir import dim as dims
 from rnncc.ir.cell import Node, Pointwise, RowOp, RowOperator
@@ -14,9 +14,6 @@ from rnncc.ir.term import Row
 from rnncc.ir.typed import Shape, Typed
 from rnncc.language.diagnostics import InternalError
 from rnncc.stages.partition.nodes import Nodes
-
-# torch.nn.functional.layer_norm's default.
-LAYERNORM_EPSILON = 1e-5
 
 
 class RowFunctions:
@@ -54,7 +51,7 @@ class RowFunctions:
         width = self.width(first)
         narrow = reduced(width, self.nodes.input_dims)
         match term.function:
-            case "sum" | "mean" | "max" | "cumsum" if width == ONE:
+            case "sum" | "mean" | "max" | "min" | "cumsum" if width == ONE:
                 return Pointwise("", Ref(first), term.span), Shape(ONE)  # one number for all heads has no row of a head
             case "sum":
                 return RowOp("", RowOperator.SUM, operands, span=term.span), Shape(narrow)
@@ -64,7 +61,8 @@ class RowFunctions:
                 return RowOp("", RowOperator.MAX, operands, span=term.span), Shape(narrow)
             case "min":
                 opposite = self.nodes.named(apply("neg", Ref(first)))
-                least = apply("neg", self.reduce(RowOperator.MAX, opposite, narrow))
+                largest = RowOp(self.nodes.name(), RowOperator.MAX, (opposite,), span=self.nodes.span)
+                least = apply("neg", Ref(self.nodes.temporary(largest, Shape(narrow))))
                 return Pointwise("", least, term.span), Shape(narrow)
             case "cumsum":
                 return RowOp("", RowOperator.CUMSUM, operands, span=term.span), Shape(width)
@@ -76,12 +74,12 @@ class RowFunctions:
                 for operand in operands:
                     total = dims.add(total, self.width(operand))
                 return RowOp("", RowOperator.CONCAT, operands, span=term.span), Shape(self.canonical(total))
-            case "layernorm":
-                return Pointwise("", self.layernorm(first, narrow), term.span), Shape(width)
-            case "rmsnorm":
-                return Pointwise("", self.rmsnorm(first, narrow), term.span), Shape(width)
-            case "softmax":
-                return Pointwise("", self.softmax(first, narrow), term.span), Shape(width)
+            case "layernorm" | "rmsnorm" | "softmax" if width == ONE:
+                return Pointwise("", _norm_of_one(term.function, Ref(first)), term.span), Shape(ONE)
+            case "layernorm" | "rmsnorm" | "softmax":
+                operator = RowOperator(term.function)
+                epsilon = LAYERNORM_EPSILON if operator is RowOperator.LAYERNORM else 0.0
+                return RowOp("", operator, operands, epsilon=epsilon, span=term.span), Shape(width)
             case _:
                 raise InternalError(f"the row function {term.function}")
 
@@ -91,28 +89,13 @@ class RowFunctions:
     def canonical(self, width: Dim) -> Dim:
         return canonical(width, self.solved, self.divisible)
 
-    def reduce(self, operator: RowOperator, operand: str, narrow: Dim) -> Ref:
-        if self.width(operand) == ONE:
-            return Ref(operand)
-        node = RowOp(self.nodes.name(), operator, (operand,), span=self.nodes.span)
-        return Ref(self.nodes.temporary(node, Shape(narrow)))
 
-    def layernorm(self, operand: str, narrow: Dim) -> Expr:
-        """(v - mean) / sqrt(variance + 1e-5), the variance biased."""
-        mean = self.reduce(RowOperator.MEAN, operand, narrow)
-        centred = Ref(self.nodes.named(apply("sub", Ref(operand), mean)))
-        squares = self.nodes.named(apply("mul", centred, centred))
-        variance = self.reduce(RowOperator.MEAN, squares, narrow)
-        return apply("mul", centred, apply("rsqrt", apply("add", variance, Const(LAYERNORM_EPSILON))))
-
-    def rmsnorm(self, operand: str, narrow: Dim) -> Expr:
-        """v / sqrt(mean of squares + machine epsilon)."""
-        value = Ref(operand)
-        squares = self.reduce(RowOperator.MEAN, self.nodes.named(apply("mul", value, value)), narrow)
-        return apply("mul", value, apply("rsqrt", apply("add", squares, apply("epsilon", value))))
-
-    def softmax(self, operand: str, narrow: Dim) -> Expr:
-        """exp(v - max) / sum. The gradient through the maximum would cancel, so there is none."""
-        largest = self.reduce(RowOperator.MAX, operand, narrow)
-        powers = Ref(self.nodes.named(apply("exp", apply("sub", Ref(operand), apply("detach", largest)))))
-        return apply("div", powers, self.reduce(RowOperator.SUM, powers.name, narrow))
+def _norm_of_one(function: str, value: Ref) -> Expr:
+    """The norm, or the softmax, of one number for all heads."""
+    match function:
+        case "layernorm":
+            return apply("sub", value, value)
+        case "softmax":
+            return apply("add", apply("sub", value, value), Const(1.0))
+    square = apply("add", apply("mul", value, value), apply("epsilon", value))
+    return apply("mul", value, apply("rsqrt", square))

@@ -246,6 +246,13 @@ class Emitter:
             case _:
                 assert_never(matrix.structure)
 
+    def layer_norm(self, node: RowOp, scale: str = "None", shift: str = "None") -> str:
+        """A layernorm, with what it is multiplied by and what is added to it. Over all steps it has a kernel."""
+        (name,) = node.operands
+        module = "tools" if self.over_steps else "rows"
+        shape = f"{python_dim(HEADS)}, {split_multiple(self.table[name].width)[0]}"
+        return f"{module}.layer_norm({variable(name)}, {shape}, {node.epsilon!r}, {scale}, {shift})"
+
     def _row_operation(self, node: RowOp) -> str:
         operand = variable(node.operands[0])
         k = split_multiple(self.table[node.operands[0]].width)[0]
@@ -257,6 +264,16 @@ class Emitter:
                 return f"rows.row_mean({operand}, {heads}, {k})"
             case RowOperator.MAX:
                 return f"rows.row_max({operand}, {heads}, {k})"
+            case RowOperator.SQUARES:
+                return f"rows.row_squares({operand}, {heads}, {k})"
+            case RowOperator.VARIANCE:
+                return f"rows.row_variance({operand}, {heads}, {k})"
+            case RowOperator.LAYERNORM:
+                return self.layer_norm(node)
+            case RowOperator.RMSNORM:
+                return f"rows.rms_norm({operand}, {heads}, {k})"
+            case RowOperator.SOFTMAX:
+                return f"rows.softmax({operand}, {heads}, {k})"
             case RowOperator.CUMSUM:
                 return f"rows.row_cumsum({operand}, {heads}, {k})"
             case RowOperator.SLICE:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rnncc.analysis.recurrent import CLIP, loop_constants, recurrent_reads
-from rnncc.ir.cell import Cell, Node, Pointwise, Role, Segment, Value, operands, value_table
+from rnncc.ir.cell import Cell, Node, Pointwise, Role, RowOp, RowOperator, Segment, Value, operands, value_table
 from rnncc.stages.render.python.batched import batched, bind, hand_on
 from rnncc.stages.render.python.code import Emitter, member_places, split_lines, variable
-from rnncc.stages.render.python.patterns import has_layer_norm, operation_reads, operation_text, recognise
+from rnncc.stages.render.python.patterns import operation_reads, operation_text, recognise
 from rnncc.stages.render.python.streams import reached, reads
 from rnncc.stages.render.segments import segment_name
 
@@ -54,8 +54,8 @@ def cell_functions(cell: Cell) -> CellFunctions:
 def norms_heads(cell: Cell) -> bool:
     """Whether these functions norm the heads of a value. A cell that takes one head only leaves its norms to torch."""
     over_all_steps = (*(segment.batched for segment in cell.segments), cell.epilogue)
-    table = value_table(cell)
-    return not cell.single_head_because and any(has_layer_norm(nodes, table) for nodes in over_all_steps)
+    nodes = (node for nodes in over_all_steps for node in nodes if isinstance(node, RowOp))
+    return not cell.single_head_because and any(node.operator is RowOperator.LAYERNORM for node in nodes)
 
 
 def _of_parameters(cell: Cell, table: Mapping[str, Value], *, for_loops: bool) -> tuple[str, ...]:

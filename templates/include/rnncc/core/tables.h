@@ -105,6 +105,8 @@ enum class RowOperator : int8_t {
   mean,
   spread,
   max,
+  squares,
+  variance,
   cumsum,
   cumsum_reversed,
   slice,

@@ -36,7 +36,22 @@ RNNCC_INLINE T largest_of(const T* p, int64_t n, T largest) {
 }
 
 template <class T>
-static void reduce_row(RowOperator op, T* out, const RowLayout& to, const T* in, const RowLayout& from) {
+RNNCC_INLINE T squares_of(const T* p, int64_t n, T mean) {
+  Vec<T> total = {};
+  int64_t i = 0;
+  for (; i + lanes<T> <= n; i += lanes<T>) {
+    const Vec<T> deviation = load(p + i) - mean;
+    total += deviation * deviation;
+  }
+  T rest = T(0);
+  for (; i < n; ++i) rest += (p[i] - mean) * (p[i] - mean);
+  return horizontal_sum(total) + rest;
+}
+
+// `means`: of squares of deviations, the mean of each head.
+template <class T>
+static void reduce_row(RowOperator op, T* out, const RowLayout& to, const T* in, const RowLayout& from,
+                       const T* means) {
   // A sum to one value runs over all heads.
   const bool whole = to.heads == 1;
   const int64_t count = whole ? from.heads * from.depth : from.depth;
@@ -44,9 +59,13 @@ static void reduce_row(RowOperator op, T* out, const RowLayout& to, const T* in,
     T total = op == RowOperator::max ? -T(__builtin_inf()) : T(0);
     for (int64_t p = 0; p < from.parts; ++p) {
       const T* row = in + (p * from.heads + n) * from.depth;
-      total = op == RowOperator::max ? largest_of(row, count, total) : total + sum_of(row, count);
+      if (op == RowOperator::max) {
+        total = largest_of(row, count, total);
+      } else {
+        total += means ? squares_of(row, count, means[n]) : sum_of(row, count);
+      }
     }
-    out[n] = op == RowOperator::mean ? total / T(from.parts * count) : total;
+    out[n] = op == RowOperator::mean || op == RowOperator::variance ? total / T(from.parts * count) : total;
   }
 }
 
@@ -69,14 +88,17 @@ static void copy_units(T* out, const RowLayout& to, int64_t start, const T* in, 
 }
 
 // Computes one operand's share of the target. `offset` counts units within a head: a slice begins there in `in`, and a
-// pad or a concatenation puts the operand there in `out`. For a concatenation it is called once per operand.
+// pad or a concatenation puts the operand there in `out`. For a concatenation it is called once per operand. `means`:
+// the second operand of squares.
 template <class T>
 static void row_operation(RowOperator op, T* out, const RowLayout& to, const T* in, const RowLayout& from,
-                          int64_t offset, int64_t times) {
+                          const T* means, int64_t offset, int64_t times) {
   switch (op) {
+    case RowOperator::squares:
+    case RowOperator::variance: reduce_row(op, out, to, in, from, means); return;
     case RowOperator::sum:
     case RowOperator::mean:
-    case RowOperator::max: reduce_row(op, out, to, in, from); return;
+    case RowOperator::max: reduce_row(op, out, to, in, from, static_cast<const T*>(nullptr)); return;
     case RowOperator::spread:
       for (int64_t block = 0; block < to.parts * to.heads; ++block) {
         const Vec<T> value = broadcast(in[from.heads == 1 ? 0 : block % to.heads] / T(to.head_width()));

@@ -21,14 +21,17 @@ static void run_row_operator(const Run<T>& run, const StageInfo& stage, const Fr
   const int16_t target = run.program.stage_slots[stage.first_stored];
   const SlotInfo& to = run.program.slots[target];
   const RowLayout to_layout = row_layout(run.dim(to.width), to.parts, heads);
+  const bool is_of_squares = stage.row == RowOperator::squares || stage.row == RowOperator::variance;
+  const int16_t pieces = is_of_squares ? 1 : stage.operands;
+  const int16_t last = run.program.stage_slots[stage.first_operand + stage.operands - 1];
+  const auto at = [&](int16_t slot, int64_t entry) { return frame.p[slot] + entry * frame.row[slot]; };
   for (int64_t b = entries.begin; b < entries.end; ++b) {
     int64_t offset = run.dim(stage.offset) / heads;
-    for (int16_t o = 0; o < stage.operands; ++o) {
+    for (int16_t o = 0; o < pieces; ++o) {
       const int16_t slot = run.program.stage_slots[stage.first_operand + o];
       const SlotInfo& from = run.program.slots[slot];
       const RowLayout layout = row_layout(run.dim(from.width), from.parts, heads);
-      row_operation(stage.row, frame.p[target] + b * frame.row[target], to_layout, frame.p[slot] + b * frame.row[slot],
-                    layout, offset, stage.times);
+      row_operation(stage.row, at(target, b), to_layout, at(slot, b), layout, at(last, b), offset, stage.times);
       offset += layout.head_width();
     }
   }

@@ -51,18 +51,24 @@ RNNCC_DEVICE float reduce_threads(RowOperator op, float value, float* scratch) {
   return value;
 }
 
-template <int target, int source, class R>
-RNNCC_DEVICE void reduce_row(const R& run, RowOperator op, int entry, float* scratch) {
+// `means`: the second operand of squares.
+template <RowOperator op, int target, int source, int means, class R>
+RNNCC_DEVICE void reduce_row(const R& run, int entry, float* scratch) {
+  constexpr bool squares = op == RowOperator::squares || op == RowOperator::variance;
+
   const RowLayout to = layout_of<target>(run), from = layout_of<source>(run);
   const bool whole = to.heads == 1;  // a sum to one value runs over all heads
   const int64_t count = whole ? from.width() : from.units();
   for (int64_t head = 0; head < to.heads; ++head) {
-    float total = op == RowOperator::max ? -__int_as_float(0x7f800000) : 0.0f;
+    float total = op == RowOperator::max ? -__int_as_float(0x7f800000) : 0.0f, mean = 0.0f;
+    if constexpr (squares) mean = load<means>(run, entry, head);
     for (int64_t j = threadIdx.x; j < count; j += THREADS) {
-      total = combine(op, total, load<source>(run, entry, whole ? j : from.at(head, j)));
+      const float value = load<source>(run, entry, whole ? j : from.at(head, j)) - mean;
+      total = combine(op, total, squares ? value * value : value);
     }
     total = reduce_threads(op, total, scratch);
-    if (threadIdx.x == 0) store<target>(run, entry, head, op == RowOperator::mean ? total / float(count) : total);
+    if (op == RowOperator::mean || op == RowOperator::variance) total /= float(count);
+    if (threadIdx.x == 0) store<target>(run, entry, head, total);
   }
 }
 
@@ -129,8 +135,10 @@ RNNCC_DEVICE void row_operation(const R& run, int entry, float* scratch) {
                 source = R::Program::tables.stage_slots[info.first_operand];
   constexpr RowOperator op = info.row;
   const int64_t offset = run.plan.dims[info.offset] / run.plan.heads;
-  if constexpr (op == RowOperator::sum || op == RowOperator::mean || op == RowOperator::max) {
-    reduce_row<target, source>(run, op, entry, scratch);
+  if constexpr (op == RowOperator::sum || op == RowOperator::mean || op == RowOperator::max ||
+                op == RowOperator::squares || op == RowOperator::variance) {
+    constexpr int last = R::Program::tables.stage_slots[info.first_operand + info.operands - 1];
+    reduce_row<op, target, source, last>(run, entry, scratch);
   } else if constexpr (op == RowOperator::cumsum || op == RowOperator::cumsum_reversed) {
     scan_row<target, source>(run, op == RowOperator::cumsum_reversed, entry);
   } else if constexpr (op == RowOperator::concat) {
