@@ -215,7 +215,7 @@ def test_reductions_and_scans_stay_in_a_head(operator: RowOperator, result: Dim,
         (RowOperator.VARIANCE, lambda row: torch.std(row, -1, correction=0, keepdim=True) ** 2),
         (RowOperator.SQUARES, lambda row: torch.var(row, -1, keepdim=True) * (row.shape[-1] - 1)),
     ],
-    ids=str,
+    ids=["layernorm", "rmsnorm", "softmax", "variance", "squares"],
 )
 def test_norms_stay_in_a_head(operator: RowOperator, function: Callable[[Tensor], Tensor]) -> None:
     is_narrow = operator in (RowOperator.VARIANCE, RowOperator.SQUARES)
