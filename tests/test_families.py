@@ -98,14 +98,14 @@ def test_no_cpp_knows_a_familys_name() -> None:
 @pytest.mark.parametrize("family", FUSED, ids=lambda family: family.name)
 def test_a_fused_family_has_a_header_and_a_model(family: Family) -> None:
     """A launch of one step has a time that needs no model."""
-    header = templates_dir() / "include" / "rnncc" / "cuda" / "fused" / f"{family.name}.cuh"
+    header = templates_dir() / "include" / "rnncc" / "cuda" / "fused" / "families" / f"{family.name}.cuh"
     text = header.read_text(encoding="utf-8")
     assert re.search(rf"struct {family.shape} (: [^{{]*)?{{", text) and f" fused_{family.name}(" in text
     assert (family in MODELS) is (family.scope is not Scope.STEP)
 
 
 def test_the_library_knows_the_scopes_of_fused_kernels() -> None:
-    header = (templates_dir() / "include" / "rnncc" / "cuda" / "fused" / "index.h").read_text(encoding="utf-8")
+    header = (templates_dir() / "include" / "rnncc" / "cuda" / "fused" / "host" / "index.h").read_text(encoding="utf-8")
     (words,) = SCOPES.findall(header)
     scopes = [scope.value for scope in Scope if scope in {family.scope for family in FUSED}]
     assert re.findall(r"\w+", words) == scopes == list(index._SCOPES)

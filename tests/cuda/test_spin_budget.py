@@ -28,7 +28,7 @@ def kernel_of(case: kernels.Case) -> str:
     (kernel,) = (each for name, each in kernels.forced(planned, head_dim).kernels if name.endswith("lstm_0_forward"))
     name, arguments = case.family.name, ", ".join(map(str, (head_dim, *kernel.shape)))
     return (
-        f'#include "rnncc/cuda/fused/{name}.cuh"\n#include "lstm_steps.cuh"\n'
+        f'#include "rnncc/cuda/fused/families/{name}.cuh"\n#include "lstm_steps.cuh"\n'
         f"using {name} = rnncc::{case.family.shape}<rnncc::lstm_0_forward_step<rnncc::bfloat16>, {arguments}>;\n"
         f"__global__ void {name}_kernel(const __grid_constant__ rnncc::FusedCall<{name}::Step> call) {{\n"
         f"  rnncc::fused_{name}<{name}>(call, call.directions[0]);\n}}\n"

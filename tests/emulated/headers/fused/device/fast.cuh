@@ -1,7 +1,7 @@
 // In place of rnncc/cuda/fused/device/fast.cuh: the exact functions for every dtype.
 #pragma once
 
-#include "../math.cuh"
+#include "../../math.cuh"
 
 namespace rnncc {
 

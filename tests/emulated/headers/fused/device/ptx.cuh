@@ -1,7 +1,7 @@
 // In place of rnncc/cuda/fused/device/ptx.cuh: what its instructions do, on a CPU.
 #pragma once
 
-#include "../spin.cuh"
+#include "../../spin.cuh"
 
 namespace rnncc {
 
