@@ -15,6 +15,7 @@ import rnncc
 from rnncc.cli import cli
 from rnncc.language import outside
 from rnncc.language.diagnostics import Severity
+from rnncc.language.operators import OPERATORS
 from rnncc.stages.check import elsewhere
 from rnncc.stages.partition.hoist import _INSTEAD
 from tests.stages.checking import diagnose
@@ -143,6 +144,11 @@ def run(piece: str) -> None:
         assert made(torch.zeros(5, 2, 3))[0].shape == (5, 2, 4)
     elif piece.startswith("layer("):
         assert made[0].shape == (3, 2, 4)
+
+
+def test_what_the_language_has_is_not_said_to_be_missing() -> None:
+    named = elsewhere._WORDS.keys() | elsewhere._OTHER_NAMES.keys()
+    assert not named & {name for name, operator in OPERATORS.items() if operator.user}
 
 
 @pytest.mark.parametrize("function", elsewhere._WORDS)
