@@ -37,6 +37,16 @@ int64_t divide(int64_t head_dim, int64_t heads, int64_t batch, int scalar_bytes,
   return is_as_quick(schedules[0], schedules[1]);
 }
 
+// How a stage is divided: the fields of _Division in rnncc/stages/schedule/alternating.py.
+void divide_stage(int64_t head_dim, int64_t heads, int64_t batch, int sms, int64_t* fields) {
+  StageInfo stage = {};
+  stage.width = 0, stage.blocks = 1, stage.parts = 1;
+  const int64_t dims[] = {head_dim * heads, heads};
+  const StagePlan plan = plan_stage(stage, dims, batch, sms);
+  fields[0] = plan.unit_blocks, fields[1] = ceil_divide(plan.tiles, plan.tile_lanes);
+  fields[2] = plan.entry_blocks, fields[3] = ceil_divide(plan.entry_chunks, plan.entry_lanes);
+}
+
 // Bytes of a direction on the device, and of shared memory up to what the host puts after it.
 void direction(int64_t* device, int64_t* host) {
   *device = sizeof(Direction<Program>);

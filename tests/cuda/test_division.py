@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import astuple
 from itertools import product
 
 import pytest
 
+from rnncc.ir.problem import Problem
+from rnncc.ir.target import GPUS
+from rnncc.stages.schedule.alternating import _division
 from tests.cpu.host import build
 from tests.cuda.sources import write_sources
 
@@ -64,6 +68,17 @@ def test_two_directions_share_a_launch_where_none_has_more_than_twice_the_work(
     head_dim: int, heads: int, batch: int, scalar_bytes: int, together: bool, library: ctypes.CDLL
 ) -> None:
     assert Division(library, head_dim, heads, batch, scalar_bytes, 132).together is together
+
+
+@pytest.mark.parametrize("gpu", ["h200", "a100", "rtx4090"])
+def test_times_are_expected_for_the_division_that_is_made(gpu: str, library: ctypes.CDLL) -> None:
+    target, fields = GPUS[gpu], (ctypes.c_int64 * 4)()
+    for head_dim, heads, batch in product(
+        (8, 64, 72, 256, 768, 1024, 2048, 4096), (1, 2, 3, 12), (1, 16, 17, 64, 200, 1024)
+    ):
+        sizes = (ctypes.c_int64(size) for size in (head_dim, heads, batch))
+        library.divide_stage(*sizes, target.sms, fields)
+        assert tuple(fields) == astuple(_division(Problem(head_dim, heads, "bf16", batch), target))
 
 
 def test_the_host_fills_in_what_the_device_reads(library: ctypes.CDLL) -> None:

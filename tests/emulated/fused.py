@@ -19,7 +19,7 @@ from tests.numeric.compare import Case, Problem, lies_once
 from tests.numeric.loops import Loop, Tensors
 
 # How many numbers lie before and after each tensor, and which.
-_GUARDS, _GUARD = 1024, 512.0
+_GUARDS, _GUARD = 1024, 96.0
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 _TABLES = {
     "forward": ("STREAMS", "WEIGHTS", "STATES", "SEQUENCES", "FINAL", "SAVED"),
@@ -182,15 +182,19 @@ class _Call:
             group = schedule.group_batch or 1
             places = -(-problem.batch // group) * group * problem.heads
             operands = loop.operands * self.kernel.head_dim * self.dtype.itemsize
-            self.exchange = torch.full((schedule.exchange_steps, places, operands), 0xFF, dtype=torch.uint8)
+            self.exchange = self._exchange(schedule.exchange_steps, places, operands)
         elif schedule.family.scope is Scope.GRID:
             terms = cost_of(loop, "bf16").exchanged_terms(self.kernel.head_dim, schedule.relayed_head_dim)
             sources = -(-self.kernel.head_dim // 32) * 16
             reductions = sum(len(phase.reduced) for phase in loop.phases)
             head = terms * self.dtype.itemsize + reductions * sources
-            self.exchange = torch.full((problem.steps, problem.batch, problem.heads * head), 0xFF, dtype=torch.uint8)
+            self.exchange = self._exchange(problem.steps, problem.batch, problem.heads * head)
         step, entry = (*self.exchange.stride(), 0, 0)[:2]
         yield [struct.pack("<qqq", self.exchange.data_ptr(), step, entry)], b""
+
+    def _exchange(self, *shape: int) -> Tensor:
+        """The memory by which the CTAs of a grid send each other values, before any of them has arrived."""
+        return self._guarded(torch.full(shape, 0xFF, dtype=torch.uint8))
 
     def _vector(self, vector: FusedVector) -> bytes:
         weight = self._tensor(Table.WEIGHTS, vector.place.index)
