@@ -19,9 +19,9 @@ def show_kernels(plan: GpuPlan) -> str:
     if not target.is_measured:
         lines.append(f"  times are the H200's, scaled to what is known of the {target.name}: none was measured there")
     for loop in plan.loops:
-        for direction, schedule in (("forward", loop.forward), ("backward", loop.backward)):
+        for direction, kernels in (("forward", loop.forward), ("backward", loop.backward)):
             lines.append(f"  segment {loop.segment} {direction}")
-            shown = show_scan(schedule) if isinstance(schedule, PlannedScan) else show_schedule(schedule, problem.batch)
+            shown = show_scan(kernels) if isinstance(kernels, PlannedScan) else show_schedule(kernels, problem.batch)
             lines += (f"    {line}" for line in shown)
         if loop.after_us is not None:
             after = f"gradients of recurrent matrices: {show_time(loop.after_us)}, for {AFTER_STEPS} steps"
@@ -29,20 +29,20 @@ def show_kernels(plan: GpuPlan) -> str:
     return "\n".join(lines)
 
 
-def show_schedule(schedule: LoopKernels, batch: int) -> Iterator[str]:
+def show_schedule(kernels: LoopKernels, batch: int) -> Iterator[str]:
     """The kernels of one loop."""
-    taken = schedule.kernel_for(batch)
-    if schedule.is_impossible:
+    taken = kernels.kernel_for(batch)
+    if kernels.is_impossible:
         yield "no kernel"
     elif taken is None:
-        yield f"alternating: {show_time(schedule.step_us)}"
+        yield f"alternating: {show_time(kernels.step_us)}"
     elif (launches := taken.launches(batch)) > 1:
         runs = f"{launches} launches of {taken.family.name} with {taken.ctas} CTAs"
-        yield f"batch {batch}: {runs}, {show_time(schedule.step_us)}"
-    for kernel in schedule.kernels:
+        yield f"batch {batch}: {runs}, {show_time(kernels.step_us)}"
+    for kernel in kernels.kernels:
         yield from show_kernel(kernel)
-    yield from show_table(schedule.table)
-    yield from (show_rejected(rejected, batch) for rejected in schedule.rejected)
+    yield from show_table(kernels.table)
+    yield from (show_rejected(rejected, batch) for rejected in kernels.rejected)
 
 
 def show_table(table: Sequence[Row]) -> Iterator[str]:

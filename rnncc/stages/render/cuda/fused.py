@@ -84,8 +84,8 @@ def fused_architectures(cells: Sequence[CompiledCell]) -> dict[str, tuple[str, .
     """The architectures for which each kernel was planned, by the kernel's name."""
     found: dict[str, dict[str, None]] = {}
     for kernels in (kernels for cell in cells for kernels in cell.fused):
-        for program, schedule in kernels.kernels:
-            found.setdefault(_symbol(program, kernels, schedule), {})[kernels.architecture] = None
+        for program, layout in kernels.kernels:
+            found.setdefault(_symbol(program, kernels, layout), {})[kernels.architecture] = None
     return {symbol: tuple(architectures) for symbol, architectures in found.items()}
 
 
@@ -100,17 +100,17 @@ def _step(plan: LoweredCell, program: str, loop: FusedLoop) -> StepStruct:
 
 def kernel_texts(fused: FusedKernels, scalar: str) -> Iterator[FusedKernel]:
     """The kernels. Each has a file of its own, so that they are compiled side by side. `scalar` is the dtype in C++."""
-    for program, schedule in fused.kernels:
-        by_steps = schedule.family.scope is Scope.STEP
+    for program, layout in fused.kernels:
+        by_steps = layout.family.scope is Scope.STEP
         yield FusedKernel(
-            _symbol(program, fused, schedule),
-            schedule.family,
-            ", ".join((_step_type(program, scalar, schedule), str(fused.head_dim), *map(str, schedule.shape))),
-            schedule.threads,
-            schedule.shared_bytes,
+            _symbol(program, fused, layout),
+            layout.family,
+            ", ".join((_step_type(program, scalar, layout), str(fused.head_dim), *map(str, layout.shape))),
+            layout.threads,
+            layout.shared_bytes,
             "<=" if program.endswith("_inference") else "==",
-            schedule.exchange_steps,
-            schedule.group_batch,
+            layout.exchange_steps,
+            layout.group_batch,
             ", const int* before, int step" if by_steps else "",
             ", *before + step" if by_steps else "",
         )
@@ -154,12 +154,12 @@ def _row_words(program: str, fused: FusedKernels, row: Row) -> dict[str, object]
     }
 
 
-def _step_type(program: str, scalar: str, schedule: KernelLayout) -> str:
+def _step_type(program: str, scalar: str, layout: KernelLayout) -> str:
     """The step in C++."""
     step = f"{program}_step<{scalar}>"
-    return f"Relayed<{', '.join((step, *map(str, schedule.relayed)))}>" if schedule.relayed else step
+    return f"Relayed<{', '.join((step, *map(str, layout.relayed)))}>" if layout.relayed else step
 
 
-def _symbol(program: str, fused: FusedKernels, schedule: KernelLayout) -> str:
+def _symbol(program: str, fused: FusedKernels, layout: KernelLayout) -> str:
     """A name that tells a kernel from all others of its package."""
-    return "_".join((program, fused.dtype, str(fused.head_dim), schedule.symbol))
+    return "_".join((program, fused.dtype, str(fused.head_dim), layout.symbol))

@@ -50,9 +50,9 @@ def _forms(kernels: ScanKernels) -> tuple[str, ...]:
     return tuple(f".{form} = {{{full},\n     {half}}}," for form, (full, half) in pairs.items() if full or half)
 
 
-def _form(schedule: ScanLayouts, form: str) -> str:
+def _form(layouts: ScanLayouts, form: str) -> str:
     """A ScanForm; nothing where there is no such kernel."""
-    shape = dict(schedule.forms).get(form)
+    shape = dict(layouts.forms).get(form)
     if shape is None:
         return ""
     alone = shape.family.scope is Scope.THREAD  # each thread walks through all steps of its channels
