@@ -70,6 +70,7 @@ BESIDE_DENSE = [row for row in ROWS if (row.cell, row.kind, row.head_dim, row.ba
 CHOSEN = {
     "lstm inference 2048 [4] 0.01",
     "lstm inference 2048 [4] 0.02",
+    "lstm inference 1024 [16] 0.01",
     "lstm inference 2048 [16] 0.01",
     "lstm backward 2048 [4] 0.01",
     "lstm backward 2048 [4] 0.02",
@@ -95,8 +96,8 @@ def planned_loop(row: Measured) -> FusedLoop:
 
 
 def test_what_is_chosen_is_not_slower_than_the_dense_kernel() -> None:
-    """Where both were measured. Some rows that are not chosen were quicker too, by at most a sixth: the model is
-    not sure of them."""
+    """Where both were measured. Some rows that are not chosen were quicker too, by less than a tenth: the model is not
+    sure of them."""
     chosen = set()
     for row in BESIDE_DENSE:
         kernel = schedule(planned_loop(row), row.problem, H200).kernel_for(row.batch)
@@ -106,7 +107,7 @@ def test_what_is_chosen_is_not_slower_than_the_dense_kernel() -> None:
             assert part < 1
             chosen.add(str(row))
         else:
-            assert part > 5 / 6 - 0.001
+            assert part > 0.9
     assert chosen == CHOSEN
 
 

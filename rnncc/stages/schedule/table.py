@@ -17,10 +17,10 @@ from rnncc.ir.layout import Choice, KernelLayout, Row
 # A fused kernel must be expected to take at most this part of the alternating kernel's time. Otherwise it is not worth
 # its compilation, and the estimates are not more accurate than that.
 WORTH = 0.9
-# A kernel for matrices that are mostly zeros must be expected to take at most this part of the time of others: how long
-# it takes depends on the mask. Where both were measured, none that does was slower than the dense one
-# (tests/stages/test_schedule_sparse_measured.py).
-SPARSE_WORTH = 0.86
+# A kernel for matrices that are mostly zeros must take at most this part of the time of others, at the largest batch of
+# a launch: how long it takes depends on the mask. Where both were measured, none that does was slower than the dense
+# one (tests/stages/test_schedule_sparse_measured.py).
+SPARSE_WORTH = 0.85
 # Nor is a kernel worth it where each batch takes at most so many times as long by another one. The estimates of kernels
 # of the same scope are compared more closely than those of different scopes.
 _NEEDLESS, _NEEDLESS_OF_SCOPES = 1.02, 1.08
@@ -28,9 +28,10 @@ _NEEDLESS, _NEEDLESS_OF_SCOPES = 1.02, 1.08
 _AS_QUICK = 1.01
 # Rows whose times differ by at most this factor are one. Times of rows are compared for one direction and for two.
 _ALIKE = 1.5
-# The batches for which kernels are compared. Between them lie those that fill a few launches of a kernel.
+# The batches for which kernels are compared, up to 128 with all that whole tiles of 8 entries fill. Between them lie
+# those that fill a few launches of a kernel.
 BATCHES = tuple(2**power for power in range(11))
-_BETWEEN = tuple(parts * batch // 4 for batch in BATCHES[3:-1] for parts in (5, 6, 7))
+_BETWEEN = (*range(8, 128, 8), *(parts * batch // 4 for batch in BATCHES[3:-1] for parts in (5, 6, 7)))
 _LAUNCHES = 4
 _ZEROS, _STEPS = "masks are as sparse as planned", "sequences are not packed"
 
@@ -41,10 +42,6 @@ class Candidate:
 
     kernel: KernelLayout
     us: Callable[[int], float]
-
-    def rank(self, batch: int) -> float:
-        """The time that is compared with those of other kernels."""
-        return self.us(batch) / (SPARSE_WORTH if self.kernel.family.for_zeros else 1)
 
     @property
     def limits(self) -> frozenset[str]:
@@ -66,9 +63,10 @@ def _limits(family: Family, is_relayed: bool) -> frozenset[str]:
 def table(candidates: Sequence[Candidate], alternating_us: Callable[[int], float]) -> tuple[Row, ...]:
     """The table of the kernels that are worth their compilation; empty where there is none. `alternating_us`: the
     time of a step of any batch by the alternating kernel."""
-    batches = sorted({*BATCHES, *_BETWEEN, *(end for each in candidates for end in _ends(each.kernel))})
+    found = [each for each in candidates if _saves_time(each, candidates, alternating_us)]
+    batches = sorted({*BATCHES, *_BETWEEN, *(end for each in found for end in _ends(each.kernel))})
     alternating = {batch: alternating_us(batch) for batch in batches}
-    found = _needed(candidates, alternating)
+    found = _needed(found, alternating)
     rows: list[Row] = []
     first: tuple[Choice, ...] = ()
     for before, batch in pairwise((0, *batches)):
@@ -80,6 +78,16 @@ def table(candidates: Sequence[Candidate], alternating_us: Callable[[int], float
             first = choices
             rows.append(Row(before + 1, choices))
     return tuple(rows) if found else ()
+
+
+def _saves_time(candidate: Candidate, candidates: Iterable[Candidate], alternating_us: Callable[[int], float]) -> bool:
+    """Whether a kernel for matrices that are mostly zeros is clearly quicker than all others. Other kernels need not
+    be."""
+    batch = candidate.kernel.launch_batch
+    if not candidate.kernel.family.for_zeros or batch is None:
+        return True
+    others = (each.us(batch) for each in candidates if not each.kernel.family.for_zeros)
+    return candidate.us(batch) <= SPARSE_WORTH * min(*others, alternating_us(batch))
 
 
 def _ends(kernel: KernelLayout) -> Iterator[int]:
@@ -98,7 +106,7 @@ def _needed(candidates: Sequence[Candidate], alternating: Mapping[int, float]) -
     # For each batch and call the time of the alternating kernel, and the others that run it, the quickest first.
     rivals: list[tuple[float, list[tuple[float, int]]]] = []
     for batch, us in alternating.items():
-        times = sorted((each.rank(batch), number) for number, each in enumerate(candidates))
+        times = sorted((each.us(batch), number) for number, each in enumerate(candidates))
         for numbers in able.values():
             running = [entry for entry in times if entry[1] in numbers]
             if running and running[0][0] <= WORTH * us:
@@ -129,8 +137,8 @@ def _choices(candidates: Iterable[Candidate], batch: int, most: float, last: Ker
     """The kernels for a batch that take at most `most`: the quickest, and after it each that runs calls which those
     before it cannot run. The first one of the `last` row goes on where it is about as quick."""
     before: list[frozenset[str]] = []
-    for each in sorted(candidates, key=lambda each: each.rank(batch) / (_AS_QUICK if each.kernel is last else 1)):
-        if each.rank(batch) <= most and not any(limits <= each.limits for limits in before):
+    for each in sorted(candidates, key=lambda each: each.us(batch) / (_AS_QUICK if each.kernel is last else 1)):
+        if each.us(batch) <= most and not any(limits <= each.limits for limits in before):
             before.append(each.limits)
             yield Choice(each.kernel, each.us(batch) / each.kernel.passes(batch))
 
