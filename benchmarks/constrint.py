@@ -87,7 +87,7 @@ def tasks(every: int) -> Iterator[Task]:
             known: LoopCost = loops[loop], family: Family = family, problem: Problem = problem
         ) -> tuple[Model, Expression | None, dict[Variable, int]]:
             layout_model = MODELS[family](known, problem, GPUS["h200"])
-            return layout_model.model, layout_model.total, {}
+            return layout_model.model, layout_model.total, {layout_model.batch: problem.batch}
 
         yield Task("schedules", f"{loop} {problem.head_dim}x{problem.heads} B{problem.batch} {family.name}", make)
     for name, classic in classics.ALL.items():

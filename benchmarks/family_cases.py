@@ -152,7 +152,7 @@ def _fits(family: Family, loop: FusedLoop, problem: Problem, target: Target) -> 
         return False
     layout_model = MODELS[family](known, problem, target)
     try:
-        layout_model.best()
+        layout_model.best(problem.batch)
     except Infeasible:
         return False
     return True

@@ -35,7 +35,7 @@ from report_text import table as table_text
 from rnncc.analysis.exchanges import exchanges
 from rnncc.driver import build_package
 from rnncc.ir.problem import Problem
-from rnncc.ir.recurrence import RecurrenceKind
+from rnncc.ir.recurrence import MIXING
 from rnncc.language.diagnostics import RnnccError
 from rnncc.language.read import read_request
 from rnncc.machine.paths import shipped_cells
@@ -82,7 +82,7 @@ class Known:
 def known(cell: str) -> Known:
     """What the equations of a shipped cell say."""
     made = compile_cells(read_request(cell), "classify").cells[0]
-    dense = any(loop.kind is RecurrenceKind.DENSE for loop in made.recurrences)
+    dense = any(loop.kind in MIXING for loop in made.recurrences)
     return Known(made.name, exchanges(made.typed), dense, bool(made.cell.single_head_because))
 
 

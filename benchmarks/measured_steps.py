@@ -171,14 +171,15 @@ def _given(family: Family, planned: FusedLoop, run: FusedLoop, problem: Problem,
             assert tile == layout[name]
         else:
             layout_model.model.require(tile == layout[name], because="given: it was measured")
-    kernel = layout_model.scheduled(layout_model.best(given), problem, H200)
+    kernel = layout_model.scheduled(layout_model.best(problem.batch, given), problem, H200)
     return _of_kernel(kernel, cost_of(run, problem.dtype), problem)
 
 
 def _of_kernel(kernel: KernelLayout, known: LoopCost, problem: Problem) -> Part:
     def cluster_us() -> float:
         layout_model = MODELS[kernel.family](known, problem, H200)
-        return layout_model.value_in(kernel, problem.batch)(layout_model.step) / TENTHS_OF_NS
+        step = layout_model.solution_of(kernel).along(layout_model.batch)(layout_model.step)
+        return step(problem.batch) / TENTHS_OF_NS
 
     def grid_us() -> float:
         return step_us(known, kernel, problem, H200)
@@ -204,7 +205,7 @@ def _fused(loop: FusedLoop, problem: Problem) -> Part:
     for family in families_for(known):
         layout_model = MODELS[family](known, problem, H200)
         try:
-            kernels.append(layout_model.scheduled(layout_model.best(), problem, H200))
+            kernels.append(layout_model.scheduled(layout_model.best(problem.batch), problem, H200))
         except Infeasible:
             continue
     kernel = min(kernels, key=lambda kernel: kernel.step_us)

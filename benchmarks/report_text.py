@@ -42,7 +42,7 @@ COMMANDS = {
     "cpu_packed": "cpu_packed.py",
     "cpu_sparse": "cpu_sparse.py --quick --threads 1",
     "constrint": "constrint.py --every 4",
-    "build_time": "build_time.py --beside CHECKOUT",
+    "build_time": "build_time.py --all --installed SITE --beside CHECKOUT",
     "build_time_cuda": "build_time.py first --cores 2,16",
 }
 

@@ -106,7 +106,7 @@ class Loop:
         """Some steps: the output, and the states after them."""
         here = self.tensors
         steps = [
-            loop.make_step(own, loop.numbers(here.constants, None), here.sizes)
+            loop.make_step(own, loop.numbers(here.constants, here.sizes, None), here.sizes)
             for loop, own in zip(here.loops, weights, strict=True)
         ]
         outputs = []

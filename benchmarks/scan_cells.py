@@ -9,7 +9,7 @@ from typing import Any
 
 import rnncc
 from rnncc.ir.compilation import CompiledCell
-from rnncc.ir.recurrence import RecurrenceKind
+from rnncc.ir.recurrence import MIXING, RecurrenceKind
 from rnncc.ir.request import Request
 from rnncc.language.read import read_request
 from rnncc.language.source import Source
@@ -79,7 +79,7 @@ def op_of(name: str, newton: bool = False) -> Any:
 def shipped() -> tuple[str, ...]:
     """The shipped cells none of whose loops mixes units, by name."""
     stems = sorted(path.stem for path in shipped_cells())
-    return tuple(stem for stem in stems if classes(stem).isdisjoint({RecurrenceKind.DENSE}))
+    return tuple(stem for stem in stems if classes(stem).isdisjoint(MIXING))
 
 
 def classes(name: str) -> set[RecurrenceKind]:

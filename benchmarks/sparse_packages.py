@@ -112,7 +112,7 @@ def forced(loop: FusedLoop, problem: Problem) -> KernelLayout | None:
             part = replace(problem, batch=batch)
             layout_model = MODELS[family](known, part, target)
             try:
-                solution = layout_model.best()
+                solution = layout_model.best(batch)
             except Infeasible:
                 continue
             found.append(layout_model.scheduled(solution, part, target))

@@ -104,7 +104,8 @@ DIFFERENTIATE = """\
 ## differentiate
 
 The equations are reversed one by one, last first: `d_v` is the gradient of v. Derivatives stand in output form, such as
-`f * (1 - f)` for the sigmoid, so they need what the forward pass computed anyway. The stage also chooses what training
+`f * (1 - f)` for the sigmoid, so they need what the forward pass computed anyway. sympy derives them; those of usual
+equations come with rnncc (`known.json`), so that a load need not wait for sympy. The stage also chooses what training
 saves: f, o and n, because computing them again would take the products once more; m and h are outputs already.
 
 {value}
@@ -122,6 +123,10 @@ Equations become a plan for a kernel: which buffer each value lives in (a *slot*
 *stage*, with a barrier between threads where one needs what others made). In the forward loop one stage is enough: the
 three products share one pass over `h__1`, and what follows is elementwise. (Each loop's masked twin goes the same
 way and is left out here.)
+
+`fused` is the same step once more, in the form from which the fastest GPU kernels are made: elementwise stages
+(`start`, `finish`) around *phases*, before which the CTAs send each other operands, and the carries that stay in
+registers. Who follows a product to its line of CUDA finds it here by the names that the line has.
 
 {value}
 """

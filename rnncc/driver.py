@@ -24,9 +24,10 @@ from rnncc.language.read import from_text, read_request
 from rnncc.language.source import Source, file_name
 from rnncc.language.types import with_types
 from rnncc.machine.built import about, explanation, without_kernels
+from rnncc.machine.garbage import uncollected
 from rnncc.machine.paths import shipped_cell
 from rnncc.machine.targets import architectures, gpu_at, known_gpus, own_instructions
-from rnncc.pipeline import compile_cells, kernels_of_every_package, run_stages
+from rnncc.pipeline import compile_cells, run_stages, shared_kernels
 from rnncc.progress import Progress, check_settings, debug, say
 from rnncc.runtime.arguments.arguments import held, read_flag
 from rnncc.version import VERSION
@@ -69,6 +70,7 @@ def build_package(request: Request, out: Path, target: str = "auto", progress: P
     return install(package, out)
 
 
+@uncollected()
 def load_module(request: Request, compute_types: tuple[str, ...] = ("f32",)) -> ModuleType:
     """The module of a request's cells, for this machine's processor and GPUs. It is built now, or found in the cache.
     `compute_types`: those of the CPU kernels that are built now. Others are built when a call first needs them.
@@ -84,14 +86,17 @@ def load_module(request: Request, compute_types: tuple[str, ...] = ("f32",)) -> 
     try:
         toolchain = find_toolchain()
     except RnnccError as error:
-        say(f"{error.diagnostics[0].message}: {request.name} runs its eager fallback, which is many times slower")
+        (found,) = error.diagnostics
+        advice = f"; {found.help}" if found.help else ""
+        slow = f"{request.name} runs its eager fallback, which is many times slower"
+        say(f"{found.code}: {found.message}: {slow}{advice}")
     nvrtc = find_nvrtc(architectures("auto"), required=False) if toolchain is not None else None
     # What stays on this machine needs no code for others, which takes three times as long to compile. Kernels for GPUs,
     # and those of the CPU for other dtypes, are compiled when a call first needs them: most packages need few.
     instructions = own_instructions() if toolchain is not None else ""
     own = replace(request, instructions=instructions, compute_types=compute_types)
     wanted = _for_gpus(own, nvrtc, "auto")
-    package = _build(wanted, toolchain, None, say, meanwhile=_import_load)
+    package = _build(wanted, toolchain, None, say, meanwhile=_prepare_load)
     if wanted.newton and wanted.has_clusters and not about(package)["newton"]:
         say(f"parallel_newton changes nothing: {request.name} has no loop that it is for")
     from rnncc.stages.load import load
@@ -148,6 +153,7 @@ def request_of(text: str, file: str, name: str, options: Mapping[str, Any]) -> R
     return Request.of(from_text(file, text), name, options)
 
 
+@uncollected()
 def compile_file(
     text: str, name: str, options: Mapping[str, Any], file: str, gpu: tuple[int, int, int], code: str
 ) -> Path:
@@ -171,7 +177,7 @@ def compile_file(
     )
 
     def produce() -> Bundle:
-        bundle = kernels_of_every_package(request) if is_shared else compile_cells(request).bundle
+        bundle = shared_kernels(request) if is_shared else compile_cells(request).bundle
         return replace(bundle, device_units=tuple(unit for unit in bundle.device_units if unit.name == file))
 
     key = first_key(request, nvrtc, None, file)
@@ -179,6 +185,7 @@ def compile_file(
     return build_kernels(job, f"{file} for {architecture}", produce) / "cuda"
 
 
+@uncollected()
 def compile_for_cpu(text: str, name: str, options: Mapping[str, Any], made_for: tuple[str, str], code: str) -> Path:
     """The CPU kernels of a package of that text: the library that has them. Found in the cache, or compiled now.
     `made_for`: the instruction set and the compute type. `options`: as `_rnncc.json` has them. `code`: as for
@@ -208,6 +215,7 @@ def compile_for_cpu(text: str, name: str, options: Mapping[str, Any], made_for: 
     return build_kernels(job, f"{name} in {compute_type.replace('f', 'float')}", produce) / library_name(name)
 
 
+@uncollected()
 def compile_fused(
     text: str, name: str, options: Mapping[str, Any], wanted: tuple[str, Sequence[str]], gpu: tuple[int, int, int],
     code: str,
@@ -291,15 +299,16 @@ def _without_clusters(request: Request, target: str) -> str:
     return ", ".join(name for name in request.architectures if not has_clusters(name))
 
 
-def _import_load() -> None:
-    """Import what loads packages, and with it torch, which takes a second or two."""
+def _prepare_load(folder: Path) -> None:
+    """Import what loads packages, and with it torch, which takes a second or two; and compile the modules of the one
+    that is being made in a folder."""
     with suppress(Exception):  # `load_module` meets it again
-        importlib.import_module("rnncc.stages.load")
+        importlib.import_module("rnncc.stages.load").prepare(folder)
 
 
 def _build(
     request: Request, toolchain: Toolchain | None, nvrtc: Nvrtc | None, progress: Progress | None,
-    meanwhile: Callable[[], None] | None = None,
+    meanwhile: Callable[[Path], None] | None = None,
 ) -> Path:  # fmt: skip
     """The folder of the package, found in the cache or made now. `meanwhile`: of Job."""
     from rnncc.machine.cache import Cache, default_root
@@ -318,7 +327,6 @@ def _build(
 def make_product(request: Request, progress: Progress | None = None) -> Product:
     """A package before its kernels are compiled. Where it has none, it runs the eager fallback."""
     from rnncc.stages.build import Product
-    from rnncc.stages.schedule.kernels import newton_loops, scan_family_names, why_unfused
 
     begin = time.perf_counter()
     for stage, made in run_stages(request):
@@ -331,11 +339,13 @@ def make_product(request: Request, progress: Progress | None = None) -> Product:
         "rnncc": VERSION,
         "source": request.source.text,
         "options": request.options(),
-        "fused": why_unfused(plans) if request.is_for_gpus else {},
-        "scans": scan_family_names(plans) if request.is_for_gpus else {},
-        "newton": newton_loops(plans) if request.newton and request.has_clusters else [],
         "architectures": list(request.architectures),
     }
+    if request.is_for_gpus:
+        from rnncc.stages.schedule.kernels import newton_loops, scan_family_names, why_unfused
+
+        about |= {"fused": why_unfused(plans), "scans": scan_family_names(plans)}
+        about |= {"newton": newton_loops(plans)} if request.newton and request.has_clusters else {}
     names = tuple(cell.name for cell in made.cells)
     if not request.has_kernels:
         return Product(made.files, None, names, "no C++ compiler was found when it was built", about)

@@ -106,21 +106,22 @@ def run_stages(request: Request) -> Iterator[tuple[str, Compilation]]:
         )
         yield "lower", Compilation(request, cells)
 
-        from rnncc.stages.schedule.kernels import fused_kernels, scan_kernels
+        if request.is_for_gpus or request.gpus:  # its import takes a while
+            from rnncc.stages.schedule.kernels import fused_kernels, scan_kernels
 
-        newton = request.newton and request.has_clusters
-        cells = tuple(
-            replace(
-                each,
-                scans=scan_kernels(each.plan, newton=newton) if request.is_for_gpus else (),
-                fused=tuple(
-                    found
-                    for gpu in request.gpus
-                    for found in fused_kernels(each.plan, request.problems, gpu, request.programs)
-                ),
+            newton = request.newton and request.has_clusters
+            cells = tuple(
+                replace(
+                    each,
+                    scans=scan_kernels(each.plan, newton=newton) if request.is_for_gpus else (),
+                    fused=tuple(
+                        found
+                        for gpu in request.gpus
+                        for found in fused_kernels(each.plan, request.problems, gpu, request.programs)
+                    ),
+                )
+                for each in cells
             )
-            for each in cells
-        )
         yield "schedule", Compilation(request, cells)
 
     from rnncc.stages.render import render
@@ -128,8 +129,8 @@ def run_stages(request: Request) -> Iterator[tuple[str, Compilation]]:
     yield "render", Compilation(request, cells, *render(request, cells))
 
 
-def kernels_of_every_package(request: Request) -> Bundle:
-    """The kernels that every package has which is made for the same processors and kinds of devices."""
-    from rnncc.stages.render import kernels
+def shared_kernels(request: Request) -> Bundle:
+    """The kernels that are the same for every cell, of all packages for the same processors and kinds of devices."""
+    from rnncc.stages import render
 
-    return kernels(request, ())
+    return render.shared_kernels(request)

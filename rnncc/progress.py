@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 _LOGGER = "rnncc"
-# Lines say no more often than this how far the work is.
-TELL_SECONDS = 5.0
+# How long lines wait until they say how far the work is, for the first time and then again. The last one goes on.
+TELL_SECONDS = (1.0, 2.0, 5.0)
 
 
 class Count(str):
@@ -84,6 +85,18 @@ def say(message: str, level: str = "info") -> None:
         (_shown_by_a_command or _LINES)(message)
 
 
+@contextmanager
+def said_if_slow(message: str) -> Iterator[None]:
+    """Around work that can take seconds: after one of them, the message."""
+    timer = threading.Timer(TELL_SECONDS[0], say, (message,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def check_settings() -> None:
     """Before long work: raises RnnccError (RNN607) where a package would raise ValueError when it is imported."""
     with _one_error():
@@ -115,18 +128,21 @@ class Lines:
     """Shows messages as lines on standard error, and from time to time how far the work is."""
 
     def __init__(self) -> None:
-        self._told = -TELL_SECONDS
-        self._counting = False
+        self._told = 0.0
+        self._counts = 0
+        self._last = ""
 
     def __call__(self, message: str) -> None:
         now = time.monotonic()
         if isinstance(message, Count):
             is_last = message.done == message.total
             # The last count follows the others at once, and does not stand alone.
-            if not self._counting if is_last else now - self._told < TELL_SECONDS:
+            is_news = message != self._last
+            wait = TELL_SECONDS[min(self._counts, len(TELL_SECONDS) - 1) if is_news else -1]
+            if self._counts == 0 if is_last else now - self._told < wait:
                 return
-            self._counting = not is_last
-        self._told = now
+            self._counts = 0 if is_last else self._counts + 1
+        self._told, self._last = now, message
         _print(message)
 
 

@@ -16,7 +16,6 @@ from rnncc.ir.cell import (
     Pointwise,
     Role,
     RowOp,
-    RowOperator,
     Segment,
     State,
     Stream,
@@ -25,6 +24,7 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, Dim
 from rnncc.ir.expr import Const, Expr, Ref, apply
+from rnncc.ir.row_operator import RowOperator
 from rnncc.ir.structure import DENSE, BlockDiagonal, Structure
 
 H = HIDDEN_SIZE

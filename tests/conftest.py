@@ -61,21 +61,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    marked = [item for item in items if item.get_closest_marker("gpu") is not None]
+    marked = {item for item in items if item.get_closest_marker("gpu") is not None}
     if not marked:
         return
     import torch
 
     if not torch.cuda.is_available():
-        items[:] = [item for item in items if item not in set(marked)]
-        config.hook.pytest_deselected(items=marked)
+        items[:] = [item for item in items if item not in marked]
+        config.hook.pytest_deselected(items=list(marked))
         config.stash[_LEFT_OUT] = len(marked)
         return
     target = planned("auto")
     if target is None or not target.has_warpgroups:
-        others = [item for item in marked if item.get_closest_marker("hopper") is not None]
-        items[:] = [item for item in items if item not in set(others)]
-        config.hook.pytest_deselected(items=others)
+        others = {item for item in marked if item.get_closest_marker("hopper") is not None}
+        items[:] = [item for item in items if item not in others]
+        config.hook.pytest_deselected(items=list(others))
 
 
 def pytest_collection_finish() -> None:

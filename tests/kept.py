@@ -6,16 +6,14 @@ It lies in build/kept, which `make clean` removes.
 from __future__ import annotations
 
 import os
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from rnncc.machine.cache import digest
 
 FOLDER = Path(__file__).resolve().parents[1] / "build" / "kept"
 _SECONDS = 30 * 24 * 3600.0
-_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 
 def kept(parts: tuple[str, ...], make: Callable[[], bytes]) -> bytes:
@@ -35,20 +33,6 @@ def kept(parts: tuple[str, ...], make: Callable[[], bytes]) -> bytes:
     beside.write_bytes(made)
     beside.rename(path)
     return made
-
-
-def included(path: str, texts: Mapping[str, str], folders: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """A file, and all that it includes in quotes, whatever macros are set: paths with their texts, each once. What it
-    includes is looked for beside it and in the folders. Raises KeyError for what is not there."""
-    found, left = set[str](), [path]
-    while left:
-        if (name := left.pop()) in found:
-            continue
-        found.add(name)
-        yield name, texts[name]
-        for include in _INCLUDE.findall(texts[name]):
-            places = [os.path.normpath(folder / include) for folder in (Path(name).parent, *map(Path, folders))]
-            left.append(next((place for place in places if place in texts), include))
 
 
 def _forget() -> None:

@@ -24,7 +24,7 @@ def reference_package(source: Source, stem: str) -> tuple[ModuleType, list[Cell]
     return load(package), [made.cell for made in compile_cells(request, "partition").cells]
 
 
-def float64_package(text: str, name: str) -> ModuleType:
+def float64_package(text: str, name: str = "cell") -> ModuleType:
     """A package as `rnncc.compile` gives it, whose kernels for float64 are compiled now; those for other dtypes, when a
     call first needs them."""
     return load_module(Request(from_text(f"<{name}>", text), name), ("f64",))

@@ -16,14 +16,15 @@ from rnncc.ir.cell import (
     Pointwise,
     Role,
     RowOp,
-    RowOperator,
     Stream,
     Value,
 )
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, Dim, scale
 from rnncc.ir.expr import Const, Expr, Ref, apply
+from rnncc.ir.row_operator import RowOperator
 from rnncc.ir.structure import BlockDiagonal
-from rnncc.language.operators import DERIVATIVES, OPERATORS, STEPS
+from rnncc.language.operators import OPERATORS, STEPS
+from rnncc.language.surrogates import DERIVATIVES
 from tests import builders
 
 H = HIDDEN_SIZE

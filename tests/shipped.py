@@ -22,27 +22,46 @@ WRITTEN_OUT = ("s6",)
 # The cells whose segments are not all DENSE: the states, the recurrence class and its form, for each segment.
 PARALLEL: dict[str, list[tuple[str, str, str]]] = {
     "brc": [("h", "ELEMENTWISE", "")],
+    "comba": [("S", "MATRIX", "")],
+    "deltanet": [("S", "MATRIX", "")],
+    "deltaproduct": [("S", "MATRIX", "")],
+    "fastweights": [("h A", "MATRIX", "")],
+    "gateddeltanet": [("S", "MATRIX", "")],
+    "gla": [("S", "MATRIX", "")],
     "griffinblock": [("h", "AFFINE", "diagonal")],
+    "gsa": [("P", "MATRIX", ""), ("S", "MATRIX", "")],
     "hgrn": [("h", "AFFINE", "diagonal")],
+    "hgrn2": [("S", "MATRIX", "")],
     "indrnn": [("h", "ELEMENTWISE", "clamp")],
+    "kda": [("S", "MATRIX", "")],
     "layernormindrnn": [("h", "ELEMENTWISE", "")],
     "lru": [("p q", "AFFINE", "affine2")],
+    "mamba2": [("S", "MATRIX", "")],
+    "mamba3": [("ang", "AFFINE", "diagonal"), ("S", "MATRIX", "")],
+    "mesanet": [("G", "MATRIX", ""), ("S", "MATRIX", "")],
     "mingru": [("h", "AFFINE", "diagonal")],
     "mingru_log": [("h", "AFFINE", "diagonal")],
     "minlstm": [("h", "AFFINE", "diagonal")],
     "minlstm_log": [("h", "AFFINE", "diagonal")],
+    "mlstm": [("m", "ELEMENTWISE", "clamp"), ("S", "MATRIX", ""), ("n", "AFFINE", "diagonal")],
+    "ntm": [("h mem rd wr r", "MATRIX", "")],
     "paragru": [("h", "ELEMENTWISE", "")],
     "paralstm": [("h c", "ELEMENTWISE", "")],
+    "plasticity": [("h P", "MATRIX", "")],
     "plif": [("v", "ELEMENTWISE", "")],
     "qrnn": [("c", "AFFINE", "diagonal")],
+    "retnet": [("S", "MATRIX", "")],
     "rglru": [("h", "AFFINE", "diagonal")],
     "rwkv4": [("p", "ELEMENTWISE", "clamp"), ("a", "AFFINE", "diagonal"), ("s", "AFFINE", "diagonal")],
+    "rwkv7": [("S", "MATRIX", "")],
     "s6": [(f"s{n}", "AFFINE", "diagonal") for n in range(1, 17)],
     "scrn": [("s", "AFFINE", "diagonal"), ("h", "DENSE", "")],
     "sru": [("c", "ELEMENTWISE", "")],
     "tgru": [("h", "AFFINE", "diagonal")],
+    "titans": [("M S", "MATRIX", "")],
     "tlstm": [("c", "AFFINE", "diagonal")],
     "trnn": [("h", "AFFINE", "diagonal")],
+    "ttt_linear": [("S c", "MATRIX", "")],
     "unicornn": [("h z", "ELEMENTWISE", "")],
 }
 
@@ -50,8 +69,8 @@ PARALLEL: dict[str, list[tuple[str, str, str]]] = {
 # built and run always; what is generated from the others, with --all.
 COVERING = (
     "alif", "antisymmetricrnn", "conditionalgru", "dreamergru", "dsgu", "exprnn", "griffinblock", "gru", "hgrn",
-    "izhikevich", "lru", "lstm", "onlstm", "phasedlstm", "plif", "rwkv4", "scornn", "scrn", "skiplstm", "slstm_xlstm",
-    "ternarylstm", "timeawarelstm",
+    "izhikevich", "lru", "lstm", "mamba3", "masslstm", "mesanet", "ntm", "onlstm", "phasedlstm", "plasticity", "plif",
+    "retnet", "rwkv4", "scornn", "scrn", "skiplstm", "slstm_xlstm", "ternarylstm", "timeawarelstm", "ttt_linear",
 )  # fmt: skip
 
 

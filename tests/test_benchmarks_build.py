@@ -21,8 +21,10 @@ def build_time(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_words_choose_cases(build_time: Any) -> None:
-    assert [case.name for case in build_time.select(["load", "lstm"])] == ["load lstm", "load gru, after lstm"]
+    found = [case.name for case in build_time.select(["load", "lstm"])]
+    assert found == ["load lstm", "load gru, after lstm", "load slstm"]
     assert [case for case in build_time.CASES if case not in build_time.select([])] == build_time.select(["all cells"])
+    assert build_time.select([], every=True) == list(build_time.CASES)
     with pytest.raises(ValueError, match="nix"):
         build_time.select(["nix"])
     for case in build_time.CASES:
@@ -85,3 +87,10 @@ def test_what_fails_says_why(build_time: Any, tmp_path: Path) -> None:
     case = build_time.Case("broken", "raise SystemExit('no such thing')")
     with pytest.raises(RuntimeError, match="broken: no such thing"):
         build_time.timed(case, 1, os.environ, tmp_path)
+
+
+def test_a_program_says_what_is_timed_alone(build_time: Any) -> None:
+    case = build_time.Case("case", """print('some words'); print('{"call": 0.5, "worst": 1.25, "worst_cell": "s6"}')""")
+    rows = list(build_time.measured(case, 1, {"ours": FOLDER.parent}, False, 2))
+    assert [(row["call"], row["worst"], row["worst_cell"]) for row in rows] == [(0.5, 1.25, "s6")] * 2
+    assert build_time.text(rows[0]).endswith("0.50  worst: 1.25 (s6)")

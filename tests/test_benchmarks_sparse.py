@@ -114,6 +114,7 @@ def test_a_package_has_the_alternating_kernels_that_run_its_cases(sparse: Any, c
         packages.units_of(made.bundle.device_units, ["rnncc_bf16"])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "shape",
     [

@@ -155,7 +155,8 @@ def test_the_functional_op_takes_parameters_and_equals_the_layer(
             op_of(layer)([], [], states, **op_arguments(layer, oracle), **mask)
         return
     given = [streams[name] for name in names[0]]
-    weights = [getattr(layer, f"{name}_l0") for name in names[1]]
+    learned = [f"{name}0" for name in oracle.states if masked and hasattr(layer, f"{name}0_l0")]
+    weights = [getattr(layer, f"{name}_l0") for name in (*names[1], *learned)]
     leaves = [*layer.parameters(), *case.inputs.values(), *states]
 
     def all_of(output: Tensor, last: Any) -> list[Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -40,21 +41,27 @@ def shipped(name: str) -> str:
     return (CELLS / f"{name}.rnn").read_text()
 
 
-def run(cell: Cell, oracle: Oracle, case: Case) -> Sequences:
-    """The reference path on the oracle's case."""
+def run(cell: Cell, oracle: Oracle, case: Case, heads: int = 1) -> Sequences:
+    """The reference path on the oracle's case. It has the blocks of a matrix one after the other."""
     known = {"I", "H", *(size.name for size in cell.sizes)}
     sizes = {name: size for name, size in oracle.sizes.items() if name in known}
-    given = reference.Arguments(case.parameters, case.inputs, case.states or {}, oracle.constants, sizes)
+    states = {name: value.flatten(1) for name, value in (case.states or {}).items()}
+    given = reference.Arguments(case.parameters, case.inputs, states, oracle.constants, sizes, num_heads=heads)
     sequences, finals = reference.run(cell, given)
-    return Sequences(sequences[cell.output], {state: finals[state] for state in oracle.states})
+    drawn = draw(oracle, seed=1, states=True, heads=heads).states or {}
+    shapes = {name: value.shape for name, value in drawn.items()}
+    return Sequences(sequences[cell.output], {state: finals[state].reshape(shapes[state]) for state in oracle.states})
+
+
+HEADS = [(oracle, heads) for oracle in ORACLES for heads in oracle.num_heads or (1,)]
 
 
 @STATES
-@pytest.mark.parametrize("oracle", ORACLES, ids=str)
-def test_reference_equals_the_oracle(oracle: Oracle, states: bool) -> None:
-    case = draw(oracle, seed=1, states=states)
-    found = results(run(cell_of(oracle), oracle, case), case, seed=2)
-    expected = results(oracle.run(case), case, seed=2)
+@pytest.mark.parametrize(("oracle", "heads"), HEADS, ids=str)
+def test_reference_equals_the_oracle(oracle: Oracle, heads: int, states: bool) -> None:
+    case = draw(oracle, seed=1, states=states, heads=heads)
+    found = results(run(cell_of(oracle), oracle, case, heads), case, seed=2)
+    expected = results(oracle.run(case, heads), case, seed=2)
     assert found.keys() == expected.keys()
     shapes = {name: value.shape for name, value in expected.items()}
     assert {name: value.shape for name, value in found.items()} == shapes
@@ -66,7 +73,7 @@ def test_reference_equals_the_oracle(oracle: Oracle, states: bool) -> None:
 @pytest.mark.parametrize("oracle", ORACLES, ids=str)
 def test_every_parameter_matters(oracle: Oracle) -> None:
     """No gradient of the oracle is zero throughout, so that no comparison above holds for want of a gradient."""
-    case = draw(oracle, seed=1, states=True)
+    case = draw(oracle, seed=1, states=not oracle.learned)
     expected = results(oracle.run(case), case, seed=2)
     assert not [name for name, value in expected.items() if not value.abs().max() > 0]
 
@@ -82,9 +89,9 @@ def test_names_and_shapes(oracle: Oracle) -> None:
             width, blocks = evaluate(value.width, sizes), evaluate(diagonal_blocks(value.structure), sizes)
             columns = () if value.columns is None else (evaluate(value.columns, sizes) // blocks,)
             shapes[value.name] = (width, *columns)
-    flat = {
-        name: (shape[0] * shape[1], shape[2]) if len(shape) == 3 else shape for name, shape in oracle.shapes().items()
-    }
+    flat = {name: (prod(shape[:-1]), shape[-1]) if len(shape) > 2 else shape for name, shape in oracle.shapes().items()}
+    # Where a matrix starts is one vector within a call.
+    flat |= {f"{name}0": (prod(flat[f"{name}0"]),) for name in oracle.learned}
     assert shapes == flat
     assert [state.name for state in cell.states if state.delay_of is None] == list(oracle.states)
     assert [extra.name for extra in cell.inputs] == ["x", *oracle.inputs]

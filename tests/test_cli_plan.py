@@ -44,6 +44,7 @@ def test_explain_plans_what_a_gpu_without_clusters_runs() -> None:
     assert facts["predicted_us_per_step"] > 0.3 and not facts["is_measured"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("gpu", GPUS)
 def test_predictions_say_whether_anything_was_measured_there(gpu: str) -> None:
     words = run("explain", "lstm", "--target", gpu, *SIZES[2:]).stdout
@@ -151,3 +152,14 @@ def test_a_cell_with_one_head_has_no_kernels_for_several(tmp_path: Path) -> None
         found = run(*words)
         assert found.exit_code == 1 and "RNN703" in found.stderr and "LMU takes one head only: 'u'" in found.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_explain_says_rows_and_columns_of_matrices() -> None:
+    file = "tests/fixtures/gateddeltanet.rnn"
+    facts = json.loads(run("explain", file, "--json").stdout)
+    assert facts["states"] == [{"name": "S", "width": "H x K", "initial": 0.0}]
+    (found,) = facts["classes"]
+    assert (found["class"], found["form"]) == ("MATRIX", "") and "S is a matrix, H x K (line 4)" in found["why"]
+    assert {"name": "S", "width": "H x K", "state": True} in facts["saved"]
+    words = run("explain", file).stdout
+    assert "states S [H x K]; output y" in words and "segment 0: S: MATRIX: S is a matrix" in words

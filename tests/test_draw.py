@@ -360,3 +360,24 @@ def test_the_cell_itself_is_not_overwritten(tmp_path: Path) -> None:
     assert cell.read_text(encoding="utf-8") == TEXTS["lstm"]
     assert run(str(cell), "-o", str(tmp_path / "none" / "lstm.svg"))[0] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["lstm.rnn"]
+
+
+def test_a_matrix_has_a_second_border_and_what_multiplies_it_reads_it() -> None:
+    text = (Path(__file__).parent / "fixtures" / "gateddeltanet.rnn").read_text(encoding="utf-8")
+    (cell,) = (made.typed for made in checked(text))
+    drawn = graph(cell)
+    assert {box.label for box in drawn.boxes if box.is_matrix and box.kind in (Kind.PAST, Kind.NEXT)} == {
+        "S_{t−1}",
+        "S_{t}",
+    }
+    read = {
+        (drawn.boxes[wire.source].label, wire.mark) for wire in drawn.wires if drawn.boxes[wire.target].label == "@"
+    }
+    assert {("+", "left"), ("W x_{t}", "right")} <= read, "y = S[t]@q"
+    after = next(box for box in drawn.boxes if box.kind is Kind.NEXT)
+    assert after.title == "state S after the step, H x K in num_heads blocks"
+    picture = draw(cell, "light")
+    both = re.findall(r'class="box state" x="[^"]*" y="[^"]*" width="([^"]*)"', picture)
+    assert len(both) == 3 and float(both[0]) == float(both[1]) + 5, "two borders, and the legend's"
+    assert ">matrix</text>" in picture
+    assert "matrix" not in draw(shipped("lstm"), "light").replace("matrix product", "")

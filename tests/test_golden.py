@@ -1,4 +1,4 @@
-"""What the stages make of eight cells, and the packages of three, as text, in tests/golden/<cell>/.
+"""What the stages make of nine cells, and the packages of three, as text, in tests/golden/<cell>/.
 
 A change that only moves code leaves these files as they are. One that means to change what is generated shows what it
 changed in their diff: run `pytest tests/test_golden.py --update-golden` and read it.
@@ -24,8 +24,18 @@ from tests.conftest import Golden
 
 GOLDEN = Path(__file__).parent / "golden"
 # Products in one phase, in two, with heads, and with norms; a scan of one state, and of several in two segments; a
-# fixed matrix; and the example's own cell.
-CELLS = ("lstm", "gruv3", "slstm", "layernormlstm", "mingru", "rwkv4", "lmu", "examples/mycell.rnn")
+# fixed matrix; the example's own cell; and a matrix that changes with the step.
+CELLS = (
+    "lstm",
+    "gruv3",
+    "slstm",
+    "layernormlstm",
+    "mingru",
+    "rwkv4",
+    "lmu",
+    "examples/mycell.rnn",
+    "tests/fixtures/gateddeltanet.rnn",
+)
 # A loop with products, one with norms, and a scan.
 PACKAGES = ("lstm", "layernormlstm", "mingru")
 # A cluster, a larger one, a grid, and a size that only the stepwise and the alternating kernels take.

@@ -8,22 +8,6 @@ import pytest
 
 from tests import kept
 
-TEXTS = {
-    "src/one.cu": '#include "one.cuh"\n#include <math.h>\n  # include "lib/a.cuh"\n',
-    "src/one.cuh": "",
-    "include/lib/a.cuh": '#include "b.cuh"\n#include "../other/c.cuh"\n',
-    "include/lib/b.cuh": '#include "a.cuh"\n',
-    "include/other/c.cuh": "",
-    "include/unused.cuh": "",
-}
-
-
-def test_what_a_file_includes_belongs_to_it() -> None:
-    found = dict(kept.included("src/one.cu", TEXTS, ("include",)))
-    assert found == {name: text for name, text in TEXTS.items() if name != "include/unused.cuh"}
-    with pytest.raises(KeyError, match=r"lib/a\.cuh"):
-        list(kept.included("src/one.cu", TEXTS, ()))
-
 
 def test_it_is_made_once_and_again_where_a_part_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "FOLDER", tmp_path / "kept")

@@ -24,8 +24,10 @@ from .language import (
     cells_names,
     cells_narrow,
     cells_shifts,
+    cells_sizes,
     cells_time,
     cells_together,
+    cells_vectors,
     cells_widened,
     cells_width,
 )
@@ -34,7 +36,7 @@ from .packages import float64_package
 
 MODULES = (
     cells_gradients, cells_heads, cells_low_rank, cells_matrices, cells_names, cells_narrow, cells_shifts, cells_time,
-    cells_together, cells_widened, cells_width,
+    cells_sizes, cells_together, cells_vectors, cells_widened, cells_width,
 )  # fmt: skip
 CASES = [(module, case) for module in MODULES for case in module.CASES]
 TOLERANCE = 1e-10
@@ -216,7 +218,7 @@ def test_the_functional_op_is_the_loops(module: Any, case: Case, masked: bool, m
 def test_delays_follow_lengths_resets_and_directions() -> None:
     """Delays hand on the values before the entry's own end, in the order of the direction."""
     text = "cell Old\nstate h, c = 0.5\nc[t] = 0.5*c[t-3] + W@x[t-1] + b\nh[t] = tanh(c[t-2] + W@x[t-2] + R@h[t-1])\n"
-    layer = rnncc.compile(text, "old").Old(2, 2, bidirectional=True, dtype=torch.float64, return_delays=True)
+    layer = float64_package(text, "old").Old(2, 2, bidirectional=True, dtype=torch.float64, return_delays=True)
     assert "h[t], c[t]" not in layer.__doc__ and "c[t-1], c[t-2], x[t], x[t-1]" in layer.__doc__
     x = torch.randn(6, 3, 2, dtype=torch.float64)
     reset = torch.zeros(6, 3)
@@ -317,7 +319,7 @@ def test_what_is_not_finite_stays_in_its_batch_entry(name: str) -> None:
 def test_padding_is_no_argument_of_a_function() -> None:
     """log and division meet zeros in no gradient."""
     text = "cell Logs\ninput x, gap: 1\nstate h\nparam k: scalar\nh[t] = tanh(W@x + R@h[t-1] + k*log(gap))/gap\n"
-    layer = rnncc.compile(text, "logs").Logs(2, 3, bidirectional=True, dtype=torch.float64)
+    layer = float64_package(text, "logs").Logs(2, 3, bidirectional=True, dtype=torch.float64)
     lengths, x = [4, 0, 2], torch.randn(4, 3, 2, dtype=torch.float64)
     gap = torch.rand(4, 3, 1, dtype=torch.float64) + 0.5
     gradients = []
@@ -342,7 +344,7 @@ def test_a_state_that_no_step_has_made_is_no_argument_of_a_later_loop() -> None:
         "m[t] = max(m[t-1] - 0.3, W@x + b)\nh[t] = tanh(R@h[t-1] + k*exp(m[t-1] - m[t]))\n"
         "y = elu(k*exp(m[t-1] - m[t])) + h[t]\n"
     )
-    layer = rnncc.compile(text, "held").Held(2, 3, bidirectional=True, dtype=torch.float64)
+    layer = float64_package(text, "held").Held(2, 3, bidirectional=True, dtype=torch.float64)
     x = torch.randn(4, 3, 2, dtype=torch.float64)
     gradients = []
     for lengths, given in (([4, 0, 2], x), ([4, 2], x[:, [0, 2]])):

@@ -14,9 +14,10 @@ from rnncc.cli import cli
 from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.request import Request
 from rnncc.language.diagnostics import RnnccError
-from rnncc.language.functions import ALONG_AXIS, MATRIX_FUNCTIONS, ROW_FUNCTIONS
-from rnncc.language.operators import OPERATORS, SURROGATES
+from rnncc.language.functions import ALONG_AXIS, MATRIX_FUNCTIONS, OF_VECTORS_TOO, ROW_FUNCTIONS
+from rnncc.language.operators import OPERATORS
 from rnncc.language.source import Source
+from rnncc.language.surrogates import SURROGATES
 from rnncc.pipeline import compile_cells
 from rnncc.show.latex import latex
 from rnncc.show.latex.document import escaped
@@ -88,8 +89,20 @@ def everything() -> list[str]:
         "floor(q, grad=1)",
     ]
     calls += [f"where(p {sign} q, h[t-1], where(q, p, gap))" for sign in ("<", "<=", ">", ">=", "==", "!=")]
-    calls += [f"{name}(q)" for name in ROW_FUNCTIONS if name not in ("split", "repeat", "concat")]
-    matrices = [f"{name}(M)" for name in MATRIX_FUNCTIONS if name not in ("eye", "diag", "norm", *ALONG_AXIS)]
+    calls += [f"{name}(q)" for name in ROW_FUNCTIONS if name not in ("split", "repeat", "concat", "roll")]
+    calls += [
+        "roll(q, 1)",
+        "roll(q, -2, fill=0)",
+        "ones(H)*q",
+        "arange(H)",
+        "mean(heads(p))",
+        "sum(heads(c, 3))",
+        "H*q/K",
+    ]
+    calls += [f"{name}(q)" for name in OF_VECTORS_TOO]
+    matrices = [
+        f"{name}(M)" for name in MATRIX_FUNCTIONS if name not in ("eye", "diag", "norm", "unflatten", *ALONG_AXIS)
+    ]
     matrices += [f"{name}(M, axis={axis})" for name in ALONG_AXIS for axis in ("rows", "columns")]
     matrices += ["norm(M)*M", "diag(u)@M", "M - small*eye(H)", "e*A", "M**2"]
     lines += [f"v{number} = {call}" for number, call in enumerate(calls)]
@@ -110,7 +123,24 @@ for l in 1..(2*L)//2:
     v[l] = g[l]*y[l]
 h[t] = v[L] + R_g_2@h[t-1]
 """
-    return ["\n".join(lines) + "\n", loop]
+    changing = """cell Matrices
+dim K = H
+state S: matrix(H, K), λ_new: matrix(K, K) = learned, h
+output y
+param A: matrix(H, H)
+local k: K, a: num_heads, z: H*K//num_heads, one: H
+k, z = W@x
+v = W@x
+a = sigmoid(W@x + b)
+one = 1
+Q_hat = softmax(unflatten(z, H, K), axis=rows) + normalize(S[t-1], axis=columns)
+P = tanh(A - 0.5*one@T(h[t-1]))
+S[t] = a*S[t-1]@(eye(K) - k@T(k)) - diag(v)@S[t-1]@diag(exp(k)) + A@S[t-1]/(1 + norm(S[t-1])) + Q_hat*(v@T(2*k))
+λ_new[t] = T(S[t])@S[t] + 0.1*λ_new[t-1] + where(λ_new[t-1] > 0, λ_new[t-1], round(λ_new[t-1], grad=1))
+h[t] = tanh(T(P)@h[t-1] + diag(P) + R@h[t-1])
+y = S[t]@k + sum(S[t], axis=rows)*v + max(T(S[t]), axis=columns) + sum(λ_new[t]) + (v + h[t])@T(k)@k
+"""
+    return ["\n".join(lines) + "\n", loop, changing]
 
 
 def every_text() -> list[str]:
@@ -143,7 +173,7 @@ def test_every_construct_compiles(tmp_path: Path) -> None:
     assert not re.findall(r"LaTeX Warning: (?!Label).*|Missing character.*", log)
 
 
-@pytest.mark.parametrize("text", everything(), ids=["functions", "loops"])
+@pytest.mark.parametrize("text", everything(), ids=["functions", "loops", "matrices"])
 def test_every_construct_is_written(text: str) -> None:
     written = tex(text)
     assert written.count("{") == written.count("}")
@@ -204,6 +234,31 @@ def test_brackets_and_products(expression: str, expected: str) -> None:
     declared = "input gap: 1\nconst k = 2, sigma1 = 1, v_reset = 3\na = V@x\nb1 = V@x\nc = V@x\nweights V: matrix"
     text = f"cell A\nstate h\n{declared}\nv = {expression}\nh[t] = tanh(v + W@x)\n"
     assert next(row for row in rows(text) if row.startswith("v_t")) == f"v_t &= {expected}"
+
+
+def test_matrices_that_change_are_bold_capitals() -> None:
+    text = (TESTS / "fixtures" / "gateddeltanet.rnn").read_text(encoding="utf-8")
+    assert rows(text)[-2:] == [
+        r"\mathbf{S}_t &= a_t\, \mathbf{S}_{t-1} (\mathrm{I}_{K} - \mathit{be}_t\, \mathit{kn}_t\, "
+        r"\mathit{kn}_t^{\top}) + \mathit{be}_t\, v_t\, \mathit{kn}_t^{\top}",
+        r"y_t &= \mathbf{S}_t q_t",
+    ]
+    assert r"$\mathbf{S}_t \in \mathbb{R}^{H \times K}$ is a state with $\mathbf{S}_0 = 0$" in tex(text)
+
+
+def test_matrices_of_other_names_and_functions_of_them() -> None:
+    found = rows(everything()[2])
+    assert found[5] == (
+        r"\hat{\mathbf{Q}}_t &= \operatorname{softmax}_{\mathrm{rows}}\bigl(\operatorname{unflatten}_{H \times K}(z_t)"
+        r"\bigr) + \operatorname{normalize}_{\mathrm{columns}}(\mathbf{S}_{t-1})"
+    )
+    assert r"\boldsymbol{\lambda}_{\mathrm{new},t} &= " in "".join(found)
+    assert r"\operatorname{sum}_{\mathrm{rows}}(\mathbf{S}_t) \odot v_t" in "".join(found)
+    said = tex(everything()[2])
+    assert (
+        r"$\boldsymbol{\lambda}_{\mathrm{new},t} \in \mathbb{R}^{K \times K}$ is a state with a trained start" in said
+    )
+    assert r"works within each row where $\mathrm{rows}$ stands below it" in said
 
 
 def test_inner_brackets_are_smaller_than_outer_ones() -> None:

@@ -22,6 +22,7 @@ from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
 from rnncc.stages.render.programs import named_programs
 from tests.compiling import lowered
+from tests.packages import float64_package
 from tests.rendering import for_cpus
 
 ROUNDS = 40
@@ -106,6 +107,7 @@ def test_programs_of_many_functions_call_them(name: str) -> None:
         assert any(f"called__::{function}(" in line for line in body)
 
 
+@pytest.mark.one_in(3, "name")
 @pytest.mark.parametrize("hidden", [1, 19])
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("name", CELLS)
@@ -113,7 +115,7 @@ def test_against_a_loop_in_torch(name: str, steps: int, hidden: int) -> None:
     """In whole vectors and in parts of one, with and without lengths, all gradients."""
     text, step, count = CELLS[name]
     torch.manual_seed(0)
-    layer: Any = getattr(rnncc.compile(text), name)(3, hidden, dtype=torch.float64)
+    layer: Any = getattr(float64_package(text), name)(3, hidden, dtype=torch.float64)
     x = torch.randn(steps, 4, 3, dtype=torch.float64)
     lengths = torch.tensor([1, steps, (steps + 1) // 2, steps])
     initial = [0.5 * torch.randn(4, hidden, dtype=torch.float64) for _ in range(count)]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, sigmoid, tanh
 
-import rnncc
+from tests.packages import float64_package
 
 from .language.loop import heads, joined, mm, wide
 
@@ -35,7 +35,7 @@ H, STEPS, BATCH = 6, 5, 3
 
 @cache
 def built() -> Any:
-    return rnncc.compile(TEXT, "outside")
+    return float64_package(TEXT, "outside")
 
 
 def step(p: dict[str, Tensor], now: tuple[Tensor, Tensor], before: tuple[Tensor, Tensor], count: int) -> Any:

@@ -17,8 +17,9 @@ from torch import Tensor
 import rnncc
 from rnncc.ir.family import ALTERNATING, GATHER, Family
 from rnncc.language.operator_row import Operator
-from rnncc.language.operators import DERIVATIVES, GIVEN, OF_MATRICES, OPERATORS, STEPS, SURROGATES
+from rnncc.language.operators import OF_MATRICES, OPERATORS, STEPS
 from rnncc.language.source import Source
+from rnncc.language.surrogates import DERIVATIVES, GIVEN, SURROGATES
 from rnncc.machine.paths import templates_dir
 from rnncc.verify.reference import FUNCTIONS
 from tests.compiling import lowered

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -24,8 +25,10 @@ from packaging.utils import parse_wheel_filename
 from rnncc import __version__
 from rnncc.cli.wheel import write_wheel
 from rnncc.language.diagnostics import RnnccError
+from rnncc.stages.build import find_toolchain
 
 ROOT = Path(__file__).resolve().parents[1]
+PURE = {**os.environ, "RNNCC_NO_PREBUILT": "1"}
 
 
 def run(*arguments: str, **options: Any) -> str:
@@ -40,9 +43,9 @@ def run(*arguments: str, **options: Any) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the source distribution."""
+    """A folder with the wheel, without compiled objects, and the source distribution."""
     folder = tmp_path_factory.mktemp("built")
-    run("-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", str(folder), cwd=ROOT)
+    run("-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", str(folder), cwd=ROOT, env=PURE)
     return folder
 
 
@@ -83,6 +86,7 @@ def test_the_source_distribution_builds_the_same_wheel(built: Path) -> None:
         "again",
         str(source),
         cwd=built,
+        env=PURE,
     )
     (again,) = (built / "again").glob("*.whl")
     assert again.name == wheel.name and contents(again) == contents(wheel)
@@ -130,7 +134,7 @@ def test_build_and_twine_take_it(built: Path, tmp_path: Path) -> None:
     """What `make dist` does. `build` makes the wheel of what is in the source distribution."""
     for tool in ("build", "twine"):
         pytest.importorskip(tool)
-    run("-m", "build", "--no-isolation", "--outdir", str(tmp_path), cwd=ROOT)
+    run("-m", "build", "--no-isolation", "--outdir", str(tmp_path), cwd=ROOT, env=PURE)
     (wheel,), (source,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
     (same,) = built.glob("*.whl")
     assert wheel.name == f"rnncc-{__version__}-py3-none-any.whl" and contents(wheel) == contents(same)
@@ -138,6 +142,53 @@ def test_build_and_twine_take_it(built: Path, tmp_path: Path) -> None:
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"CITATION.cff", "CHANGELOG.md", "README.md", "docs/cli.md", "tests/conftest.py", "rnncc/py.typed"} <= names
+
+
+@pytest.fixture(scope="module")
+def with_objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what a wheel holds that brings objects."""
+    folder = tmp_path_factory.mktemp("objects")
+    run("-m", "hatchling", "build", "-t", "wheel", "-d", str(folder), cwd=ROOT, env={**os.environ, "CXX": "g++"})
+    (wheel,) = folder.glob("*.whl")
+    assert re.fullmatch(r"rnncc-[\d.]+-py3-none-manylinux_2_\d\d_x86_64.whl", wheel.name)
+    assert wheel.stat().st_size < 5e6
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+def test_a_wheel_with_objects(compiler: str, with_objects: Path, tmp_path: Path) -> None:
+    """A first load compiles what the cell alone has, by whatever compiler there is, and computes what torch does."""
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler}")
+    assert {path.suffix for path in (with_objects / "rnncc" / "_data" / "objects").iterdir()} >= {".o", ".cubin"}
+    own = {**os.environ, "CXX": compiler, "PYTHONPATH": str(with_objects)}
+    said = run("-c", _LOAD, str(tmp_path / "cache"), cwd=tmp_path, env=own)
+    assert said.splitlines() == ["lstm_dispatch.o lstm_f32.o lstm_f32_masked.o binding.o libtorch.so", "right"]
+
+
+_LOAD = """
+import os, sys, re
+import torch
+from rnncc.stages.build import commands
+os.environ["RNNCC_CACHE_DIR"] = sys.argv[1]
+run, made = commands.run, []
+def recorded(compiles, *rest):
+    made.extend(os.path.basename(command.output) for command in compiles)
+    return run(compiles, *rest)
+commands.run = recorded
+import rnncc
+layer = rnncc.load("lstm").LSTM(5, 16)
+print(" ".join(re.sub("_(generic|v3|v4)_", "_", name) for name in made))
+x = torch.randn(7, 3, 5)
+peer = torch.nn.LSTM(5, 16)
+layer.load_state_dict(peer.state_dict())
+mine, theirs = layer(x)[0], peer(x)[0]
+torch.testing.assert_close(mine, theirs)
+print("right")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -228,6 +279,9 @@ def test_a_built_package_as_a_wheel_runs_without_rnncc_or_a_compiler(tmp_path: P
     # No rnncc there, no compiler, nothing but torch.
     bare = {"cwd": tmp_path, "env": {"HOME": str(tmp_path), "PATH": ""}}
     assert run("-P", str(ROOT / "tests" / "wheel_use.py"), "site", **bare) == f"torch {torch.__version__}: all right\n"
+    # auditwheel counts torch's library as a foreign one. It names the tag of the versions of symbols apart.
+    shown = json.loads(run("-m", "auditwheel", "show", "--json", wheel, **options))
+    assert wheel.endswith(f"-{shown['sym_tag']}.whl")
     about = metadata(tmp_path / wheel)
     fingerprint = json.loads((tmp_path / "lstm" / "_rnncc.json").read_text(encoding="utf-8"))["fingerprint"]
     assert about["Version"] == f"{__version__}+{fingerprint[:8]}" and about.get_all("Requires-Dist") == ["torch>=2.10"]
@@ -247,11 +301,19 @@ def test_a_wheel_is_not_called_what_pip_takes_for_another_name(name: str, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
+def toy(folder: Path) -> Path:
+    """A package with all that a wheel is made of."""
+    (folder / "_runtime").mkdir(parents=True)
+    (folder / "_runtime" / "LICENSE").write_text("…", encoding="utf-8")
+    about = {"cells": ["A"], "fingerprint": "0123456789", "torch_abi": "2.10", "library": "libtoy.so"}
+    (folder / "_rnncc.json").write_text(json.dumps(about), encoding="utf-8")
+    command = [*find_toolchain().command, "-shared", "-x", "c++", os.devnull, "-o", str(folder / "libtoy.so")]
+    subprocess.run(command, check=True)
+    return folder
+
+
 def test_a_wheel_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "toy"
-    (package / "_runtime").mkdir(parents=True)
-    (package / "_runtime" / "LICENSE").write_text("…", encoding="utf-8")
-    (package / "_rnncc.json").write_text('{"cells": ["A"], "fingerprint": "0123456789", "torch_abi": "2.10"}')
+    package = toy(tmp_path / "toy")
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -263,13 +325,8 @@ def test_a_wheel_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_wheel_bears_its_package_s_name_as_file_names_do(tmp_path: Path) -> None:
-    package = tmp_path / "My__Cell"
-    (package / "_runtime").mkdir(parents=True)
-    (package / "_runtime" / "LICENSE").write_text("…", encoding="utf-8")
-    about = {"cells": ["A"], "fingerprint": "0123456789", "torch_abi": "2.10"}
-    (package / "_rnncc.json").write_text(json.dumps(about), encoding="utf-8")
-    wheel = write_wheel(package)
+    wheel = write_wheel(toy(tmp_path / "My__Cell"))
     name, version, build, tags = parse_wheel_filename(wheel.name)
     assert (name, str(version), build) == ("my-cell", f"{__version__}+1234567", ())
-    assert {(tag.interpreter, tag.abi) for tag in tags} == {("py3", "none")}
+    assert {(tag.interpreter, tag.abi, tag.platform) for tag in tags} == {("py3", "none", "manylinux_2_17_x86_64")}
     assert "My__Cell/_rnncc.json" in contents(wheel) and metadata(wheel)["Name"] == "my_cell"

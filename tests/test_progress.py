@@ -15,7 +15,7 @@ import pytest
 
 from rnncc import progress
 from rnncc.language.diagnostics import RnnccError
-from rnncc.progress import Bar, Count, Lines, Pace, debug, say, shown
+from rnncc.progress import Bar, Count, Lines, Pace, debug, said_if_slow, say, shown
 
 ROOT = Path(__file__).resolve().parents[1]
 LOUD = "cell Loud\nstate h\nh[t] = tanh(W@x + R@h[t-1])\n"
@@ -38,7 +38,9 @@ def test_a_count_is_a_message() -> None:
     assert (Count(3, 12, 1.0).done, Count(3, 12, 1.0).total, Count(3, 12).left) == (3, 12, None)
 
 
-def test_lines_count_every_few_seconds(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_count_after_a_second_and_then_less_often(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     lines = Lines()
@@ -51,10 +53,25 @@ def test_lines_count_every_few_seconds(capsys: pytest.CaptureFixture[str], monke
     said = capsys.readouterr().err.splitlines()
     assert said == [
         "rnncc: compiling lstm (LSTM)",
-        "rnncc: 4 of 12 files compiled",
-        "rnncc: 9 of 12 files compiled",
+        "rnncc: 0 of 12 files compiled",
+        "rnncc: 2 of 12 files compiled",
+        "rnncc: 7 of 12 files compiled",
         "rnncc: 12 of 12 files compiled",
     ]
+
+
+def test_a_count_that_is_no_news_is_said_less_often(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    lines = Lines()
+    lines("compiling s6 (S6)")
+    for _ in range(9):
+        now[0] += 1.0
+        lines(Count(1, 8))
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["rnncc: compiling s6 (S6)", "rnncc: 1 of 8 files compiled", "rnncc: 1 of 8 files compiled"]
 
 
 def test_the_time_left_follows_from_the_last_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +85,19 @@ def test_the_time_left_follows_from_the_last_file(monkeypatch: pytest.MonkeyPatc
     # Two files in 10 s are twelve in 60; three in 15 s are as quick.
     assert seen == [None, None, 50.0, 47.0, 45.0, None, None]
     assert Pace(1, 8).count(1).left is None
+
+
+def test_a_message_for_what_is_slow(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(progress, "TELL_SECONDS", (0.05,))
+    with said_if_slow("quick"):
+        pass
+    with said_if_slow("slow"):
+        for _ in range(100):
+            time.sleep(0.05)
+            if said := capsys.readouterr().err:
+                break
+    assert said == "rnncc: slow\n"
+    assert capsys.readouterr().err == ""
 
 
 SAYS = "from rnncc.progress import say, debug; say('hello'); debug('details')"

@@ -20,12 +20,12 @@ from rnncc.ir.cell import (
     Pointwise,
     Role,
     RowOp,
-    RowOperator,
     State,
     Value,
 )
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, Dim, named, scale
 from rnncc.ir.expr import Const, Ref, apply
+from rnncc.ir.row_operator import RowOperator
 from rnncc.ir.structure import BlockDiagonal
 from rnncc.stages.mask import mask
 from rnncc.verify.reference import Arguments, Interpreter, complete_sizes, run

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 
 from rnncc.analysis.norms import NORMS
-from rnncc.ir.cell import RowOperator
+from rnncc.ir.row_operator import BATCHED_ONLY, RowOperator
 from rnncc.ir.step import Table
 from rnncc.machine.paths import templates_dir
-from rnncc.runtime.kernels import choice
-from rnncc.runtime.kernels.first_use import Event
-from rnncc.stages.build import TORCH_ABI
+from rnncc.runtime.spec import BORDER_STEPS
 from rnncc.stages.lower import slots
 from rnncc.stages.schedule import expect, lanes, scan
 
@@ -36,22 +34,11 @@ def test_tables_of_a_loop() -> None:
     text = header("core/tables.h")
     assert members(text, "enum Table") == [*(table.value for table in Table), "TABLES"]
     # Loops have the parts of norms.
-    in_loops = [operator.value for operator in RowOperator if operator not in NORMS]
-    assert members(text, "enum class RowOperator") == ["none", *in_loops]
+    in_loops = [operator.value for operator in RowOperator if operator not in NORMS | BATCHED_ONLY]
+    assert members(text, "enum class RowOperator") == ["none", *in_loops, "elements"]
     # Numbers in the tables have 16 bits.
     tables, _, _ = text.partition("struct LoopInfo")
     assert slots.MOST == 2**15 - 1 and "int16_t" in tables and not re.search(r"int(32|64)_t", tables)
-
-
-def test_the_oldest_torch() -> None:
-    """shim.h has the version as torch's functions take it: a byte for each number."""
-    found = re.search(r"rnncc_torch_abi = 0x(\w\w)(\w\w)", header("torch/shim.h"))
-    assert found is not None
-    assert f"{int(found[1], 16)}.{int(found[2], 16)}" == TORCH_ABI
-
-
-def test_the_steps_of_a_long_call() -> None:
-    assert constants("cuda/fused/host/first_use.h")["LONG_CALL_STEPS"] == choice.LONG_CALL_STEPS
 
 
 def test_products_of_heads() -> None:
@@ -59,6 +46,10 @@ def test_products_of_heads() -> None:
     assert found["HEAD_SUMS"] * found["HEAD_ROWS"] == expect._DEALT_ROWS
     assert (found["HEAD_TILE"], found["HEAD_TILES"]) == (expect._TILE, expect._DEALT_TILES)
     assert constants("cuda/head_products_call.h")["HEAD_TILE_ROWS"] == expect._TILE_ROWS
+
+
+def test_steps_between_borders() -> None:
+    assert constants("torch/borders.h")["border_steps"] == BORDER_STEPS
 
 
 def test_rows_of_a_lane() -> None:
@@ -78,10 +69,3 @@ def test_rows_of_a_lane() -> None:
 
 def test_ctas_that_share_the_steps_of_a_scan() -> None:
     assert constants("cuda/scan/share.h")["MOST_SCAN_CTAS"] == scan.MOST_CTAS
-
-
-def test_events_of_a_first_call() -> None:
-    events = re.search(r"enum KernelEvent : int32_t \{(.*?)\}", header("core/handler.h"))
-    assert events is not None
-    found = {name: int(value) for name, value in re.findall(r"(\w+) = (\d+)", events[1])}
-    assert found == {event.name: event.value for event in Event}

@@ -52,9 +52,14 @@ _KINDS = (
         lambda kinds, _: len(kinds) > 1,
     ),
     _Kind(
+        "Matrices",
+        "MATRIX: a state is a matrix, which products with vectors write and read.",
+        lambda kinds, _: kinds == {RecurrenceKind.MATRIX},
+    ),
+    _Kind(
         "Dense, one phase",
-        "DENSE: a recurrent matrix. All products of a step can run at once.",
-        lambda kinds, phases: kinds == {RecurrenceKind.DENSE} and phases == 1,
+        "DENSE: a step mixes units of a state, by a recurrent matrix as a rule. All its products can run at once.",
+        lambda kinds, phases: kinds == {RecurrenceKind.DENSE} and phases <= 1,
     ),
     _Kind(
         "Dense, several phases",

@@ -35,7 +35,7 @@ def sizes_of(cell: Cell) -> dict[str, int]:
         sizes = {"I": inputs, "H": hidden, "num_heads": 1}
         for size in cell.sizes:
             if size.solved is None:
-                sizes[size.name] = _OWN if size.default is None else size.default
+                sizes[size.name] = _OWN if size.default is None else evaluate(size.default, sizes)
         sizes |= {each.name: evaluate(each.solved, sizes) for each in cell.sizes if each.solved is not None}
         pairs = [(evaluate(each.left, sizes), evaluate(each.right, sizes), each.divides) for each in cell.constraints]
         if all(left % right == 0 if divides else left == right for left, right, divides in pairs):

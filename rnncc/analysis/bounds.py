@@ -7,10 +7,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rnncc.analysis.sums import Signed, terms
-from rnncc.ir.cell import Contraction, Node, Placement, Pointwise, RowOp, RowOperator, Segment
+from rnncc.ir.cell import Contraction, Node, Placement, Pointwise, RowOp, Segment
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
+from rnncc.ir.row_operator import RowOperator
 from rnncc.language.bound import FREE, RAY, SIGNED, UNIT, Bound
 from rnncc.language.operators import OPERATORS
+
+# What each unit is one of the operand's, or lies among them.
+_TAKES = (
+    RowOperator.SLICE,
+    RowOperator.REPEAT,
+    RowOperator.MEAN,
+    RowOperator.MAX,
+    RowOperator.ROLL,
+    RowOperator.BY_ROW,
+    RowOperator.BY_COLUMN,
+    RowOperator.ROW_MAXIMA,
+    RowOperator.COLUMN_MAXIMA,
+    RowOperator.TRANSPOSE,
+    RowOperator.DIAGONAL,
+)
+# A vector as a matrix, and the function that gives the largest element along what the vector fills.
+_MAXIMA = {RowOperator.BY_ROW: RowOperator.ROW_MAXIMA, RowOperator.BY_COLUMN: RowOperator.COLUMN_MAXIMA}
 
 
 class Bounds:
@@ -42,7 +60,7 @@ class Bounds:
         match node:
             case Pointwise(_, expr):
                 return self.of(expr)
-            case RowOp(_, RowOperator.SLICE | RowOperator.REPEAT | RowOperator.MEAN | RowOperator.MAX, (operand,)):
+            case RowOp(_, operator, (operand,)) if operator in _TAKES:
                 return self.known.get(operand, FREE)
             case RowOp(_, RowOperator.SQUARES | RowOperator.VARIANCE):
                 return RAY
@@ -100,10 +118,21 @@ class Bounds:
                         return self._parts(inner, operators)
                     case RowOp(_, RowOperator.MAX, (operand,)) if "max" in operators:
                         return (Ref(operand),)
+                    case RowOp(_, spread, (vector,)) if spread in _MAXIMA and "max" in operators:
+                        return self._maxima(vector, _MAXIMA[spread])
             case Apply("detach", (value,)):
                 return self._parts(value, operators)
             case Apply(operator, (left, right)) if operator in operators:
                 return tuple(part for side in (left, right) for part in (side, *self._parts(side, operators)))
+        return ()
+
+    def _maxima(self, vector: str, operator: RowOperator) -> tuple[Expr, ...]:
+        """The matrix whose largest elements a vector has; none where it has others."""
+        match self.nodes.get(vector):
+            case Pointwise(_, Apply("detach", (Ref(inner),)) | Ref(inner)):
+                return self._maxima(inner, operator)
+            case RowOp(_, found, (matrix,)) if found is operator:
+                return (Ref(matrix),)
         return ()
 
 

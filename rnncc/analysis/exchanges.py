@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rnncc.ir.dim import Dim, split_multiple
-from rnncc.ir.term import Op, Product, Row, Share, Surrogate, Term, Val
+from rnncc.ir.term import OfMatrix, Op, Product, Row, Share, Surrogate, Term, Transposed, Unflatten, Val
 from rnncc.ir.typed import Typed
 
 
@@ -11,7 +11,7 @@ def exchanges(typed: Typed) -> int:
     """The length of the longest chain of exchanges in a step. A product with a value that depends on a state counts
     once, and so does a function across units (a norm, softmax, a sum), or one that moves units. A norm counts once,
     because its mean and variance are joined of moments that are sent together. Those that do not wait for each other
-    count once."""
+    count once. So it is with matrices that change: a product with one adds up its rows."""
     counter = _Counter(typed)
     return max(counter.of_value(equation.target) or 0 for equation in typed.equations)
 
@@ -39,8 +39,16 @@ class _Counter:
                 return _longest(arguments, self)
             case Surrogate(_, operand):
                 return self.of_term(operand)
-            case Product(_, operand):
-                return _after(self.of_term(operand), 1)
+            case Product(left, Transposed(right)) if not (self.is_matrix(left) or self.is_matrix(right)):
+                return _longest((left, right), self)  # each unit with each: nothing is added up
+            case Product(OfMatrix("diag", vector), operand) | Product(operand, OfMatrix("diag", vector)):
+                return _longest((vector, operand), self)
+            case Product(matrix, operand):
+                return _after(_longest((matrix, operand), self), 1)
+            case Transposed(operand) | Unflatten(operand):
+                return self.of_term(operand)
+            case OfMatrix(function, operand, axis):
+                return _after(self.of_term(operand), int(bool(axis) or function == "norm"))
             case Row(_, arguments):
                 return _after(_longest(arguments, self), int(self.moves(term)))
             case Share(operand, targets):
@@ -49,6 +57,10 @@ class _Counter:
                 return _after(self.of_term(operand), int(not stays))
             case _:
                 return None
+
+    def is_matrix(self, term: Term) -> bool:
+        """Whether a named value is a matrix."""
+        return isinstance(term, Val) and self.typed.shapes[term.name].is_matrix
 
     def moves(self, term: Row) -> bool:
         """Whether the function needs units of others. To lay vectors of the same units side by side does not."""

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
-from rnncc.ir.cell import Cell, Contraction, Delay, Node, Pointwise, RowOp, RowOperator, operands
+from rnncc.ir.cell import Cell, Contraction, Delay, Node, Pointwise, RowOp, operands
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply
+from rnncc.ir.row_operator import RowOperator
 from rnncc.language.operators import OPERATORS
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from rnncc.ir.cell import Node, Pointwise, RowOp, RowOperator
+from rnncc.ir.cell import Node, Pointwise, RowOp
 from rnncc.ir.expr import Const, Ref, apply
+from rnncc.ir.row_operator import RowOperator
 from rnncc.language.diagnostics import InternalError
 
 NORMS = frozenset({RowOperator.LAYERNORM, RowOperator.RMSNORM, RowOperator.SOFTMAX})

@@ -9,6 +9,7 @@ import click
 from rnncc.cli.output import ignore_missing_numpy
 from rnncc.extras import needs_torch
 from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.progress import said_if_slow
 
 if TYPE_CHECKING:
     from rnncc.verify.runner import Runner
@@ -25,7 +26,7 @@ def check_machine(command: str, device: str, *, allow_fallback: bool) -> None:
     from rnncc.stages.build import find_nvrtc, find_toolchain
 
     ignore_missing_numpy()
-    with needs_torch(command):
+    with needs_torch(command), said_if_slow("importing PyTorch"):
         import torch
     if device == "cuda" and not torch.cuda.is_available():
         _refuse("no kernels run on cuda: PyTorch finds no CUDA device", "`rnncc env` shows what is here")

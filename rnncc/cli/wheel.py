@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.language.packages import check_length
 from rnncc.machine.files import replaced
 from rnncc.runtime import manifest
+from rnncc.stages.build.manylinux import LONGEST, platform_tag
 from rnncc.version import VERSION
 
 # The earliest time a zip file can hold: the same package gives the same bytes.
@@ -31,19 +31,15 @@ def check_name(stem: str) -> None:
     if stem.endswith("_") or _distribution(stem) != stem.lower():
         message = f"'{stem}' cannot be a wheel's name: an underscore stands alone there, and not at the end"
         raise RnnccError(Diagnostic("RNN604", message, help="choose another name with --name"))
-    check_length(stem, "a wheel's", len(_file_name("", "0" * 8)))
+    check_length(stem, "a wheel's", len(_file_name("", "0" * 8, f"py3-none-{LONGEST}")))
 
 
-def _file_name(stem: str, fingerprint: str) -> str:
-    return f"{_distribution(stem)}-{_version(fingerprint)}-{_tag()}.whl"
+def _file_name(stem: str, fingerprint: str, tag: str) -> str:
+    return f"{_distribution(stem)}-{_version(fingerprint)}-{tag}.whl"
 
 
 def _version(fingerprint: str) -> str:
     return f"{VERSION}+{fingerprint[:8]}"
-
-
-def _tag() -> str:
-    return f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
 
 def write_wheel(package: Path) -> Path:
@@ -52,12 +48,13 @@ def write_wheel(package: Path) -> Path:
     Raises RnnccError (RNN605) where it cannot be written.
 
     The version is rnncc's, with the package's fingerprint as local part, so that other content has another version.
-    The tag names no Python version and no torch version: the library uses torch's stable C interface alone. The
-    licence is that of rnncc's code in the package; whose the cell is, its author knows.
+    The tag names no Python version and no torch version: the library uses torch's stable C interface alone. It names
+    the oldest systems that have what the library needs. The licence is that of rnncc's code in the package; whose the
+    cell is, its author knows.
     """
     about = manifest.read(package)
     stem, version = package.name, _version(about["fingerprint"])
-    name, tag = _distribution(stem), _tag()
+    name, tag = _distribution(stem), f"py3-none-{platform_tag(package / about['library'])}"
     info = f"{name}-{version}.dist-info"
     files = {
         f"{stem}/{path.relative_to(package).as_posix()}": path.read_bytes()
@@ -77,7 +74,7 @@ def write_wheel(package: Path) -> Path:
     lines = [f"{path},sha256={_digest(data)},{len(data)}" for path, data in files.items()]
     files[record] = "\n".join([*lines, f"{record},,", ""]).encode()
 
-    target = package.parent / _file_name(stem, about["fingerprint"])
+    target = package.parent / _file_name(stem, about["fingerprint"], tag)
     with replaced(target) as beside, zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, data in files.items():
             entry = zipfile.ZipInfo(path, _DATE)

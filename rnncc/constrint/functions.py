@@ -100,8 +100,10 @@ class Product(Propagator):
             target = store.domains[self.result]
             store.clip(variable, -(target[-1] // -factor), -target[0] // -factor)
             return False
-        store.restrict(self.result, sets.scaled(domain, factor))
-        store.restrict(variable, sets.divided(store.domains[self.result], factor))
+        scaled = sets.scaled(domain, factor)
+        if scaled != store.domains[self.result]:
+            store.restrict(self.result, scaled)
+            store.restrict(variable, sets.divided(store.domains[self.result], factor))
         return True
 
     def _divide(self, store: Store, factor: int, result: Domain, least: int, most: int) -> None:

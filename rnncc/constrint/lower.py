@@ -329,7 +329,7 @@ class Lowering:
         if not arguments:
             raise ModelError(f"{operator} of nothing")
         if all(not terms for terms, _ in arguments):
-            return (), OPERATORS[operator]([constant for _, constant in arguments])
+            return (), OPERATORS[operator](*[constant for _, constant in arguments])
         variables = tuple(sorted({self._as_variable(argument) for argument in arguments}))
         if len(variables) == 1:
             return ((variables[0], 1),), 0

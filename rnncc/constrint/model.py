@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from rnncc.constrint import domain as sets
@@ -17,6 +18,7 @@ from rnncc.constrint.expr import (
     Constant,
     Constraint,
     Expression,
+    Node,
     Operand,
     Requirement,
     Variable,
@@ -25,7 +27,7 @@ from rnncc.constrint.expr import (
     maximum,
 )
 from rnncc.constrint.order import Branch
-from rnncc.constrint.problem import Problem, Solution
+from rnncc.constrint.problem import Lowered, Problem, Solution
 from rnncc.constrint.search import Search
 from rnncc.constrint.store import Limits, Meter
 
@@ -39,6 +41,7 @@ class Model:
     """Variables and requirements. Every question takes
 
     - `given`: values of some variables for this question only; they take part in explanations;
+    - `where`: the same, but no explanation names them. To ask again with other values is quicker than with `given`;
     - `order`: what to decide first, and by which values (`ascending` unless said otherwise, see `order`);
     - `limits`: when to give up, by LimitReached.
 
@@ -48,6 +51,7 @@ class Model:
     def __init__(self) -> None:
         self._variables: list[Variable] = []
         self._requirements: list[Requirement] = []
+        self._lowered: dict[tuple[int, int, tuple[Node, ...]], Lowered] = {}
 
     def integer(self, name: str, low: int, high: int) -> Variable:
         """A variable between two bounds, both included."""
@@ -110,6 +114,7 @@ class Model:
         objective: Operand | Sequence[Operand],
         *,
         given: Given | None = None,
+        where: Given | None = None,
         order: Order = (),
         limits: Limits = DEFAULT_LIMITS,
     ) -> Solution:
@@ -118,9 +123,10 @@ class Model:
         It is the first of equal solutions in the order of search. LimitReached.best holds the best found, not proven
         least.
         """
-        problem = self._problem(given, order, limits)
+        problem = replace(self._problem(given, order, limits), where=where or {})
         parts = objective if isinstance(objective, Sequence) else (objective,)
-        lowered = problem.lowered([as_expression(part) for part in parts])
+        nodes = tuple(map(as_expression, parts))
+        lowered = problem.lowered(nodes) if given or order else self._known(nodes).where(problem.where)
         meter = Meter(limits)
         best = minimum(lowered.program, range(len(problem.requirements)), lowered.decisions, lowered.objectives, meter)
         if best is None:
@@ -173,6 +179,13 @@ class Model:
         )
         branches = tuple(entry if isinstance(entry, Branch) else orders.ascending(entry) for entry in order)
         return Problem(self.variables, (*self._requirements, *fixed), branches, limits)
+
+    def _known(self, objectives: tuple[Node, ...]) -> Lowered:
+        """What the objectives are lowered to, once for all questions."""
+        key = (len(self._variables), len(self._requirements), objectives)
+        if key not in self._lowered:
+            self._lowered[key] = self._problem(None, (), DEFAULT_LIMITS).lowered(objectives)
+        return self._lowered[key]
 
     def _solutions(self, problem: Problem) -> Iterator[Solution]:
         """All solutions; Infeasible if there is none."""

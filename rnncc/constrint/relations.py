@@ -79,8 +79,13 @@ class Equal(Condition):
         # While two variables are open, a second look at bounds alone is not worth it before another propagator brings
         # something new. While one is open, this must look again at once: it may have fixed the others itself just now,
         # and then nothing else ever wakes it, though the last one may have a hole where its value should be.
-        still_open = (len(domains[variable]) > 1 for variable, _ in self.terms)
-        return any(still_open) and any(still_open)
+        is_open = False
+        for variable, _ in self.terms:
+            if len(domains[variable]) > 1:
+                if is_open:
+                    return True
+                is_open = True
+        return False
 
     def status(self, store: Store) -> bool | None:
         least, most = _span(self.terms, self.constant, store)

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from rnncc.language.names import FUNCTIONS
-from rnncc.language.operators import SURROGATES
+from rnncc.language.surrogates import SURROGATES
 from rnncc.language.words import (
     EVERYWHERE,
     GROUPS,
@@ -23,7 +23,9 @@ from rnncc.language.words import (
     LEARNED,
     NUM_HEADS,
     NUMBERS,
+    OF,
     PER,
+    PLACE,
     SEQUENCE,
     SIZES,
     STATEMENTS,
@@ -83,6 +85,7 @@ RULES = (
     Rule(rf"{_AT_START}(cell)[ \t]+(\w+)", {1: STATEMENT, 2: CELL_NAME}),
     Rule(rf"{_AT_START}(def)[ \t]+(\w+)", {1: STATEMENT, 2: FUNCTION_NAME}),
     Rule(rf"{_AT_START}({any_of(OPENING)})(?![ \t]*[=,\[(])", {1: STATEMENT}),
+    Rule(rf"\b(in)[ \t]+({PLACE}[ \t]+{OF})\b", {1: CONTROL, 2: WORD}),
     Rule(any_of(EVERYWHERE), {0: CONTROL}),
     Rule(rf"\b{PER}[ \t]+{SEQUENCE}\b", {0: WORD}),
     Rule(rf"(?<=:)[ \t]*({any_of(TYPES)})", {1: TYPE}),
@@ -122,6 +125,7 @@ syntax match rnnFunction "\v<({called})>\ze\s*\("
 syntax match rnnType "\v:\s*\zs<({types})>"
 syntax match rnnWord "\v<{per}\s+{sequence}>"
 syntax match rnnControl "\v<({everywhere})>"
+syntax match rnnWord "\v<in\s+\zs{place}\s+{of}>"
 syntax match rnnStatement "\v(^|;)\s*\zs<({opening})>(\s*[=,[(])@!"
 syntax match rnnStatement "\v(^|;)\s*\zs<cell>(\s+\k)@=" nextgroup=rnnCell skipwhite
 syntax match rnnStatement "\v(^|;)\s*\zs<def>(\s+\k)@=" nextgroup=rnnOwn skipwhite
@@ -145,6 +149,7 @@ def vim() -> str:
     }  # fmt: skip
     links = "\n".join(f"highlight default link {name} {kind.group}" for name, kind in _VIM_GROUPS.items())
     text = _VIM.replace("{links}", links).replace("{per}", PER).replace("{sequence}", SEQUENCE)
+    text = text.replace("{place}", PLACE).replace("{of}", OF)
     for name, words in lists.items():
         text = text.replace(f"{{{name}}}", "|".join(words))
     return text

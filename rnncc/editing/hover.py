@@ -8,12 +8,12 @@ from rnncc.editing.analysis import Analysis
 from rnncc.editing.names import Mention, Symbol
 from rnncc.ir import dim as dims
 from rnncc.ir.cell import Cell, Placement
-from rnncc.ir.structure import DENSE
-from rnncc.ir.typed import Shape, Typed
-from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
+from rnncc.ir.typed import Typed
+from rnncc.language.functions import MATRIX_FUNCTIONS, OF_VECTORS_TOO, OF_WIDTHS, PER_HEAD, ROW_FUNCTIONS
 from rnncc.language.operators import OPERATORS
 from rnncc.language.source import fenced, line_and_column, line_span
-from rnncc.show.values import show_node, show_number, show_shape
+from rnncc.show.typed import shown_shape
+from rnncc.show.values import show_node, show_number
 
 _PLACES = {
     Placement.P: "computed once per call, from parameters (P)",
@@ -61,11 +61,10 @@ def _function(name: str) -> str:
         kink = "" if row.smooth else "; its derivative is 0 almost everywhere"
         return f"**function** `{name}({', '.join(arguments)})`, element by element{kink}  \n{same}"
     kind = "of matrices" if name in MATRIX_FUNCTIONS and name not in ROW_FUNCTIONS else "across units"
+    kind = "across units, or of a matrix" if name in OF_VECTORS_TOO else kind
+    kind = "of a width: a vector of numbers alone" if name in OF_WIDTHS else kind
+    kind = "of values that no state reaches: a copy for each head" if name in PER_HEAD else kind
     return f"**function** `{name}` {kind}"
-
-
-def _shape(shape: Shape) -> str:
-    return show_shape(shape.width, shape.columns if shape.kind == "matrix" else None, DENSE)
 
 
 def _values(mention: Mention, typed: Typed) -> list[str]:
@@ -81,7 +80,7 @@ def _facts(mention: Mention, typed: Typed, cell: Cell) -> Iterator[str]:
     if symbol.kind == "group" and name == symbol.name:
         members = [member for member in typed.members if member.written == name]
         yield f"**group** `{name}`: a parameter for each equation that names it"
-        yield ", ".join(f"`{each.name}`: {_shape(typed.shapes[each.name])}" for each in members)
+        yield ", ".join(f"`{each.name}`: {shown_shape(typed.shapes[each.name])}" for each in members)
         return
     for constant in typed.constants:
         if constant.name == name:
@@ -91,14 +90,14 @@ def _facts(mention: Mention, typed: Typed, cell: Cell) -> Iterator[str]:
     for size in typed.sizes:
         if size.name == name:
             solved = "" if size.solved is None else f" = {dims.show(size.solved)}"
-            yield f"**dim** `{name}`{solved if size.default is None else f' = {size.default}'}"
+            yield f"**dim** `{name}`{solved if size.default is None else f' = {dims.show(size.default)}'}"
             return
     values = _values(mention, typed)
     if not values:
         return
     member = next((each for each in typed.members if each.name == name), None)
     kind = f"parameter, the {member.written} of {member.target}" if member else _KINDS.get(symbol.kind, symbol.kind)
-    shapes = ", ".join(f"`{value}`: {_shape(typed.shapes[value])}" for value in values)
+    shapes = ", ".join(f"`{value}`: {shown_shape(typed.shapes[value])}" for value in values)
     yield f"**{kind}** {shapes}"
     for state in typed.states:
         if state.name == name:
@@ -106,7 +105,7 @@ def _facts(mention: Mention, typed: Typed, cell: Cell) -> Iterator[str]:
     placed = next((each.placement for each in cell.values if each.name == values[0]), None)
     if placed is not None and symbol.kind in ("value", "state"):
         yield _PLACES[placed]
-    own = [f"`{each.name}`: {_shape(typed.shapes[each.name])}" for each in typed.members if each.target in values]
+    own = [f"`{each.name}`: {shown_shape(typed.shapes[each.name])}" for each in typed.members if each.target in values]
     if own:
         yield f"parameters {', '.join(own[: 4 * _MOST_TURNS])}"
 

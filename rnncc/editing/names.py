@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from rnncc.language.greek import in_ascii
 from rnncc.language.names import FUNCTIONS
-from rnncc.language.operators import SURROGATES
 from rnncc.language.source import Source, Span
+from rnncc.language.surrogates import SURROGATES
 from rnncc.language.words import GROUPS, INITIALISERS, LEARNED, NUM_HEADS, NUMBERS, SIZES, TYPES
 from rnncc.stages.parse.lexer import Statement, lex
 
@@ -235,6 +235,9 @@ def _words(statement: Statement) -> Iterator[tuple[_Word, str]]:
 def _role(first: str, text: str, before: str, following: str, depth: int) -> str:
     if following == "ARROW":
         return "lambda"
+    if before == "OF":
+        # `input u in place of x`: not the x of this cell.
+        return "word"
     if following == "EQUAL" and depth:
         return "word"
     if before == "COLON" and first in ("PARAM", "BUFFER", "WEIGHTS") and text in TYPES:

@@ -19,8 +19,11 @@ class RefusedError(Exception):
 
 
 def can_be_renamed(mention: Mention) -> bool:
-    """Whether a name is its author's. A group R that the text declares is still the built-in one."""
-    return mention.symbol.definition is not None and mention.symbol.name not in BUILT_IN
+    """Whether a name is its author's. A group R that the text declares is still the built-in one; an x is the cell's
+    own where another input stands in its place."""
+    symbol = mention.symbol
+    own = symbol.name not in BUILT_IN or (symbol.name == "x" and symbol.kind != "input")
+    return symbol.definition is not None and own
 
 
 def rename(analysis: Analysis, mention: Mention, name: str) -> list[Span]:

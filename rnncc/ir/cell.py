@@ -10,7 +10,8 @@ Names of values are the user's. The compiler's own hold a double underscore, whi
     i__W, i__0  temporaries that `partition` makes: a product, a hoisted or named subexpression
 
 Layout of a value of width k*base under N heads: [k, N, base/N], flattened. Width 1 is one number for all units;
-width `num_heads` (what a reduction leaves) is one number per head.
+width `num_heads` (what a reduction leaves) is one number per head. A matrix that changes with the step is a value with
+a `grid` (rnncc/ir/dim.py): [N, rows/N, columns/N], flattened, which is its width.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import assert_never
 
-from rnncc.ir.dim import Dim
+from rnncc.ir.dim import Dim, Grid
 from rnncc.ir.expr import Expr, Ref, references, substitute
+from rnncc.ir.row_operator import RowOperator
 from rnncc.ir.structure import DENSE, Sparsity, Structure
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.source import NOWHERE, Source, Span
@@ -53,8 +55,8 @@ class Placement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value has a name, a shape and an origin. A matrix has `columns` and a structure, which says what is stored of
-    it: [width, columns] or less."""
+    """A value has a name, a shape and an origin. A matrix of parameters has `columns` and a structure, which says what
+    is stored of it: [width, columns] or less. One that changes with the step has a `grid`."""
 
     name: str
     role: Role
@@ -63,6 +65,7 @@ class Value:
     columns: Dim | None = None
     structure: Structure = DENSE
     span: Span = _span()
+    grid: Grid | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,30 +89,10 @@ class Contraction:
     span: Span = _span()
 
 
-class RowOperator(Enum):
-    """What works across the units of one row. Reductions and running sums are over one head's (k, D)."""
-
-    SUM = "sum"  # [k, N, D] -> [1, N, 1]
-    MEAN = "mean"  # the same
-    SPREAD = "spread"  # [1, N, 1] -> [k, N, D], each element / (k*D): the adjoint of mean
-    MAX = "max"  # the same as sum; the largest elements share its gradient (torch.amax)
-    SQUARES = "squares"  # of v and mean(v): the sum of (v - mean)², without cancellation; widths as of sum
-    VARIANCE = "variance"  # of v and mean(v): the mean of these squares
-    LAYERNORM = "layernorm"  # (v - mean) / sqrt(variance + epsilon)
-    RMSNORM = "rmsnorm"  # v / sqrt(mean(v²) + the dtype's epsilon)
-    SOFTMAX = "softmax"
-    CUMSUM = "cumsum"
-    CUMSUM_REVERSED = "cumsum_reversed"  # sum of the elements from here to the end: the adjoint of cumsum
-    SLICE = "slice"  # units `offset` to `offset + width of the target` along the packed axis k
-    CONCAT = "concat"  # along k
-    REPEAT = "repeat"  # each unit `times` times in a row (repeat_interleave)
-    SEGMENT_SUM = "segment_sum"  # sums of `times` neighbours: the adjoint of repeat
-    PAD = "pad"  # zeros but for the operand at `offset`: the adjoint of slice
-
-
 @dataclass(frozen=True, slots=True)
 class RowOp:
-    """`target = operator(operands)` along each row. `offset` is in elements (a Dim), `times` a static integer.
+    """`target = operator(operands)` along each row. `offset` is in elements (a Dim), `times` a static integer, `grid`
+    the shape of the matrix that an operator of matrices takes or makes.
 
     `epsilon` is layernorm's. rnncc/analysis/norms.py says what norms and softmax are made of."""
 
@@ -120,6 +103,7 @@ class RowOp:
     times: int = 1
     epsilon: float = 0.0
     span: Span = _span()
+    grid: Grid | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +150,7 @@ class Parameter:
     `name` is the group or param; `attribute` the module's attribute without layer and direction
     (`weight_ih`, `weight_hh`, `bias_ih`, `bias_hh`, else the name). `is_bias`: `bias=False` removes it (b and bR).
     `sparsity`: the module has a mask beside it. `trained`: it has gradients; else it is a buffer of the module.
+    `grid`: it is where a matrix state starts, a vector here, which the module has as [N, rows/N, columns/N].
     """
 
     name: str
@@ -176,15 +161,17 @@ class Parameter:
     is_bias: bool = False
     sparsity: Sparsity | None = None
     trained: bool = True
+    grid: Grid | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A dim of the cell. `default` is None for a required keyword; `solved` is set where the constraints give it
-    (then `divisible` pairs (numerator, denominator) must divide without remainder). I and H are not listed."""
+    """A dim of the cell. `default` is a formula of I, H and num_heads, or a number; None for a required keyword.
+    `solved` is set where the constraints give it (then `divisible` pairs (numerator, denominator) must divide without
+    remainder). I and H are not listed."""
 
     name: str
-    default: int | None
+    default: Dim | None
     solved: Dim | None = None
     span: Span = _span()
 
@@ -204,12 +191,15 @@ class Constraint:
 @dataclass(frozen=True, slots=True)
 class Constant:
     """A constructor keyword. `shaping` constants (loop bounds, delays, widths, function names) are compiled in:
-    another value means another build; the others are passed at run time as numbers."""
+    another value means another build; the others are passed at run time as numbers.
+
+    Where `size` is named, it is no keyword: the number is that size of a layer, and `value` means nothing."""
 
     name: str
     value: float | int | str
     shaping: bool
     span: Span = _span()
+    size: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,13 +219,14 @@ class Input:
 @dataclass(frozen=True, slots=True)
 class State:
     """`initial` is a number, or None where it is learned (the parameter `h0` for state h). A hidden delay state has
-    `delay_of`: the state whose value it keeps; its initial value is that state's."""
+    `delay_of`: the state whose value it keeps; its initial value is that state's. `grid`: it is a matrix."""
 
     name: str
     width: Dim
     initial: float | None = 0.0
     delay_of: str | None = None
     span: Span = _span()
+    grid: Grid | None = None
 
 
 @dataclass(frozen=True, slots=True)

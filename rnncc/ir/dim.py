@@ -79,7 +79,24 @@ def floor_divide(numerator: Dim, denominator: Dim) -> Dim:
             return _canonical([(atoms, coefficient // divisor) for atoms, coefficient in numerator.terms])
     if numerator == denominator:
         return constant(1)
+    if len(denominator.terms) == 1 and (exact := _divided(numerator, *denominator.terms[0])) is not None:
+        return exact
     return Dim((((FloorDiv(numerator, denominator),), 1),))
+
+
+def _divided(numerator: Dim, atoms: tuple[Atom, ...], factor: int) -> Dim | None:
+    """The dim divided by a product of names and a number, where no term leaves a remainder."""
+    terms: list[tuple[tuple[Atom, ...], int]] = []
+    for own, coefficient in numerator.terms:
+        left = list(own)
+        for atom in atoms:
+            if atom not in left:
+                return None
+            left.remove(atom)
+        if coefficient % factor:
+            return None
+        terms.append((tuple(left), coefficient // factor))
+    return _canonical(terms) if atoms else None
 
 
 def as_int(dim: Dim) -> int | None:
@@ -150,12 +167,24 @@ def evaluate(dim: Dim, sizes: Mapping[str, int]) -> int:
 
 def show(dim: Dim) -> str:
     """The dim as a reader sees it: `4*H`, `H//4 + 1`, `rank(R)`."""
-    return _RANK.sub(r"rank(\1)", code(dim))
+    match dim.terms:
+        case (((FloorDiv(numerator, denominator),), 1),):
+            # Python reads `H*K//num_heads` as (H*K)//num_heads.
+            left = code(numerator) if len(numerator.terms) == 1 else _operand(numerator)
+            text = f"{left}//{_operand(denominator)}"
+        case _:
+            text = code(dim)
+    return _RANK.sub(r"rank(\1)", text)
 
 
 def rank_of(group: str) -> str:
     """The name of the size that is the rank of a group's matrices. Nobody writes it."""
     return f"{group}__rank"
+
+
+def number_of(size: str) -> str:
+    """The name of the number that a size is in equations: a constant, whose value a layer knows."""
+    return f"{size}__size"
 
 
 def code(dim: Dim) -> str:
@@ -204,3 +233,28 @@ ONE = constant(1)
 HEADS = named("num_heads")
 INPUT_SIZE = named("I")
 HIDDEN_SIZE = named("H")
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The shape of a matrix that changes from step to step. Each of N heads has a block of rows/N x columns/N: rows
+    and columns count all blocks together. The blocks lie one after the other, each row by row."""
+
+    rows: Dim
+    columns: Dim
+
+    @property
+    def width(self) -> Dim:
+        """How many numbers the blocks have together. It stays a quotient: a head's block is one part, also where
+        num_heads is a factor of a side."""
+        return Dim((((FloorDiv(multiply(self.rows, self.columns), HEADS),), 1),))
+
+    @property
+    def sides(self) -> tuple[Dim, Dim]:
+        """Rows and columns."""
+        return self.rows, self.columns
+
+    @property
+    def transposed(self) -> Grid:
+        """The shape of the transpose."""
+        return Grid(self.columns, self.rows)

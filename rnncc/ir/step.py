@@ -5,8 +5,8 @@ way of a `Program`, which gives every value an address (kernel.py), those made f
 `ScanLoop`. A value is known by its name. The only addresses here are those of the call's tensors.
 
 Every step runs all stages in order. A stage is elementwise statements of one width, with the products that feed them
-(`TileStage`), or one operator along rows (`RowStage`). templates/include/rnncc/core/tables.h has these types, name by
-name.
+(`TileStage`), statements of a matrix's elements (`MatrixStage`), or one operator along rows (`RowStage`).
+templates/include/rnncc/core/tables.h has these types, name by name.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import assert_never
 
-from rnncc.ir.cell import RowOp, RowOperator
-from rnncc.ir.dim import HEADS, ONE, Dim, split_multiple
+from rnncc.ir.cell import RowOp
+from rnncc.ir.dim import HEADS, ONE, Dim, Grid, split_multiple
 from rnncc.ir.expr import Expr
+from rnncc.ir.row_operator import RowOperator
 from rnncc.ir.structure import Sparsity, Structure
 
 
@@ -135,16 +137,25 @@ class Access(Enum):
     """The element of a value that belongs to a unit."""
 
     UNIT = "unit"  # the unit's own
+    ROW = "row"  # its row's, where units are elements of a matrix
+    COLUMN = "column"  # its column's
     HEAD = "head"  # its head's
     ONE = "one"  # the only one
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A value that statements read, and that their stage does not make by them."""
+    """A value that statements read, and that their stage does not make by them. They may call it otherwise: a vector
+    may be read by rows and by columns."""
 
     name: str
     access: Access
+    called: str = ""
+
+    @property
+    def local(self) -> str:
+        """What statements call it."""
+        return self.called or self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +176,36 @@ class TileStage:
 
 
 @dataclass(frozen=True, slots=True)
+class Reduction:
+    """One number for each row of a matrix, or for each column (`axis`): the sum of `source`, or the largest element."""
+
+    target: str
+    source: str
+    axis: Access
+    largest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixStage:
+    """Statements for each element of a matrix, and what its rows and columns add up to: one pass, row by row. `stored`:
+    matrices that statements make and that lie in memory."""
+
+    grid: Grid
+    loads: tuple[Load, ...]
+    constants: tuple[str, ...]
+    statements: tuple[Statement, ...]
+    reductions: tuple[Reduction, ...]
+    stored: tuple[str, ...]
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """All that it writes to memory."""
+        return (*self.stored, *(reduction.target for reduction in self.reductions))
+
+
+@dataclass(frozen=True, slots=True)
 class RowStage:
-    """One operator along rows. `offset` counts elements."""
+    """One operator along rows. `offset` counts elements. `grid`: the shape of a matrix, as RowOp has it."""
 
     target: str
     operator: RowOperator
@@ -174,9 +213,10 @@ class RowStage:
     width: Dim
     offset: Dim
     times: int
+    grid: Grid | None = None
 
 
-Stage = TileStage | RowStage
+Stage = TileStage | MatrixStage | RowStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +299,13 @@ class Step:
 
     @property
     def tiles(self) -> tuple[TileStage, ...]:
-        """The stages that work element by element."""
+        """The stages that work unit by unit."""
         return tuple(stage for stage in self.stages if isinstance(stage, TileStage))
+
+    @property
+    def elementwise(self) -> tuple[TileStage | MatrixStage, ...]:
+        """The stages that have statements."""
+        return tuple(stage for stage in self.stages if not isinstance(stage, RowStage))
 
     @property
     def carried(self) -> tuple[tuple[Edge, Place | None], ...]:
@@ -302,10 +347,16 @@ class Step:
             if isinstance(each, Edge) or name in self.kept:
                 yield name
         for stage in self.stages:
-            if isinstance(stage, RowStage):
-                yield from (*stage.operands, stage.target)
-            else:
-                yield from (product.operand for product in stage.products)
-                yield from (load.name for load in stage.loads if load.name not in stage.accumulators)
-                yield from stage.stored
+            match stage:
+                case RowStage():
+                    yield from (*stage.operands, stage.target)
+                case MatrixStage():
+                    yield from (load.name for load in stage.loads)
+                    yield from stage.written
+                case TileStage():
+                    yield from (product.operand for product in stage.products)
+                    yield from (load.name for load in stage.loads if load.name not in stage.accumulators)
+                    yield from stage.stored
+                case _:
+                    assert_never(stage)
         yield from self.kept

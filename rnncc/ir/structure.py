@@ -28,7 +28,6 @@ class BlockDiagonal:
 
 
 # The compiler's own size of a cell with masks: 1 where a layer's masks are denser than the cell says, else 0.
-# rnncc/runtime/spec.py has the same name.
 DENSER = "masks__denser"
 
 

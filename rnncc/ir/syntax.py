@@ -133,12 +133,13 @@ def walk(node: Keyword) -> Iterator[Keyword]:
 @dataclass(frozen=True, slots=True)
 class InputDecl:
     """`input x, gap: 1 = 0.5, c: 64 per sequence` gives one InputDecl a name; `width` and `default` are None where not
-    written."""
+    written. `input u in place of x` is one too."""
 
     name: str
     width: Expression | None
     default: Expression | None = None
     per_sequence: bool = False
+    in_place_of: str = ""
     span: Span = _span()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 # x86-64's levels, worst first, and what a processor needs for each beyond the one before, as Linux calls it (lzcnt is
-# abm): templates/include/rnncc/cpu/dispatch.h has the same lists.
+# abm). dispatch.h looks for these features.
 INSTRUCTION_SETS = {
     "generic": frozenset[str](),
     "v3": frozenset({"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe", "abm"}),

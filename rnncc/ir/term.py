@@ -79,7 +79,8 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A function across the units: layernorm rmsnorm softmax cumsum sum mean repeat concat. `times` is repeat's."""
+    """A function across the units: layernorm rmsnorm softmax cumsum sum mean repeat concat roll. `times` is repeat's,
+    and by how many places roll moves; its second argument, if it has one, is the fill."""
 
     function: str
     arguments: tuple[Term, ...]
@@ -107,8 +108,8 @@ class Transposed:
 
 @dataclass(frozen=True, slots=True)
 class OfMatrix:
-    """A function of a whole matrix that parameters make: `expm(matrix)`, `softmax(matrix, axis=rows)`. `diag` takes a
-    vector, `norm` gives one number per head."""
+    """A function of a whole matrix: `expm(matrix)`, `softmax(matrix, axis=rows)`. `diag` takes a vector, or gives the
+    diagonal of a matrix that changes; `norm` gives one number per head, and along an axis `sum` a vector."""
 
     function: str
     operand: Term
@@ -130,6 +131,35 @@ class Eye:
 
 
 @dataclass(frozen=True, slots=True)
+class Unflatten:
+    """`unflatten(operand, rows, columns)`: a vector as a matrix, row by row within each head."""
+
+    operand: Term
+    rows: Dim
+    columns: Dim
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A vector of numbers alone: `ones(dim)`, `arange(dim)`."""
+
+    function: str
+    dim: Dim
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class PerHead:
+    """`heads(operand, groups)`: a vector of so many groups, one after the other; each head of the result is a copy of
+    one of them."""
+
+    operand: Term
+    groups: Dim
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
 class Bad:
     """What an error left behind: it fits everywhere, so that one mistake is reported once. `reported` is that error."""
 
@@ -137,7 +167,23 @@ class Bad:
     reported: Reported = field(compare=False, repr=False)
 
 
-Term = Num | Val | Op | Argument | Surrogate | Product | Row | Share | Transposed | OfMatrix | Eye | Bad
+Term = (
+    Num
+    | Val
+    | Op
+    | Argument
+    | Surrogate
+    | Product
+    | Row
+    | Share
+    | Transposed
+    | OfMatrix
+    | Eye
+    | Unflatten
+    | Filled
+    | PerHead
+    | Bad
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +202,11 @@ def children(term: Term) -> tuple[Term, ...]:
     match term:
         case Op() | Row():
             return term.arguments
-        case Surrogate(_, operand) | OfMatrix(_, operand):
+        case Surrogate(_, operand) | OfMatrix(_, operand) | PerHead(operand):
             return (operand,)
         case Product(matrix, operand):
             return (matrix, operand)
-        case Share(operand):
+        case Share(operand) | Unflatten(operand):
             return (operand,)
         case Transposed(matrix):
             return (matrix,)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rnncc.ir.cell import Constant, Constraint, Initialiser, Input, Size, State
-from rnncc.ir.dim import Dim
+from rnncc.ir.dim import Dim, Grid
 from rnncc.ir.structure import DENSE, Sparsity, Structure
 from rnncc.ir.term import Equation
 from rnncc.language.report import Reported
@@ -23,17 +23,29 @@ def _span() -> Span:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`kind` is vector, matrix or diag. A matrix has `columns`. Where `reported` has an error, the shape is not known:
-    it fits everywhere."""
+    """`kind` is vector, matrix, diag or changing: a matrix that changes with the step. A matrix has `columns`, and as
+    many rows as it is wide. Where `reported` has an error, the shape is not known: it fits everywhere.
+
+    `partition` lays matrices that change out as vectors, whose `grid` says what they were."""
 
     width: Dim
     columns: Dim | None = None
     kind: str = "vector"
+    grid: Grid | None = None
     reported: Reported | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_matrix(self) -> bool:
-        return self.kind in ("matrix", "diag")
+        """Whether it has columns."""
+        return self.kind in ("matrix", "diag", "changing")
+
+    @property
+    def laid_out(self) -> Shape:
+        """A matrix that changes as the vector that it is laid out as; any other shape as it is."""
+        if self.kind != "changing" or self.columns is None:
+            return self
+        grid = Grid(self.width, self.columns)
+        return Shape(grid.width, grid=grid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,24 +18,36 @@ from rnncc.ir.cell import (
     Pointwise,
     Role,
     RowOp,
-    RowOperator,
     Segment,
     Value,
     operands,
 )
-from rnncc.ir.dim import HEADS, ONE, Dim
+from rnncc.ir.dim import HEADS, ONE, Dim, Grid
 from rnncc.ir.expr import Apply, Const, Expr, Ref
+from rnncc.ir.row_operator import BATCHED_ONLY, RowOperator
 from rnncc.ir.structure import DENSE, diagonal_blocks
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.operators import OPERATORS
 
 _REDUCTIONS = (RowOperator.SUM, RowOperator.MEAN, RowOperator.MAX, RowOperator.SQUARES, RowOperator.VARIANCE)
+_VECTOR_AS_MATRIX = (RowOperator.BY_ROW, RowOperator.BY_COLUMN, RowOperator.ON_DIAGONAL)
+_MATRIX_AS_VECTOR = (
+    RowOperator.ROW_SUMS,
+    RowOperator.COLUMN_SUMS,
+    RowOperator.ROW_MAXIMA,
+    RowOperator.COLUMN_MAXIMA,
+    RowOperator.DIAGONAL,
+)
+_OF_COLUMNS = (RowOperator.BY_COLUMN, RowOperator.COLUMN_SUMS, RowOperator.COLUMN_MAXIMA)
 _SAME_WIDTH = (
     RowOperator.CUMSUM,
     RowOperator.CUMSUM_REVERSED,
     RowOperator.LAYERNORM,
     RowOperator.RMSNORM,
     RowOperator.SOFTMAX,
+    RowOperator.ROLL,
+    RowOperator.SHIFT,
+    RowOperator.ARANGE,
 )
 
 
@@ -202,6 +214,18 @@ class _Verifier:
                     expected = dims.add(expected, width)
             case RowOperator.REPEAT:
                 expected = dims.scale(widths[0], node.times)
+            case operator if node.grid is not None:
+                side = node.grid.columns if operator in _OF_COLUMNS else node.grid.rows
+                if operator in _VECTOR_AS_MATRIX:
+                    expected = node.grid.width
+                    self.demand(
+                        self.equal(widths[0], side), f"{where}: {node.target} is not made of its rows or columns"
+                    )
+                elif operator in _MATRIX_AS_VECTOR:
+                    expected = side
+                    self.demand(self.equal(widths[0], node.grid.width), f"{where}: {node.target} is of another matrix")
+                elif operator is RowOperator.TRANSPOSE:
+                    expected = node.grid.width
             case _:
                 pass
         if expected is not None:
@@ -226,6 +250,8 @@ class _Verifier:
                     return self.columns(arguments[0])
                 if operator == "norm":
                     return HEADS
+                if operator == "entries":
+                    return Grid(found[0], self.columns(arguments[0])).width
                 if operator == "scale_columns":
                     demanded = self.columns(arguments[0])
                     self.demand(self.equal(demanded, found[1]), f"{where}: {operator} does not fit")
@@ -250,7 +276,7 @@ class _Verifier:
                 return self.columns(left)
             case Apply("diag", (vector,)):
                 return self.width(vector, "the prologue")
-            case Apply("norm"):
+            case Apply("norm" | "entries"):
                 return ONE
             case Apply(_, arguments):
                 return next((found for found in map(self.columns, arguments) if found != ONE), ONE)
@@ -275,6 +301,8 @@ class _Verifier:
         """Loops hold no delays, no matrix arithmetic and no function that only torch computes."""
         for node in nodes:
             self.demand(not isinstance(node, Delay), f"{where}: a delay in a loop")
+            is_batched = isinstance(node, RowOp) and node.operator in BATCHED_ONLY
+            self.demand(not is_batched, f"{where}: {node.target} is made by an operator that no loop has")
             if isinstance(node, Pointwise):
                 bad = _find(node.expr, lambda operator: not OPERATORS[operator].in_loop)
                 self.demand(not bad, f"{where}: {node.target} uses {bad} in a loop")

@@ -10,6 +10,7 @@ ROW_FUNCTIONS: dict[str, tuple[int, int]] = {
     "rmsnorm": (1, 1),
     "softmax": (1, 1),
     "cumsum": (1, 1),
+    "logsumexp": (1, 1),
     "sum": (1, 1),
     "mean": (1, 1),
     "max": (1, 1),
@@ -17,13 +18,26 @@ ROW_FUNCTIONS: dict[str, tuple[int, int]] = {
     "split": (1, 1),
     "repeat": (2, 2),
     "concat": (2, 64),
+    "roll": (2, 2),
 }
-# These take matrices that are made of parameters; `eye` takes a size, and `diag` a vector.
+# These take a width, and make a vector of numbers alone.
+OF_WIDTHS: dict[str, tuple[int, int]] = dict.fromkeys(("ones", "arange"), (1, 1))
+# This copies a value that no state reaches for each head, and is computed before the loops.
+PER_HEAD: dict[str, tuple[int, int]] = {"heads": (1, 2)}
+# `roll` moves units by fewer places than this: it has 16 bits in a loop's tables.
+MOST_PLACES = 2**15
+# These take matrices; `eye` takes a size, and `diag` a vector. Matrices that change with the step are taken by those of
+# OF_GRIDS alone.
 MATRIX_FUNCTIONS: dict[str, tuple[int, int]] = dict.fromkeys(
     ("T", "eye", "diag", "tril", "triu", "expm", "inv", "cayley", "normalize", "norm"), (1, 1)
-)
-# Functions that take `axis=`, on matrices, and what it may be: `axis=rows` works on each row.
+) | {"unflatten": (3, 3)}
+OF_GRIDS = ("T", "diag", "norm")
+# Functions of matrices that also take vectors of any values, head by head.
+OF_VECTORS_TOO = ("norm", "normalize")
+# Functions that take `axis=`, on matrices, and what it may be: `axis=rows` works on each row. These leave a matrix.
 ALONG_AXIS = ("softmax", "normalize")
+# These leave a vector with one number for each row, or column; without an axis one number per head.
+REDUCTIONS = ("sum", "mean", "max", "min")
 AXES = ("rows", "columns")
 # Functions of square matrices.
 OF_SQUARE = ("expm", "inv", "cayley")

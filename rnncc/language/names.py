@@ -5,12 +5,12 @@ from __future__ import annotations
 import keyword
 import re
 
-from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
+from rnncc.language.functions import MATRIX_FUNCTIONS, OF_WIDTHS, PER_HEAD, ROW_FUNCTIONS
 from rnncc.language.operators import OPERATORS
 from rnncc.language.words import GROUPS, NUMBERS, SIZES, STEP
 
 FUNCTIONS = frozenset(
-    {name for name, row in OPERATORS.items() if row.user} | set(ROW_FUNCTIONS) | set(MATRIX_FUNCTIONS)
+    {name for name, row in OPERATORS.items() if row.user}.union(ROW_FUNCTIONS, MATRIX_FUNCTIONS, OF_WIDTHS, PER_HEAD)
 )
 _CPP_WORDS = """
     alignas alignof asm auto bool case catch char char8_t char16_t char32_t concept const consteval constexpr
@@ -82,7 +82,7 @@ def instead_of_reserved(name: str, kind: str = "") -> str:
         return "write 'lam', or 'λ'"
     if (name, kind) == ("x", "state"):
         return (
-            "'x' is the step's input; in state-space papers the input is u and the state x: write x for u, and h for x"
+            "'x' is the step's input; as state-space papers have it, 'input u in place of x' above all frees the name"
         )
     return "choose another name"
 

@@ -8,16 +8,17 @@ gives NaN. The same rows are evaluated on sympy expressions (differentiate) and 
 Definitions, and derivatives at kinks and ties, are those of torch with default arguments (docs/language.md, "Operators
 and functions").
 Where an operator passes a gradient or drops it (relu, max), its derivative is a `where` of which one side is 0: a
-gradient that is infinite or no number is dropped like any other.
+gradient that is infinite or no number is dropped like any other. What `grad=` gives to a step function in place of a
+derivative of 0 stands in surrogates.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from rnncc.language import bound as bounds
+from rnncc.language import surrogates
 from rnncc.language.bound import Bound
 from rnncc.language.operator_row import Derivative, Operator
 
@@ -61,21 +62,6 @@ def _whole(name: str, arity: int, torch: str) -> Operator:
 
 def _step(name: str, torch: str | None = None, kinks: tuple[float, ...] = (0.0,), **extra: Any) -> Operator:
     return _unary(name, _zero, torch, kinks=kinks, smooth=False, step=True, ulps=_EXACT, **extra)
-
-
-def _surrogate(name: str, slope: Callable[[Any, Any, Any], Any], kinks: tuple[float, ...] = (0.0,)) -> Operator:
-    """`surrogate_NAME(v, value, k)`: the value, whose derivative by v is slope(v, k) whatever the value is made of."""
-    return Operator(
-        f"surrogate_{name}",
-        3,
-        lambda f, y, v, value, k: (slope(f, v, k), 0, 0),
-        "{1}",
-        f"f.surrogate_{name}({{0}}, {{1}}, {{2}})",
-        kinks=kinks,
-        user=False,
-        bound=lambda v, value, k: value,
-        instructions=0,
-    )
 
 
 _ROWS = (
@@ -330,18 +316,7 @@ _ROWS = (
     _step("heaviside", "f.heaviside({0})", meaning="`heaviside(v)` is 1 where v > 0, else 0", bound=bounds.unit),
     _step("floor", period=1.0, bound=bounds.same),
     _step("round", kinks=(0.5,), period=1.0, bound=bounds.same),
-    # Zenke & Ganguli 2018 (SuperSpike): 1 / (1 + k|v|)^2.
-    _surrogate("fast_sigmoid", lambda f, v, k: 1 / ((1 + k * f.abs(v)) * (1 + k * f.abs(v)))),
-    # Fang et al. 2021: (k/2) / (1 + (π k v / 2)^2).
-    _surrogate(
-        "atan", lambda f, v, k: 0.5 * k / (1 + (1.5707963267948966 * k * v) * (1.5707963267948966 * k * v)), kinks=()
-    ),
-    # The derivative of sigmoid(k v).
-    _surrogate("sigmoid", lambda f, v, k: k * f.sigmoid(k * v) * (1 - f.sigmoid(k * v)), kinks=()),
-    # Bellec et al. 2018: k * max(0, 1 - |v|).
-    _surrogate("triangular", lambda f, v, k: k * f.relu(1 - f.abs(v)), kinks=(-1.0, 0.0, 1.0)),
-    # The text says what the derivative is: the third argument, which is itself differentiated no further.
-    _surrogate("given", lambda f, v, slope: slope, kinks=()),
+    *surrogates.ROWS,
     Operator(
         "detach",
         1,
@@ -374,6 +349,8 @@ _OF_MATRICES = (
     _whole("normalize_columns", 1, "m.normalize({0}, -2)"),
     _whole("norm", 1, "m.norm({0})"),
     _whole("diag", 1, "torch.diag_embed({0})"),
+    # A matrix as one that changes with the step is laid out.
+    _whole("entries", 1, "{0}.flatten()"),
     # diag(v) @ M and M @ diag(v).
     _whole("scale_rows", 2, "({0}.unsqueeze(-1) * {1})"),
     _whole("scale_columns", 2, "({0} * {1}.unsqueeze(-2))"),
@@ -383,11 +360,3 @@ OPERATORS: dict[str, Operator] = {row.name: row for row in (*_ROWS, *_OF_MATRICE
 OF_MATRICES = frozenset(row.name for row in _OF_MATRICES)
 # What takes `grad=`.
 STEPS = tuple(row.name for row in _ROWS if row.step)
-# The operators that give a value a derivative of another's.
-DERIVATIVES = frozenset(row.name for row in _ROWS if row.name.startswith("surrogate_"))
-# grad=NAME(k) -> the operator that gives a step function that derivative.
-SURROGATES: dict[str, str] = {
-    row.name.removeprefix("surrogate_"): row.name for row in _ROWS if row.name.startswith("surrogate_")
-}
-# grad=NUMBER, grad=u -> … -> the operator.
-GIVEN = SURROGATES.pop("given")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rnncc.language.spelling import as_operand, inside
+
 
 @dataclass(frozen=True, slots=True)
 class Outside:
@@ -37,14 +39,9 @@ COMPLEX = Outside(
     "complex numbers are",
     "two states, the real and the imaginary part: 'p[t] = a*p[t-1] - c*q[t-1] + W@x', 'q[t] = c*p[t-1] + a*q[t-1]'",
 )
-MATRIX_STATE = Outside(
-    "states and values with a second axis are",
-    "one vector state for each row, with a size that is written out: 'S1[t] = a*S1[t-1] + k1*v', 'y = q1*S1[t] + "
-    "q2*S2[t]'",
-)
-PAIRS = Outside(
-    "a value for each pair of units, as in liquid time-constant networks, is",
-    "products of matrices with vectors, 'sigmoid(M@v)', as in the shipped cell ltc",
+MORE_AXES = Outside(
+    "states and values with more than two axes are",
+    "a matrix for each head: 'state S: matrix(H, K)', 'S[t] = 0.9*S[t-1] + v@T(k)', 'y = S[t]@q'",
 )
 INTEGERS = Outside(
     "whole numbers as inputs are",
@@ -60,15 +57,14 @@ KRONECKER = Outside(
 )
 MEMORY = Outside(
     "memories of open length are",
-    "a number of slots that is written out, each of them a state ('state m1, m2') or an input ('input mem: 64')",
+    "a number of slots, 'dim L = 16': the columns of a matrix, 'state M: matrix(H, L)', which "
+    "'M[t-1]@softmax(T(M[t-1])@k)' reads; or an input that holds all of them, 'input mem: 64'",
 )
 
 _OUTSIDE = {
     CONVOLUTION: "conv conv1d conv2d conv3d convolution causal_conv1d fold unfold avg_pool max_pool",
     COMPLEX: "complex complex64 complex128 cfloat real imag conj angle polar fft ifft rfft irfft",
-    MATRIX_STATE: "outer einsum bmm tensordot cross matrix reshape view unflatten",
     KRONECKER: "kron",
-    PAIRS: "cdist pairwise",
     INTEGERS: "embedding embed lookup",
     CHOICES: "argmax argmin onehot one_hot topk sort argsort multinomial gumbel_softmax categorical "
     "gather index_select take",
@@ -77,7 +73,7 @@ _OUTSIDE = {
 _TYPES = {
     CONVOLUTION: "conv conv1d conv2d",
     COMPLEX: "complex complex64 complex128 cfloat",
-    MATRIX_STATE: "matrix tensor",
+    MORE_AXES: "tensor",
     INTEGERS: "int integer int64 long token index",
 }
 
@@ -88,3 +84,11 @@ def _by_name(table: dict[Outside, str]) -> dict[str, Outside]:
 
 OUTSIDE_FUNCTIONS = _by_name(_OUTSIDE)
 OUTSIDE_TYPES = _by_name(_TYPES)
+
+
+def pairs(vector: str) -> str:
+    """How a value for each pair of units is written, as liquid time-constant networks have it."""
+    return (
+        f"a value for each pair of units is a matrix: 'one@T({inside(vector)})' has the vector in each row, "
+        f"'{as_operand(vector)}@T(one)' in each column, with 'local one: H' and 'one = 1'"
+    )

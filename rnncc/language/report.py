@@ -76,9 +76,9 @@ class Report:
         if self._errors:
             raise RnnccError(*in_order(self._errors.values()))
 
-    def stop_at(self, code: str) -> None:
-        """Raise the errors of this code, if there are any, and no other ones."""
-        found = [each for each in self._errors.values() if each.code == code]
+    def stop_at(self, *codes: str) -> None:
+        """Raise the errors of these codes, if there are any, and no other ones."""
+        found = [each for each in self._errors.values() if each.code in codes]
         if found:
             raise RnnccError(*in_order(found))
 

@@ -36,3 +36,18 @@ def torch_parameter(name: str) -> str:
 def article(kind: str) -> str:
     """`an input`, `a state`."""
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def as_operand(text: str) -> str:
+    """A text that may stand beside `@`: in brackets, unless it is a name, a call, or in brackets already."""
+    depth = 0
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        if depth == 0 and character in " +-*/@<>=!":
+            return f"({text})"
+    return text
+
+
+def inside(text: str) -> str:
+    """A text that may stand between brackets: without brackets of its own."""
+    return text[1:-1] if text.startswith("(") and as_operand(text) == text else text

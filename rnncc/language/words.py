@@ -10,6 +10,8 @@ STATEMENTS = (
 EVERYWHERE = ("for", "if", "else", "in")
 # `input c: 64 per sequence`: words of the language there alone.
 PER, SEQUENCE = "per", "sequence"
+# `input u in place of x`: likewise, behind `in`.
+PLACE, OF = "place", "of"
 TYPES = ("vector", "scalar", "matrix", "diag", "blockdiag", "sparse", "mask", "lowrank")
 # Initialisers, and how many numbers each takes.
 INITIALISERS = {

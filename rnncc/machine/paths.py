@@ -29,6 +29,11 @@ def cells_dir() -> Path:
     return _data("cells")
 
 
+def objects_dir() -> Path:
+    """The folder with the objects that a wheel brings (rnncc/stages/build/shared.py). A checkout has none."""
+    return _PACKAGE / "_data" / "objects"
+
+
 def license_file() -> Path:
     """rnncc's licence, which goes along with the code of rnncc's that built packages carry."""
     return _data("LICENSE")

@@ -12,12 +12,15 @@ from typing import Any
 
 from torch import Tensor
 
-Sizes = Mapping[str, int]
-Width = Callable[[Sizes], int]
+from .parameter_spec import MemberSpec as MemberSpec
+from .parameter_spec import ParameterSpec as ParameterSpec
+from .parameter_spec import Sizes as Sizes
+from .parameter_spec import SparsitySpec as SparsitySpec
+from .parameter_spec import Width as Width
 
-# The compiler's own size of a cell with masks: 1 where a layer's masks are denser than the cell says, else 0.
-# rnncc/ir/structure.py has the same name.
-DENSER = "masks__denser"
+# Steps from border to border; rnncc/torch/borders.h has the same number.
+BORDER_STEPS = 32
+
 
 # step(streams at t, previous states) -> (new states, values of the segment's sequences)
 Step = Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]
@@ -25,49 +28,22 @@ Step = Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[tuple[Tensor, ...], 
 MakeStep = Callable[[Sequence[Tensor], Sequence[float], Sizes], Step]
 
 
-@dataclass(frozen=True, slots=True)
-class MemberSpec:
-    """One gate's rows of a packed parameter, in the layout [k, blocks, width/(k*blocks)]. `initialiser` as in
-    `rnncc.ir.cell.Initialiser`."""
-
-    name: str
-    width: Width
-    k: int = 1
-    initialiser: str = "default"
-    values: tuple[float, ...] = ()
+# A constant of this ending is a size as a number: `H__size` (rnncc/ir/dim.py).
+_SIZE = "__size"
 
 
-@dataclass(frozen=True, slots=True)
-class SparsitySpec:
-    """A mask beside a matrix, as in `rnncc.ir.structure.Sparsity`."""
-
-    density: float
-    block: int = 1
-    drawn: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterSpec:
-    """One tensor per layer and direction: a vector [Σwidth], or a matrix [Σwidth, columns / blocks]. It is a parameter
-    of the module where it is `trained`, else a buffer."""
-
-    name: str
-    attribute: str
-    members: tuple[MemberSpec, ...]
-    columns: Width | None = None
-    blocks: Width | None = None
-    is_bias: bool = False
-    sparsity: SparsitySpec | None = None
-    trained: bool = True
+def number_of(name: str, constants: Mapping[str, float], sizes: Sizes) -> float:
+    """The value of a constant that a loop reads."""
+    return float(sizes[name.removesuffix(_SIZE)] if name.endswith(_SIZE) else constants[name])
 
 
 @dataclass(frozen=True, slots=True)
 class SizeSpec:
-    """A declared dim: a keyword of the constructor, or `solved` from the others. The compiler's own, as the rank of
-    `lowrank(k)`, are no keywords."""
+    """A declared dim: a keyword of the constructor, or `solved` from the others. `default` is a function of I, H and
+    num_heads. The compiler's own, as the rank of `lowrank(k)`, are no keywords."""
 
     name: str
-    default: int | None = None
+    default: Width | None = None
     solved: Width | None = None
 
     @property
@@ -128,16 +104,34 @@ class MaskSpec:
 class StateSpec:
     """`initial` is None where it is learned (parameter `<name>0`). A hidden delay state has `delay_of`: what it
     keeps one step longer, a state or (in `CellSpec.value_delays`) an input or another value. `initial_text` is
-    `initial` as text, which tells -0.0 from 0.0; torch.compile cannot make it of a number."""
+    `initial` as text, which tells -0.0 from 0.0; torch.compile cannot make it of a number. `matrix`: the rows and the
+    columns of all heads' blocks together, where the state is a matrix. Within a call it is [..., width], its callers
+    have it as [..., *shape]."""
 
     name: str
     width: Width
     initial: float | None = 0.0
     delay_of: str | None = None
+    matrix: tuple[Width, Width] | None = None
     initial_text: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "initial_text", repr(self.initial))
+
+    def shape(self, sizes: Sizes) -> tuple[int, ...]:
+        """The shape of one entry's value: (width,), or (num_heads, rows, columns) of the blocks of a matrix."""
+        if self.matrix is None:
+            return (self.width(sizes),)
+        heads = sizes["num_heads"]
+        return (heads, *(side(sizes) // heads for side in self.matrix))
+
+    def flat(self, value: Tensor) -> Tensor:
+        """[..., *shape] as [..., width]."""
+        return value if self.matrix is None else value.flatten(-3)
+
+    def shaped(self, value: Tensor, sizes: Sizes) -> Tensor:
+        """[..., width] as [..., *shape]."""
+        return value if self.matrix is None else value.reshape(*value.shape[:-1], *self.shape(sizes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +226,8 @@ class SegmentSpec:
                and returns the streams
     `whole`    how one product makes all streams, where nothing else is computed outside of the loop; the segment then
                has the ops of a whole layer
+    `has_borders`
+               a state is a matrix: a CPU keeps states at borders alone (`keeps_borders`)
     `fused_widths`
                the widths of what a fused step computes, where they are not that of the first state alone
     """
@@ -250,7 +246,13 @@ class SegmentSpec:
     batched: Callable[..., list[Tensor]]
     make_step: MakeStep
     whole: ProductSpec | None = None
+    has_borders: bool = False
     fused_widths: tuple[Width, ...] = ()
+
+    def keeps_borders(self, first: Tensor, offsets: Tensor | None) -> bool:
+        """Whether a training call keeps states every BORDER_STEPS steps, and nothing else, for the backward. `first`:
+        one of its streams."""
+        return self.has_borders and first.device.type == "cpu" and offsets is None
 
     def fused_head_dims(self, sizes: Sizes) -> list[int]:
         """The head_dims of what a fused step computes. A kernel is made for the largest of them; DeviceRuns in
@@ -269,9 +271,9 @@ class SegmentSpec:
             return list(self.needed)
         return [i for i, sequence in enumerate(self.sequences) if i in self.needed or sequence.name in names]
 
-    def numbers(self, constants: Mapping[str, float], clip: float | None) -> list[float]:
+    def numbers(self, constants: Mapping[str, float], sizes: Sizes, clip: float | None) -> list[float]:
         """What a call is given as its constants."""
-        own = [float(constants[name]) for name in self.constants]
+        own = [number_of(name, constants, sizes) for name in self.constants]
         return own if clip is None or clip == math.inf or not self.clips else [*own, float(clip)]
 
 
@@ -287,7 +289,8 @@ class Regularisation:
 class CellSpec:
     """A cell. `derive`, `prologue` and `epilogue` work like `batched`: the first makes those functions of parameters
     that loops read, the second all others. `classes`, for `explain()`: (states, class, form, why).
-    `value_delays`: what `x[t-1]`, `x[t-2]` and `u[t-1]` read, in this order; each keeps its `delay_of`."""
+    `value_delays`: what `x[t-1]`, `x[t-2]` and `u[t-1]` read, in this order; each keeps its `delay_of`. `denser`: the
+    size of a cell with masks that is 1 where a layer's masks are denser than the cell says, else 0."""
 
     name: str
     source_name: str
@@ -308,6 +311,7 @@ class CellSpec:
     masks: tuple[MaskSpec, ...] = ()
     regularisation: Regularisation = Regularisation()
     single_head_because: str = ""
+    denser: str = ""
     # Without delays, and with them: calls ask for these again and again.
     _carried: tuple[tuple[StateSpec, ...], tuple[StateSpec, ...]] = field(init=False, repr=False)
     # Whether the prologue computes what loops read.

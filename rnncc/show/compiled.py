@@ -7,12 +7,12 @@ from typing import assert_never
 
 from rnncc.ir import dim as dims
 from rnncc.ir.adjoint import Adjoint
-from rnncc.ir.dim import Dim
 from rnncc.ir.kernel import Program, Slot, StoredSlot, TileSlot, ViewSlot
 from rnncc.ir.lowered import LoweredCell
 from rnncc.ir.recurrence import Recurrence
-from rnncc.ir.step import Edge, Place, Read, RowStage, Stage, TileStage, Vector
-from rnncc.show.values import show_expr, show_node
+from rnncc.ir.step import Edge, MatrixStage, Read, RowStage, Stage, TileStage, Vector
+from rnncc.show.fused import show_fused
+from rnncc.show.values import show_expr, show_grid, show_node, show_place
 
 
 def show_recurrence(recurrence: Recurrence) -> Iterator[str]:
@@ -47,12 +47,14 @@ def show_adjoint(adjoint: Adjoint) -> Iterator[str]:
 
 
 def show_plan(plan: LoweredCell) -> Iterator[str]:
-    """The loops of a cell: slots and stages of both directions."""
+    """The loops of a cell: slots and stages of both directions, and their fused form."""
     yield f"kernels of {plan.cell}, sizes {', '.join(dims.show(dims.named(size)) for size in plan.sizes)}"
     for loop in plan.loops:
-        for direction, program in (("forward", loop.forward), ("backward", loop.backward)):
+        directions = ("forward", loop.forward, loop.fused_forward), ("backward", loop.backward, loop.fused_backward)
+        for direction, program, fused in directions:
             yield f"  segment {loop.segment}{'_masked' if loop.masked else ''} {direction}"
             yield from (f"    {line}" for line in _program(program))
+            yield from (f"    {line}" for line in show_fused(fused))
 
 
 def _program(program: Program) -> Iterator[str]:
@@ -60,22 +62,22 @@ def _program(program: Program) -> Iterator[str]:
     yield from (f"  {slot.name} [{dims.show(slot.width)}]: {_slot(slot)}" for slot in program.slots)
     for stage, waits in zip(program.stages, program.barriers, strict=True):
         yield from _stage(stage, waits)
-    yield from (f"at the end {_place(final.place)} = {final.edge}" for final in program.step.finals)
+    yield from (f"at the end {show_place(final.place)} = {final.edge}" for final in program.step.finals)
     yield from (f"after the loop d_{o.matrix} = sum of {o.cotangent} x {o.operand}" for o in program.step.outers)
-    yield from (f"after the loop {_place(s.place, s.width)} = sum of {s.value}" for s in program.step.sums)
-    yield from (f"{_place(zero.place, zero.width)} = 0" for zero in program.step.zeros)
+    yield from (f"after the loop {show_place(s.place, s.width)} = sum of {s.value}" for s in program.step.sums)
+    yield from (f"{show_place(zero.place, zero.width)} = 0" for zero in program.step.zeros)
 
 
 def _slot(slot: Slot) -> str:
     match slot:
         case Read():
-            return f"read from {_place(slot.place)}"
+            return f"read from {show_place(slot.place)}"
         case Edge():
-            return f"{slot.link} a step {'later' if slot.ahead else 'earlier'}, at the edge {_place(slot.place)}"
+            return f"{slot.link} a step {'later' if slot.ahead else 'earlier'}, at the edge {show_place(slot.place)}"
         case Vector():
-            return f"vector {_place(slot.place)}"
+            return f"vector {show_place(slot.place)}"
         case StoredSlot():
-            places = ", ".join(_place(place) for place in slot.destinations)
+            places = ", ".join(show_place(place) for place in slot.destinations)
             return f"stored in {places or 'a workspace'}"
         case ViewSlot():
             return f"part of {slot.link} from {dims.show(slot.offset)}"
@@ -99,16 +101,22 @@ def _stage(stage: Stage, waits: bool) -> Iterator[str]:
             for statement in stage.statements:
                 stored = "  -> stored" if statement.target in stage.stored else ""
                 yield f"  {statement.target} = {show_expr(statement.expr)}{stored}"
+        case MatrixStage():
+            yield f"stage over the elements of {show_grid(stage.grid)}{barrier}"
+            for load in stage.loads:
+                if load.called:
+                    yield f"  {load.local} = {load.name} by {load.access.value}"
+            for statement in stage.statements:
+                stored = "  -> stored" if statement.target in stage.stored else ""
+                yield f"  {statement.target} = {show_expr(statement.expr)}{stored}"
+            for reduction in stage.reductions:
+                what = "largest element" if reduction.largest else "sum"
+                yield f"  {reduction.target} = {what} of each {reduction.axis.value} of {reduction.source}"
         case RowStage():
-            yield f"row {stage.target} = {stage.operator.value}({', '.join(stage.operands)}){barrier}"
+            shape = "" if stage.grid is None else f", {show_grid(stage.grid)}"
+            yield f"row {stage.target} = {stage.operator.value}({', '.join(stage.operands)}{shape}){barrier}"
         case _:
             assert_never(stage)
-
-
-def _place(place: Place, width: Dim | None = None) -> str:
-    offset = f" from {dims.show(place.offset)}" if place.offset.terms else ""
-    units = f", {dims.show(width)} units" if width is not None else ""
-    return f"{place.table.value}[{place.index}]{offset}{units}"
 
 
 def _names(names: tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ from rnncc.ir.dim import show
 from rnncc.ir.layout import GpuPlan
 from rnncc.ir.recurrence import Recurrence
 from rnncc.show.explain_plan import plan_facts, plan_words
-from rnncc.show.values import show_constraint
+from rnncc.show.values import show_constraint, show_value
 
 
 def explain(compiled: CompiledCell, plan: GpuPlan | None = None) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def explain(compiled: CompiledCell, plan: GpuPlan | None = None) -> dict[str, An
         "states": [
             {
                 "name": state.name,
-                "width": show(state.width),
+                "width": show_value(state.width, state.grid),
                 "initial": "learned" if state.initial is None else state.initial,
             }
             for state in cell.states
@@ -121,5 +121,5 @@ def _segment_words(index: int, segment: Segment, recurrence: Recurrence, adjoint
 
 
 def _width(cell: Cell, adjoint: Adjoint, name: str) -> str:
-    widths = {value.name: value.width for value in (*cell.values, *adjoint.values)}
-    return show(widths[name])
+    values = {value.name: value for value in (*cell.values, *adjoint.values)}
+    return show_value(values[name].width, values[name].grid)

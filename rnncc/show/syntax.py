@@ -95,8 +95,8 @@ def _with(name: str, width: Expression | None, value: Expression | None = None) 
 
 def _statement(statement: Statement) -> Iterator[str]:
     match statement:
-        case InputDecl(name, width, default, per_sequence):
-            words = " per sequence" if per_sequence else ""
+        case InputDecl(name, width, default, per_sequence, replaced):
+            words = " per sequence" if per_sequence else f" in place of {replaced}" if replaced else ""
             start = "" if default is None else f" = {show_expression(default)}"
             yield f"input {_with(name, width)}{words}{start}"
         case StateDecl(name, width, initial):

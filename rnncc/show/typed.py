@@ -16,26 +16,30 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from rnncc.ir import dim as dims
-from rnncc.ir.structure import DENSE
+from rnncc.ir.dim import ONE
+from rnncc.ir.structure import DENSE, BlockDiagonal
 from rnncc.ir.term import (
     Argument,
     Bad,
     Eye,
+    Filled,
     Num,
     OfMatrix,
     Op,
+    PerHead,
     Product,
     Row,
     Share,
     Surrogate,
     Term,
     Transposed,
+    Unflatten,
     Val,
     walk,
 )
 from rnncc.ir.typed import Group, ParameterType, Shape, Typed
-from rnncc.language.operators import GIVEN
 from rnncc.language.source import NOWHERE
+from rnncc.language.surrogates import GIVEN
 from rnncc.show.values import (
     commented,
     show_applied,
@@ -59,7 +63,7 @@ def show_typed(cell: Typed) -> Iterator[str]:
     for param in cell.params:
         start = show_initialiser(param.initialiser)
         kind = "param" if param.trained else "buffer"
-        yield f"{kind} {param.name}: {_type(param.type)}: {_shape(cell.shapes[param.name])} = {start}"
+        yield f"{kind} {param.name}: {_type(param.type)}: {shown_shape(cell.shapes[param.name])} = {start}"
     for init in cell.inits:
         yield f"init {init.name} = {show_initialiser(init.initialiser)}"
     for constraint in cell.constraints:
@@ -67,7 +71,7 @@ def show_typed(cell: Typed) -> Iterator[str]:
     yield "equations"
     for equation in cell.equations:
         text = f"  {equation.target} = {show_term(equation.term)}"
-        yield commented(text, _shape(cell.shapes[equation.target]))
+        yield commented(text, shown_shape(cell.shapes[equation.target]))
     yield f"output {cell.output}"
 
 
@@ -94,6 +98,9 @@ def show_term(term: Term, binding: int = 0) -> str:
         case Product(matrix, operand):
             return show_applied("matmul", (matrix, operand), binding, show_term)
         case Row(function, arguments, times):
+            if function == "roll":
+                vector, *fill = map(show_term, arguments)
+                return f"roll({vector}, {times}{''.join(f', fill={each}' for each in fill)})"
             extra = f", {times}" if function == "repeat" else ""
             return f"{function}({', '.join(map(show_term, arguments))}{extra})"
         case Share(operand, _, index):
@@ -105,6 +112,12 @@ def show_term(term: Term, binding: int = 0) -> str:
             return f"{function}({show_term(operand)}{along})"
         case Eye(dim):
             return f"eye({dims.show(dim)})"
+        case Unflatten(operand, rows, columns):
+            return f"unflatten({show_term(operand)}, {dims.show(rows)}, {dims.show(columns)})"
+        case Filled(function, dim):
+            return f"{function}({dims.show(dim)})"
+        case PerHead(operand, groups):
+            return f"heads({show_term(operand)}{'' if groups == ONE else f', {dims.show(groups)}'})"
         case Bad():
             return "?"
         case _:
@@ -114,13 +127,16 @@ def show_term(term: Term, binding: int = 0) -> str:
 def _value(name: str) -> str:
     """A value as the language writes it: `h[t-1]` for h__1, `h[t-3]` for h__delay2__1, `x[t-2]` for x__2."""
     past = _PAST.fullmatch(name)
-    return f"{past['base']}[t-{int(past['delay'] or 0) + int(past['step'])}]" if past else name
+    if past:
+        return f"{past['base']}[t-{int(past['delay'] or 0) + int(past['step'])}]"
+    # A size as a number.
+    return name.removesuffix(dims.number_of(""))
 
 
 def _group(group: Group, cell: Typed) -> Iterator[str]:
     members = [member.name for member in cell.members if member.group == group.name]
     if members or group.span != NOWHERE:
-        shown = ", ".join(f"{name}: {_shape(cell.shapes[name])}" for name in members)
+        shown = ", ".join(f"{name}: {shown_shape(cell.shapes[name])}" for name in members)
         yield f"group {group.name}: {_type(group.type)}: {shown or 'none'}"
 
 
@@ -128,5 +144,7 @@ def _type(type_: ParameterType) -> str:
     return show_structured(type_.kind, type_.structure) + show_sparsity(type_.sparsity)
 
 
-def _shape(shape: Shape) -> str:
-    return show_shape(shape.width, shape.columns if shape.kind == "matrix" else None, DENSE)
+def shown_shape(shape: Shape) -> str:
+    """`H`; of a matrix `H x I`; of one that changes with the step `H x K in num_heads blocks`."""
+    columns = shape.columns if shape.kind in ("matrix", "changing") else None
+    return show_shape(shape.width, columns, BlockDiagonal(dims.HEADS) if shape.kind == "changing" else DENSE)

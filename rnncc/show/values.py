@@ -31,8 +31,9 @@ from rnncc.ir.cell import (
     Weight,
     value_table,
 )
-from rnncc.ir.dim import Dim
+from rnncc.ir.dim import Dim, Grid
 from rnncc.ir.expr import Apply, Const, Expr, Ref
+from rnncc.ir.step import Place
 from rnncc.ir.structure import BlockDiagonal, Dense, Sparsity, Structure
 from rnncc.ir.typed import Typed
 
@@ -90,7 +91,8 @@ def show_node(node: Node) -> str:
         case Contraction(target, matrix, operand, transposed):
             return f"{target} = {f'T({matrix})' if transposed else matrix} @ {operand}"
         case RowOp(target, operator, operands, offset, times, epsilon):
-            extra = f", offset={dims.show(offset)}" if offset.terms else ""
+            extra = "" if node.grid is None else f", {show_grid(node.grid)}"
+            extra += f", offset={dims.show(offset)}" if offset.terms else ""
             extra += f", times={times}" if times != 1 else ""
             extra += f", epsilon={epsilon:g}" if epsilon else ""
             return f"{target} = {operator.value}({', '.join(operands)}{extra})"
@@ -106,6 +108,16 @@ def show_shape(width: Dim, columns: Dim | None, structure: Structure) -> str:
     if columns is not None:
         text += f" x {dims.show(columns)}"
     return show_structured(text, structure)
+
+
+def show_grid(grid: Grid) -> str:
+    """A matrix that changes, rows by columns: `H x K`."""
+    return " x ".join(map(dims.show, grid.sides))
+
+
+def show_value(width: Dim, grid: Grid | None) -> str:
+    """A width, or rows by columns."""
+    return dims.show(width) if grid is None else show_grid(grid)
 
 
 def show_structured(text: str, structure: Structure) -> str:
@@ -139,6 +151,13 @@ def show_constraint(constraint: Constraint) -> str:
     """`I == H`, `num_heads divides H`."""
     left, right = dims.show(constraint.left), dims.show(constraint.right)
     return f"{right} divides {left}" if constraint.divides else f"{left} == {right}"
+
+
+def show_place(place: Place, width: Dim | None = None) -> str:
+    """`SAVED[1] from H`: a tensor of the call, and where in it."""
+    offset = f" from {dims.show(place.offset)}" if place.offset.terms else ""
+    units = f", {dims.show(width)} units" if width is not None else ""
+    return f"{place.table.value}[{place.index}]{offset}{units}"
 
 
 def _parameter(parameter: Parameter) -> str:
@@ -175,6 +194,8 @@ def _describe(values: dict[str, Value]) -> Callable[[str], str]:
         if value is None:
             return "?"
         placement = "" if value.placement is Placement.S else f"{value.placement.value} "
+        if value.grid is not None:
+            return f"{placement}{show_structured(show_grid(value.grid), BlockDiagonal(dims.HEADS))}"
         return placement + show_shape(value.width, value.columns, value.structure)
 
     return describe
@@ -200,9 +221,12 @@ def show_declared(cell: Cell | Typed) -> Iterator[str]:
     yield f"cell {cell.name}"
     for size in cell.sizes:
         solved = "" if size.solved is None else f" = {dims.show(size.solved)}, solved"
-        default = "" if size.default is None else f" = {size.default}"
+        default = "" if size.default is None else f" = {dims.show(size.default)}"
         yield f"dim {dims.show(dims.named(size.name))}{default}{solved}"
     for constant in cell.constants:
+        if constant.size:
+            yield f"const {constant.name}, the size {constant.size}"
+            continue
         value = constant.value if isinstance(constant.value, str) else show_number(constant.value)
         yield f"const {constant.name} = {value}{', shaping' if constant.shaping else ''}"
     for given in cell.inputs:
@@ -212,7 +236,10 @@ def show_declared(cell: Cell | Typed) -> Iterator[str]:
     for state in cell.states:
         initial = "learned" if state.initial is None else show_number(state.initial)
         delay = "" if state.delay_of is None else f", delay of {state.delay_of}"
-        yield f"state {state.name}: {dims.show(state.width)} = {initial}{delay}"
+        width = dims.show(state.width)
+        if state.grid is not None:
+            width = f"matrix({', '.join(map(dims.show, state.grid.sides))})"
+        yield f"state {state.name}: {width} = {initial}{delay}"
 
 
 def show_cell(cell: Cell) -> Iterator[str]:

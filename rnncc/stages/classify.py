@@ -2,7 +2,8 @@
 
 Input: a Cell. Output: one Recurrence a segment. An abstract interpretation: every value of the loop's body is free of
 the segment's previous states, affine in them, a clamp of such a value, any function unit by unit, or a mixture of
-units; the new states' forms give the class. No algebra system: coefficients are built on the way.
+units; the new states' forms give the class. A state that is a matrix decides it alone. No algebra system: coefficients
+are built on the way.
 Fails with: InternalError only.
 """
 
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from rnncc.analysis.affine import ZERO, Affine, fold, free, in_names, linear, own
-from rnncc.ir.cell import Cell, Contraction, Delay, Node, Pointwise, RowOp, Segment, operands
+from rnncc.ir.cell import Cell, Contraction, Delay, Node, Pointwise, RowOp, Segment, State, operands
+from rnncc.ir.dim import show
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply, operators, references, substitute
 from rnncc.ir.recurrence import Recurrence, RecurrenceKind
 from rnncc.language.diagnostics import InternalError
@@ -54,6 +56,8 @@ class _Classifier:
     def recurrence(self) -> Recurrence:
         """The segment's class from the forms of its new states."""
         states = self._segment.states
+        if matrices := [state for state in self._cell.states if state.name in states and state.grid is not None]:
+            return Recurrence(states, RecurrenceKind.MATRIX, "", self._matrices(matrices))
         for node in self._segment.nodes:
             form = self._node(node)
             if isinstance(form, Affine) and form.slopes:
@@ -104,6 +108,14 @@ class _Classifier:
     def _name(self, name: str, expr: Expr) -> Expr:
         self._named[name] = expr
         return Ref(name)
+
+    def _matrices(self, states: list[State]) -> str:
+        """Which states are matrices."""
+        return ", ".join(
+            f"{state.name} is a matrix, {' x '.join(map(show, state.grid.sides))}{self._line(state.span)}"
+            for state in states
+            if state.grid is not None
+        )
 
     def _coupled(self) -> str:
         return f"{len(self._segment.states)} states are coupled, and a scan takes up to {LARGEST_COUPLING}"

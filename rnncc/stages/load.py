@@ -63,7 +63,13 @@ class _Loader(SourceFileLoader):
         return zlib.crc32(data, zlib.crc32(self.name.encode())).to_bytes(4, "little")
 
 
-@lru_cache
+def prepare(package: Path) -> None:
+    """Compile the modules of a package before it is finished."""
+    for path in package.rglob("*.py"):
+        _compiled(path.read_bytes(), -1)
+
+
+@lru_cache(256)
 def _compiled(source: bytes, optimize: int) -> CodeType:
     made: CodeType = compile(source, "", "exec", dont_inherit=True, optimize=optimize)
     return made

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
 
 import torch
 
 from rnncc.ir.cell import Cell, Constraint, Size
-from rnncc.ir.dim import evaluate
+from rnncc.ir.dim import as_int, constant, evaluate
 from rnncc.ir.structure import DENSER
 
 HALF = (torch.bfloat16, torch.float16)
 
 # Hidden and input sizes beyond this are not tried.
 LARGEST_SIZE = 256
+# What a dim is whose default follows from H, where the cell has matrices.
+KEYS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +87,17 @@ def problem_sizes(cell: Cell, num_heads: int = 1) -> dict[str, int]:
     """I, H and every dim: small sizes that meet the cell's constraints, 7 and 12 where they allow it.
 
     Raises ValueError where no small sizes meet them with so many heads."""
-    for inputs, hidden, free in _candidates():
+    # A matrix has other rows than columns, so that to take one for the other is an error.
+    oblong = [KEYS, None] if any(state.grid for state in cell.states) else [None]
+    for (inputs, hidden, free), keys in product(_candidates(), oblong):
         sizes = {"I": inputs, "H": hidden, "num_heads": num_heads}
-        for size in free_sizes(cell):
-            sizes[size.name] = size.default if size.default is not None else free
+        try:
+            for size in free_sizes(cell):
+                is_formula = size.default is not None and as_int(size.default) is None
+                default = constant(keys) if keys and is_formula else size.default
+                sizes[size.name] = free if default is None else evaluate(default, sizes)
+        except ZeroDivisionError:
+            continue
         for size in cell.sizes:
             if size.solved is not None:
                 sizes[size.name] = evaluate(size.solved, sizes)

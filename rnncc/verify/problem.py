@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rnncc.analysis.kinks import Branch, branches, fixed_branches
-from rnncc.ir.cell import Cell, Pointwise, value_table
+from rnncc.ir.cell import Cell, Pointwise, State, value_table
 from rnncc.ir.dim import evaluate
 from rnncc.verify import reference
 from rnncc.verify.cases import Case, free_sizes, sizes_of
@@ -42,6 +42,7 @@ class Problem:
             return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device, dtype)
 
         self.cell, self.case, self.dtype = cell, case, dtype
+        self.first = cell.inputs[0].name
         self.sizes = sizes = sizes_of(cell, case)
         self.states = [state for state in cell.states if state.delay_of is None]
         self.batch = batch
@@ -100,7 +101,7 @@ class Problem:
 
     def keep(self, kept: Tensor) -> None:
         """Drop the batch entries for which `kept`, [B], is False."""
-        chosen = kept.nonzero().squeeze(1).to(self.inputs["x"].device)
+        chosen = kept.nonzero().squeeze(1).to(self.inputs[self.first].device)
         self.batch, self.decided = len(chosen), self.decided[kept]
         self.inputs = {name: value.index_select(self._entry_axis(name), chosen) for name, value in self.inputs.items()}
         self.initial = {name: value[chosen] for name, value in self.initial.items()}
@@ -136,7 +137,7 @@ class Problem:
             if not counts[-1] or len(counts) > ROUNDS or stuck:
                 break
             others, first = self._drawn(draw)
-            again = undecided.to(inputs["x"].device)
+            again = undecided.to(inputs[self.first].device)
             start = again[-1 if self.case.reverse else 0]
             inputs = {
                 name: torch.where((again if self._entry_axis(name) else again.any(0))[..., None], others[name], value)
@@ -167,13 +168,12 @@ class Problem:
     @torch.no_grad()
     def _fixed_decided(self) -> bool:
         """Whether every branch that depends on parameters alone is decided."""
-        found = fixed_branches(self.cell)
+        if not (found := fixed_branches(self.cell)):
+            return True
         rounded, share = self._rounding()
+        both = [self._fixed(dtype) for dtype in (torch.float64, rounded)]
         for branch in found:
-            values, others = (
-                machine.part(branch.target, branch.value, fixed).double()
-                for machine, fixed in (self._fixed(dtype) for dtype in (torch.float64, rounded))
-            )
+            values, others = (machine.part(branch.target, branch.value, fixed).double() for machine, fixed in both)
             if _near(branch, values, others, share * (others - values).abs().max()).any():
                 return False
         return True
@@ -213,11 +213,22 @@ class Problem:
     def run_layer(self, inputs: Named, initial: Named) -> tuple[Tensor, list[Tensor]]:
         """The layer's output [T, B, width] and final states [B, width], of the direction that is compared."""
         directions = 2 if self.case.reverse else 1
-        hx = tuple(torch.stack([value] * directions) for value in initial.values())
-        extras = {name: value for name, value in inputs.items() if name != "x"}
-        output, finals = self.layer(inputs["x"], (hx if len(hx) > 1 else hx[0]) if hx else None, **extras, **self.masks)
+        shapes = {state.name: self._shape(state) for state in self.states}
+        hx = tuple(
+            torch.stack([value.reshape(len(value), *shapes[name])] * directions) for name, value in initial.items()
+        )
+        extras = {name: value for name, value in inputs.items() if name != self.first}
+        output, finals = self.layer(
+            inputs[self.first], (hx if len(hx) > 1 else hx[0]) if hx else None, **extras, **self.masks
+        )
         output = output.chunk(directions, -1)[-1]
-        return output, [final[-1] for final in (finals if isinstance(finals, tuple) else (finals,))]
+        return output, [final[-1].flatten(1) for final in (finals if isinstance(finals, tuple) else (finals,))]
+
+    def _shape(self, state: State) -> tuple[int, ...]:
+        """The shape in which hx has a state of one batch entry."""
+        if state.grid is None:
+            return (evaluate(state.width, self.sizes),)
+        return (self.case.heads, *(evaluate(side, self.sizes) // self.case.heads for side in state.grid.sides))
 
     def _run_reference(
         self, parameters: Named, inputs: Named, initial: Named, masks: Named
@@ -246,12 +257,12 @@ class Problem:
         given = inputs
         if sample:
             generator = torch.Generator().manual_seed(sample)
-            *rows, units = inputs["x"].shape
+            *rows, units = inputs[self.first].shape
             unit = torch.randint(units, (*rows, 1), generator=generator)
             sign = torch.randint(2, (*rows, 1), generator=generator).double() * 2 - 1
             factor = torch.ones(*rows, units, dtype=torch.float64)
             factor.scatter_(2, unit, 1 + sign * torch.finfo(dtype).eps)
-            given = {**inputs, "x": inputs["x"] * factor.to(inputs["x"])}
+            given = {**inputs, self.first: inputs[self.first] * factor.to(inputs[self.first])}
         # What the mask of a sparse matrix leaves out is no part of it, and has a gradient of zero.
         kept = self.layer.gate_masks(0, reverse=self.case.reverse)
         matrices = {name: torch.where(kept[name].to(parameters[name].device), parameters[name], 0) for name in kept}

@@ -25,18 +25,19 @@ from rnncc.ir.cell import (
     Node,
     Pointwise,
     RowOp,
-    RowOperator,
     State,
     Value,
     declared_state,
     value_table,
 )
-from rnncc.ir.dim import HEADS, ONE, Dim, evaluate, repeats_whole, split_multiple
+from rnncc.ir.dim import HEADS, ONE, Dim, Grid, evaluate, repeats_whole, split_multiple
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
+from rnncc.ir.row_operator import MATRICES, RowOperator
 from rnncc.ir.structure import diagonal_blocks
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.operators import OPERATORS
 from rnncc.runtime.eager import elementwise, matrices
+from rnncc.verify.rows import of_matrices, row_of_heads
 
 
 def _torch_function(name: str) -> Callable[..., Tensor]:
@@ -109,6 +110,9 @@ class Interpreter:
         if isinstance(expr, Apply) and expr.operator == "norm":
             (matrix,) = references(expr)
             return matrices.norms(self.to_blocks(matrix, known[matrix]), self.heads)
+        if isinstance(expr, Apply) and expr.operator == "entries":
+            (matrix,) = references(expr)
+            return self.to_blocks(matrix, known[matrix]).flatten()
         if width == HEADS or all(self.values[name].width != HEADS for name in references(expr)):
             result = self.expression(expr, lambda name: known[name])
             return result.expand(*result.shape[:-1], size) if result.dim() else result.expand(size)
@@ -191,48 +195,41 @@ class Interpreter:
                 return torch.nn.functional.pad(operand, (first, result - first - operand.shape[-1]))
             case RowOperator.REPEAT if repeats_whole(*widths):
                 return operand.repeat_interleave(node.times, -1)
+            case _ if node.grid is not None:
+                return self._of_matrices(node, node.grid, known)
             case _:
                 return self._row_by_heads(node, known)
 
+    def _of_matrices(self, node: RowOp, grid: Grid, known: Mapping[str, Tensor]) -> Tensor:
+        """An operator of matrices that change. A matrix is [..., N, rows/N, columns/N], a vector [..., N, width/N]."""
+
+        def read(name: str) -> Tensor:
+            value, given = self.values[name], known[name]
+            if value.grid is None:
+                return self._row_of_heads(given, value.width)
+            sides = (evaluate(side, self.sizes) // self.heads for side in value.grid.sides)
+            return given.reshape(*given.shape[:-1], self.heads, *sides)
+
+        rows, columns = (evaluate(side, self.sizes) // self.heads for side in grid.sides)
+        made = of_matrices(node.operator, [read(name) for name in node.operands], rows, columns)
+        if node.operator in MATRICES:
+            return made.flatten(-3)
+        return self.unblocked(made, self.values[node.target].width, self.heads)
+
     def _row_by_heads(self, node: RowOp, known: Mapping[str, Tensor]) -> Tensor:
         result = self.values[node.target].width
-        row = self._row_of_heads(known[node.operands[0]], self.values[node.operands[0]].width)
-        match node.operator:  # row: [..., N, head_dim]
-            case RowOperator.SUM:
-                if result == ONE:
-                    return known[node.operands[0]].sum(-1, keepdim=True)
-                row = row.sum(-1, keepdim=True)
-            case RowOperator.MEAN:
-                row = row.mean(-1, keepdim=True)
-            case RowOperator.SPREAD:
-                head_dim = evaluate(result, self.sizes) // self.heads
-                row = (row / head_dim).expand(*row.shape[:-1], head_dim)
-            case RowOperator.MAX:
-                row = row.amax(-1, keepdim=True)
-            case RowOperator.SQUARES:
-                row = row.var(-1, correction=0, keepdim=True) * row.shape[-1]
-            case RowOperator.VARIANCE:
-                row = row.var(-1, correction=0, keepdim=True)
-            case RowOperator.LAYERNORM:
-                scale = torch.rsqrt(row.var(-1, correction=0, keepdim=True) + node.epsilon)
-                row = (row - row.mean(-1, keepdim=True)) * scale
-            case RowOperator.RMSNORM:
-                row = row * torch.rsqrt(row.square().mean(-1, keepdim=True) + torch.finfo(row.dtype).eps)
-            case RowOperator.SOFTMAX:
-                powers = torch.exp(row - row.amax(-1, keepdim=True).detach())
-                row = powers / powers.sum(-1, keepdim=True)
-            case RowOperator.CUMSUM:
-                row = row.cumsum(-1)
-            case RowOperator.CUMSUM_REVERSED:
-                row = row.flip(-1).cumsum(-1).flip(-1)
-            case RowOperator.REPEAT:
-                row = row.repeat_interleave(node.times, -1)
-            case RowOperator.SEGMENT_SUM:
-                row = row.reshape(*row.shape[:-1], -1, node.times).sum(-1)
-            case RowOperator.SLICE | RowOperator.CONCAT | RowOperator.PAD:
-                raise InternalError(f"{node.operator.value} by heads")
-            case _:
-                assert_never(node.operator)
+        operand = known[node.operands[0]]
+        if node.operator is RowOperator.SUM and result == ONE:
+            return operand.sum(-1, keepdim=True)
+        if node.operator is RowOperator.PER_HEAD:
+            units = evaluate(result, self.sizes) // self.heads
+            groups = operand.reshape(*operand.shape[:-1], operand.shape[-1] // units, units)
+            row = groups.repeat_interleave(self.heads // groups.shape[-2], -2)
+        elif node.operator is RowOperator.ARANGE and result == HEADS:
+            row = torch.arange(self.heads).to(operand)[:, None]
+        else:
+            row = self._row_of_heads(operand, self.values[node.operands[0]].width)
+            row = row_of_heads(node, row, evaluate(result, self.sizes) // self.heads)
         return self.unblocked(row, result, self.heads)
 
     def _row_of_heads(self, value: Tensor, width: Dim) -> Tensor:
@@ -275,7 +272,7 @@ def complete_sizes(cell: Cell, sizes: Mapping[str, int], num_heads: int = 1) -> 
             if size.solved is not None:
                 known[size.name] = evaluate(size.solved, {"num_heads": num_heads, **known})
             elif size.default is not None:
-                known[size.name] = size.default
+                known[size.name] = evaluate(size.default, {"num_heads": num_heads, **known})
             else:
                 raise KeyError(f"the size {size.name} of {cell.name} is missing")
     return known
@@ -377,8 +374,10 @@ def fixed_values(
             tensor = parameters[member.name] if parameter.trained else parameters[member.name].detach()
             # A layer's views have the rows of sections and blocks in the order in which they are packed.
             fixed[member.name] = tensor.flatten(0, -2) if tensor.dim() > 2 else tensor
+            if parameter.columns is None:
+                fixed[member.name] = tensor.flatten()
     for constant in cell.constants:
-        value = constants.get(constant.name, constant.value)
+        value = machine.sizes[constant.size] if constant.size else constants.get(constant.name, constant.value)
         if not isinstance(value, str):
             fixed[constant.name] = machine.number(value)[None]
     for node in cell.prologue:

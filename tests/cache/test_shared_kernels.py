@@ -17,12 +17,13 @@ from rnncc.stages.build.commands import Command
 KERNEL = 'extern "C" __global__ void kernel(int* x) {{ *x = {}; }}\n'
 
 
-def product(own: int = 1, shared: int = 1, header: int = 1) -> Product:
+def product(own: int = 1, shared: int = 1, header: int = 1, unused: int = 1) -> Product:
     """A package with kernels of its own and with kernels that every package has."""
     files = (
         File("src/include/all.cuh", f"#define ALL {header}\n"),
         File("src/toy.cu", KERNEL.format(own)),
-        File("src/_core.cu", KERNEL.format(shared)),
+        File("src/include/unused.cuh", f"#define UNUSED {unused}\n"),
+        File("src/_core.cu", '#include "all.cuh"\n' + KERNEL.format(shared)),
     )
     units = (DeviceUnit("src/toy.cu", "toy"), DeviceUnit("src/_core.cu", "_core", shared=True))
     binding = File("src/binding.cpp", "int rnncc_toy;\n")
@@ -30,7 +31,7 @@ def product(own: int = 1, shared: int = 1, header: int = 1) -> Product:
 
 
 def test_kernels_of_every_package_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are compiled again where the text, a header, the architecture or an option of NVRTC is another one."""
+    """They are compiled again where the text, a header of theirs, the architecture or an option of NVRTC is another."""
     compiled: list[str] = []
     run = commands.run
 
@@ -63,6 +64,7 @@ def test_kernels_of_every_package_are_compiled_once(tmp_path: Path, monkeypatch:
     assert compiles(product()) == compiles(product(own=2)) == ["toy_sm_90a.cubin"]
     assert compiles(product(shared=2)) == both
     assert compiles(product(header=2)) == both
+    assert compiles(product(unused=2)) == ["toy_sm_90a.cubin"]
     assert compiles(product(), "sm_80") == ["_core_sm_80.cubin", "toy_sm_80.cubin"]
     monkeypatch.setenv("RNNCC_NVRTC_FLAGS", "--ptxas-options=-O2")
     assert compiles(product()) == both

@@ -206,7 +206,7 @@ def test_mistakes() -> None:
         layer(x, (states[0], states[1][:, :2]))
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_zoneout(name: str, training: bool) -> None:

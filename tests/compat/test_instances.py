@@ -56,6 +56,7 @@ def flat(result: Any) -> list[Tensor]:
     return [output, states] if isinstance(states, Tensor) else [output, *states]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", TWINS)
 def test_the_layer_is_one_of_torch_s_class(kind: str) -> None:
     twin = TWINS[kind]()

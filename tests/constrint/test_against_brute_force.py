@@ -62,6 +62,33 @@ def test_the_least_is_the_least_lexicographically(random: Random) -> None:
 
 
 @PROPERTY
+@given(models())
+def test_the_least_where_a_variable_has_a_value(random: Random) -> None:
+    variable = random.model.variables[0]
+    for number in variable.domain:
+        assignments = [values for values in random.assignments() if values[0] == number]
+        least = min((random.objective(values) for values in assignments), default=None)
+        try:
+            found = random.model.minimise(random.objectives, where={variable: number})
+        except Infeasible:
+            assert least is None
+        else:
+            assert found.objectives == least and found[variable] == number
+
+
+@PROPERTY
+@given(models())
+def test_an_expression_by_the_value_of_a_variable(random: Random) -> None:
+    for assignment in random.assignments()[:3]:
+        for index, variable in enumerate(random.model.variables):
+            along = Solution(random.model.variables, assignment).along(variable)
+            functions = [along(objective) for objective in random.objectives]
+            for number in variable.domain:
+                values = (*assignment[:index], number, *assignment[index + 1 :])
+                assert tuple(function(number) for function in functions) == random.objective(values)
+
+
+@PROPERTY
 @given(models(), st.integers(-10, 50))
 def test_the_nearest_is_the_nearest(random: Random, target: int) -> None:
     variable = random.model.variables[0]

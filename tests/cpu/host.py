@@ -16,7 +16,7 @@ import torch
 from rnncc.language.operator_row import Operator
 from rnncc.language.operators import OPERATORS
 from rnncc.machine.paths import templates_dir
-from rnncc.stages.build.toolchain import CELL, ISA
+from rnncc.stages.build.toolchain import FLOATS, ISA
 
 HERE = Path(__file__).resolve().parent
 _RUNS = {"AVX512": ("generic", "v3", "v4"), "AVX2": ("generic", "v3"), "DEFAULT": ("generic",)}
@@ -66,7 +66,7 @@ def build(
     target = folder / f"{Path(source).stem}_{level}.so"
     torch_lib = Path(torch.__file__).parent / "lib"
     done = subprocess.run(
-        ["g++", *FLAGS, *CELL, *ISA[level], f"-I{templates_dir() / 'include'}", f"-I{folder}", str(HERE / source)]
+        ["g++", *FLAGS, *FLOATS, *ISA[level], f"-I{templates_dir() / 'include'}", f"-I{folder}", str(HERE / source)]
         + ["-o", str(target)]
         + (list(flags) or [f"-L{torch_lib}", f"-Wl,-rpath,{torch_lib}", "-ltorch_cpu", "-lc10"]),
         stderr=subprocess.PIPE,

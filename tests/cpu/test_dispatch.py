@@ -11,10 +11,13 @@ from rnncc.ir.target import INSTRUCTION_SETS
 from rnncc.machine.paths import templates_dir
 from rnncc.stages.build import find_toolchain
 from rnncc.stages.build.toolchain import ISA
+from rnncc.stages.render.cpp import processor_needs
 
-HOST = """
+DISPATCH = "\n".join([*processor_needs(), '#include "rnncc/cpu/dispatch.h"', ""])
+HOST = f"""
 #include <cstdio>
-#include "rnncc/cpu/dispatch.h"
+{DISPATCH}"""
+HOST += """
 int main() {
   std::printf("%d", rnncc_level());
   for (int missing = 0; missing < 13; ++missing) std::printf(" %d", rnncc_level_of(RNNCC_V4 & ~(1 << missing)));
@@ -42,7 +45,7 @@ def test_the_best_code_that_there_is_or_none(tmp_path: Path) -> None:
     lines = [
         "#include <cstdio>",
         "#include <initializer_list>",
-        '#include "rnncc/cpu/dispatch.h"',
+        DISPATCH,
         "static int level;",
         "#define rnncc_level() level",
     ]
@@ -71,7 +74,7 @@ def test_what_was_not_compiled_is_found_once(tmp_path: Path) -> None:
     lines = [
         "#include <cstdio>",
         "#include <stdexcept>",
-        '#include "rnncc/cpu/dispatch.h"',
+        DISPATCH,
         "static int level;",
         "#define rnncc_level() level",
         "RNNCC_DISPATCH(take, v3, late_v3, int, RNNCC_FLOAT32 + *call)",

@@ -23,9 +23,9 @@ import pytest
 from rnncc.ir.artifact import Bundle, DeviceUnit
 from rnncc.machine.cache import digest
 from rnncc.stages.build.nvrtc import FLAGS, identity
+from rnncc.stages.build.shared import included
 from tests.cuda import nvrtc
 from tests.cuda.sources import write_files
-from tests.kept import included
 
 ROWS = Path(__file__).resolve().parents[1] / "golden" / "nvrtc.jsonl"
 # The instructions that tests ask for, by the names they have in rows.

@@ -210,7 +210,7 @@ def forced(case: Case, head_dim: int | None = None, tiles: Mapping[str, int] | N
             assert not isinstance(tile, int)
             layout_model.model.require(tile == size, because="given: by the test")
         try:
-            solution = layout_model.best()
+            solution = layout_model.best(problem.batch)
         except Infeasible:
             continue
         found.append((program, from_batch(layout_model.scheduled(solution, problem, target))))

@@ -40,7 +40,7 @@ def shapes(loop: FusedLoop, family: Family, head_dim: int) -> Iterator[KernelLay
             assert not isinstance(tile, int)
             layout_model.model.require(tile == size, because="given: by the test")
         with suppress(Infeasible):
-            yield layout_model.scheduled(layout_model.best(), problem, TARGET)
+            yield layout_model.scheduled(layout_model.best(problem.batch), problem, TARGET)
 
 
 def varied(found: Iterable[KernelLayout], count: int, also: tuple[int, ...] = ()) -> list[KernelLayout]:

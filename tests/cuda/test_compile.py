@@ -31,6 +31,7 @@ from tests.compiling import lowered
 from tests.cuda import kernels
 from tests.cuda.inspected import Look, inspected
 from tests.emulated.test_reductions import CELLS
+from tests.shipped import COVERING
 
 MAIN = ("lstm", "gru")
 OLDEST, HOPPER = kernels.OLDEST, kernels.HOPPER
@@ -118,6 +119,7 @@ def test_derivatives_that_the_text_gives(family: Family, dtype: str, tmp_path: P
     assert kernels.check(case, tmp_path, family is not ALTERNATING, look) == ()
 
 
+@pytest.mark.always(cell=COVERING)
 @pytest.mark.parametrize("cell", [path.stem for path in shipped_cells() if path.stem not in (*MAIN, *TWINS)])
 def test_every_cell_once_each_way(cell: str, tmp_path: Path, look: Look) -> None:
     for case in kernels.once(cell):

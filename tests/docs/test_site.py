@@ -59,7 +59,7 @@ def sections(path: Path) -> dict[str, str]:
     return dict(zip(found[::2], found[1::2], strict=True))
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(25)
 @pytest.mark.parametrize("stem", STEMS)
 def test_a_page_of_a_cell(stem: str, cells: Any, tmp_path: Path) -> None:
     """Its equations are MathML, its program runs, and its table lists the layer's parameters."""

@@ -41,7 +41,7 @@ def renamed(analysis: Analysis, mention: Mention, name: str) -> str:
     return text
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(15)
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_name_of_a_cell_has_a_meaning_and_can_be_renamed_and_back(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
@@ -155,3 +155,12 @@ def test_positions_there_and_back(encoding: str) -> None:
             assert positions.offset(*positions.position(offset)) == offset
     assert positions.offset(0, 99) == 1
     assert positions.offset(99, 0) == len(text)
+
+
+def test_a_matrix_has_rows_and_columns() -> None:
+    text = (Path(__file__).parents[1] / "fixtures" / "gateddeltanet.rnn").read_text(encoding="utf-8")
+    analysis = analyse("gateddeltanet.rnn", text)
+    for place in (text.index("S: matrix"), text.index("S[t-1]"), text.index("S[t]@q")):
+        mention = analysis.index.at(place)
+        assert mention is not None
+        assert "**state** `S`: H x K in num_heads blocks" in describe(analysis, mention)

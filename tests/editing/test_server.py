@@ -143,6 +143,7 @@ def test_the_unsaved_text_goes_before_the_file(tmp_path: Any) -> None:
     edit(use)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8", "utf-32"])
 def test_columns_are_those_of_the_encoding(encoding: str) -> None:
     text = "cell A\r\nstate h\r\nα = (  #\U0001f600\r\n  W@x)\r\nh[t] = α*σ(α)*missing\r\n# \u2028 😀\r\nh[t] = 1\r\n"

@@ -20,8 +20,9 @@ from rnncc.ir.kernel import Program
 from rnncc.ir.layout import FusedKernels, KernelLayout
 from rnncc.ir.lowered import LoweredCell, as_run, fused_programs, loop_name
 from rnncc.machine.paths import templates_dir
+from rnncc.stages.build.shared import included
 from tests.cuda.sources import write_files
-from tests.kept import included, kept
+from tests.kept import kept
 from tests.rendering import at_first_use
 
 HEADERS = Path(__file__).resolve().parent

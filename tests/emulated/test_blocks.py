@@ -30,7 +30,7 @@ def wrong(case: EmulatedCase, dtype: str) -> dict[str, float]:
     return {name: error for name, error in case.measured().items() if not error <= BOUNDS[dtype]}
 
 
-@pytest.mark.one_in(8, "masked")
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize(
     ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "entries", "turns", "warps"),
     [

@@ -39,7 +39,7 @@ d[t] = tanh(e - d[t-1])
 }
 
 
-@pytest.mark.one_in(14, "masked")
+@pytest.mark.one_in(28)
 @pytest.mark.parametrize(
     ("cell", "dtype", "head_dim", "heads", "batch"),
     [

@@ -71,7 +71,7 @@ def made_of(
     return str(path), build(plan(str(path)), replace(made, tables=own), folder)
 
 
-@pytest.mark.one_in(12, "masked")
+@pytest.mark.one_in(24)
 @pytest.mark.parametrize(
     ("cell", "rank", "dtype", "head_dim", "heads", "batch", "tiles"),
     [

@@ -164,7 +164,7 @@ def test_operands_that_come_in_waves(
     assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(21)
 @pytest.mark.parametrize(
     ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "tiles"),
     [

@@ -111,7 +111,20 @@ class _Cell(Gates):
             if width and narrow != (width == NARROW):
                 self.declare(f"local {name}: {width}")
 
+    def with_sizes(self, value: Bounded, left: str) -> Bounded:
+        """The value with numbers that are made of sizes in place of some literal ones."""
+        # Of a generator of its own, as `norm`.
+        own = Random(f"{self.seed} sizes {left}")
+        names = ["H", "I", HEADS, *(["P"] if "P" in self.draft.sizes else [])]
+
+        def made(match: re.Match[str]) -> str:
+            size = own.choice(names)
+            return f"({match[1]}*{size}/{size})" if own.random() < 0.2 else match[0]
+
+        return Bounded(re.sub(r"(?<![\w*])\((-?\d+(?:\.\d+)?)\)", made, value.text), value.low, value.high)
+
     def write(self, left: str, value: Bounded, width: str = "") -> None:
+        value = self.with_sizes(value, left)
         self.draft.equations.append(f"{left} = {ast.unparse(ast.parse(value.text, mode='eval'))}")
         self.settle(left, value.text)
         if not reads_values(value.text, self.numbers):

@@ -50,7 +50,7 @@ def _parts(tree: ast.expr) -> list[ast.expr]:
     """The values in an expression: not what is known while compiling, nor names of functions."""
     match tree:
         case ast.Call(ast.Name(name), arguments):
-            inside = arguments[:1] if name == "repeat" else arguments
+            inside = arguments[:1] if name in ("repeat", "unflatten") else arguments
         case ast.BinOp(left, _, right) | ast.Compare(left, _, [right]):
             inside = [left, right]
         case ast.UnaryOp(_, operand):

@@ -5,7 +5,7 @@ with a jump or kink (relu, max, a comparison) gets a constant of its own added, 
 
 from __future__ import annotations
 
-from math import sqrt
+from math import log, sqrt
 from random import Random
 
 from rnncc.language.operators import OPERATORS, STEPS
@@ -19,7 +19,7 @@ KINKED = functions.names((1,), kinked=True)
 # Not where a state is read.
 BATCHED = functions.names((1,), kinked=True, in_loop=False) + functions.names((1,), kinked=False, in_loop=False)
 SEVERAL = functions.names((2, 3), kinked=False) + functions.names((2, 3), kinked=True)
-SAME_WIDTH = ("layernorm", "rmsnorm", "softmax", "cumsum")
+SAME_WIDTH = ("layernorm", "rmsnorm", "softmax", "cumsum", "normalize", "roll")
 # What values are joined of, by concat or repeat.
 JOINED = {
     "2*H": ("H", "H"), "n*H": ("H", "H"), "3*H": ("2*H", "H"), "H + P": ("H", "P"), f"2*{HEADS}": (HEADS, HEADS),
@@ -106,6 +106,8 @@ class Expressions:
             name = self.random.choice(vectors)
             self.scope.vectors = [each for each in self.scope.vectors if each[0] != name or each[1] != ""]
             return Bounded(name, -1, 1)
+        if self.may_reduce(width) and self.random.random() < 0.06:
+            return Bounded(self.random.choice((f"ones({width})", f"(arange({width})/{self.sizes[width]})")), 0, 1)
         found = self.leaf(width)
         if found is not None:
             return found
@@ -120,6 +122,8 @@ class Expressions:
         """One number, or one per head."""
         found = self.leaf(NARROW)
         kind = self.random.random()
+        if depth > 0 and kind < 0.04 and (copied := self.copied(depth)) is not None:
+            return copied
         if depth > 0 and kind < 0.55 and (reduced := self.reduction(depth)) is not None:
             return reduced
         if found is None or kind > 0.9:
@@ -135,14 +139,29 @@ class Expressions:
             return None
         width = self.random.choice(widths)
         inner = self.draw(width, depth - 1, pinned=True)
-        kind = self.random.random()
+        kind, units = self.random.random(), self.sizes[width]
+        if kind < 0.08:
+            # A length has a kink where it is 0, so one unit is away from it.
+            return Bounded(f"norm(1.5 + sin({inner.text}))", 0.5, 2.5 * sqrt(units))
+        if kind < 0.16:
+            return Bounded(f"logsumexp({inner.text})", inner.low, inner.high + log(units))
         if kind < 0.7:
             name = "mean" if kind < 0.4 else "max" if kind < 0.6 else "min"
             return Bounded(f"{name}({inner.text})", inner.low, inner.high)
-        if inner.size * self.sizes[width] > LIMIT:
+        if inner.size * units > LIMIT:
             inner = self.scaled(inner)
-        units = self.sizes[width]
         return Bounded(f"sum({inner.text})", min(0.0, units * inner.low), max(0.0, units * inner.high))
+
+    def copied(self, depth: int) -> Bounded | None:
+        """The mean of the copy that each head has of a value of inputs."""
+        outer = self.scope
+        if outer.level == "P":
+            return None
+        self.scope = Scope(outer.leaves, "X", [], [], True)
+        widths = [width for width in self.sizes if HEADS not in width and self.can_pin(width)]
+        inner = self.draw(self.random.choice(widths), depth - 1, pinned=True) if widths else None
+        self.scope = outer
+        return None if inner is None else Bounded(f"mean(heads({inner.text}))", inner.low, inner.high)
 
     def may_reduce(self, width: str) -> bool:
         """Inputs have no heads."""
@@ -306,8 +325,14 @@ class Expressions:
         if name in ("layernorm", "rmsnorm"):
             moved = f"{inner.text} + ({self.off()})" if name == "rmsnorm" else inner.text
             return Bounded(f"{name}({moved})", -sqrt(units), sqrt(units))
+        if name == "roll":
+            places, fill = self.random.choice((-2, -1, 1, 1, 2, 7)), self.random.choice((None, None, 0.0, 0.25, -1.5))
+            filled, low, high = ("", 0.0, 0.0) if fill is None else (f", fill={fill}", min(fill, 0), max(fill, 0))
+            return Bounded(f"roll({inner.text}, {places}{filled})", min(inner.low, low), max(inner.high, high))
         if name == "softmax":
             return Bounded(f"softmax({inner.text})", 0, 1)
+        if name == "normalize":
+            return Bounded(f"normalize(1.5 + sin({inner.text}))", 0, 1)
         if inner.size * units > LIMIT:
             inner = self.scaled(inner)
         return Bounded(f"cumsum({inner.text})", min(0.0, units * inner.low), max(0.0, units * inner.high))
@@ -317,7 +342,8 @@ class Expressions:
         parts: list[Bounded] = []
         for part in JOINED[width]:
             if part == HEADS:
-                found = self.leaf(HEADS) or self.reduction(depth - 1, of_heads=True)
+                own = self.leaf(HEADS) if self.random.random() < 0.5 else None
+                found = own or self.reduction(depth - 1, of_heads=True) or self.leaf(HEADS)
             else:
                 found = self.draw(part, depth - 1, pinned=True) if self.can_pin(part) else None
             if found is None:
@@ -354,7 +380,9 @@ class Expressions:
         if name.startswith("Dg"):
             return Bounded(f"{name}@({inner.text})", -inner.size, inner.size)
         if len(name) == 1 and not pinned:
-            self.products.append((name, source, level if level != outer.level else ""))
+            # Who shares it must not give it a state either.
+            of_inputs = level == "X" and self.heads > 1 and name in ("W", "U")
+            self.products.append((name, source, level if of_inputs or level != outer.level else ""))
         bound = 0.6 * self.sizes[source] * inner.size
         text = f"{name}@({inner.text})"
         return Bounded(text, -bound, bound)

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from rnncc.language.operators import OPERATORS, SURROGATES
+from rnncc.language.operators import OPERATORS
+from rnncc.language.surrogates import SURROGATES
 from tests.definitions import definition
 
 Interval = tuple[float, float]

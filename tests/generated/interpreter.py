@@ -18,7 +18,8 @@ from torch.nn import functional as F
 
 from tests.definitions import definition
 from tests.generated.matrices import BINARY, Parameters
-from tests.generated.program import HEADS, Equation, Program, Width, is_time
+from tests.generated.narrow import OF_WIDTHS, makes_vectors
+from tests.generated.program import HEADS, Equation, Program, Width, is_time, sides
 from tests.language.loop import Values, given
 
 COMPARE: dict[type[ast.cmpop], Callable[[Tensor, Tensor], Tensor]] = {
@@ -27,6 +28,7 @@ COMPARE: dict[type[ast.cmpop], Callable[[Tensor, Tensor], Tensor]] = {
 ROWS: dict[str, Callable[[Tensor], Tensor]] = {
     "layernorm": lambda r: F.layer_norm(r, r.shape[-1:]), "rmsnorm": lambda r: F.rms_norm(r, r.shape[-1:]),
     "softmax": lambda r: r.softmax(-1), "cumsum": lambda r: r.cumsum(-1),
+    "normalize": lambda r: F.normalize(r, dim=-1),
 }  # fmt: skip
 
 
@@ -49,20 +51,22 @@ class Step:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.inputs_alone = program.input_sizes()
 
     def __call__(self, p: Any, s: Any, x: Any, k: Any) -> Values:
-        return _Values(self.program, self.inputs_alone, p, s, x, k.N).results()
+        return Vectors(self.program, p, s, x, k.N).results()
 
 
 REDUCTIONS: dict[str, Callable[..., Tensor]] = {
-    "sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch.amin,
+    "sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch.amin, "logsumexp": torch.logsumexp,
+    "norm": lambda v, units, keepdim: torch.linalg.vector_norm(v, dim=units, keepdim=keepdim),
 }  # fmt: skip
 
 
-class _Values(Parameters):
-    def __init__(self, program: Program, inputs_alone: frozenset[str], p: Any, s: Any, x: Any, heads: int) -> None:
-        self.program, self.inputs_alone, self.heads = program, inputs_alone, heads
+class Vectors(Parameters):
+    """The values of a step whose states are vectors."""
+
+    def __init__(self, program: Program, p: Any, s: Any, x: Any, heads: int) -> None:
+        self.program, self.inputs_alone, self.heads = program, program.input_sizes(), heads
         self.p, self.s, self.x = p, s, x
         self.known: dict[str, Tensor] = {}
         self.argument: dict[str, Tensor] = {}  # of a derivative
@@ -111,7 +115,7 @@ class _Values(Parameters):
         read = {node.id for node in ast.walk(program.equations[target].value) if isinstance(node, ast.Name)}
         known = {*program.inputs, *program.states, *program.equations, *program.params, *program.groups}
         loops = {re.sub(r"_\d+$", "", name) for name in program.equations}
-        return bool(read & (known | loops) - scalars)
+        return bool(read & (known | loops) - scalars) or makes_vectors(program.equations[target].value)
 
     def is_narrow(self, value: Tensor) -> bool:
         return value.shape[0] == 1 and value.shape[2] == 1 and value.shape[1] in (1, self.heads)
@@ -146,6 +150,10 @@ class _Values(Parameters):
             case ast.Call(ast.Name(name), arguments):
                 if name in REDUCTIONS and len(arguments) == 1:
                     return None
+                if name in OF_WIDTHS:
+                    return self.wide(ast.unparse(arguments[0]))
+                if name == "heads":
+                    return self.of_heads(arguments)
                 if name in ("concat", "repeat"):
                     one = Width(1, self.heads, frozenset({HEADS}), True)
                     joined = arguments if name == "concat" else arguments[:1]
@@ -158,6 +166,15 @@ class _Values(Parameters):
                 return next((w for w in map(self.width, arguments) if w is not None), None)
         return None
 
+    def of_heads(self, arguments: list[ast.expr]) -> Width:
+        """The width of `heads(v, g)`: g groups of units, one of them for each head."""
+        whole = self.width(arguments[0])
+        assert whole is not None
+        groups = self.static(arguments[1]) if len(arguments) > 1 else 1
+        # A width of a number is a number of parts.
+        k = whole.k // groups if whole.names else whole.size // groups
+        return Width(k, whole.size // groups * self.heads, whole.names | {HEADS}, False)
+
     def wide(self, text: str) -> Width | None:
         width = self.program.width(text)
         return None if width.is_narrow else width
@@ -165,15 +182,18 @@ class _Values(Parameters):
     def of_target(self, target: str) -> Width | None:
         if not self.program.is_declared(target) and self.is_narrow(self.value(target)):
             return None
-        width = self.program.target_width(target)
+        width = self.target_width(target)
         return None if width.is_narrow else width
+
+    def target_width(self, target: str) -> Width:
+        return self.program.target_width(target)
 
     # Values
 
     def value(self, target: str) -> Tensor:
         if target not in self.known:
             outer, self.equation = self.equation, self.program.equations[target]
-            width = self.program.target_width(target)
+            width = self.target_width(target)
             found = self.right_side(self.equation, width)
             self.known[target] = found if self.stays_narrow(target, found) else self.fill(found, width)
             self.equation = outer
@@ -241,8 +261,8 @@ class _Values(Parameters):
             return self.argument[name]
         if name in program.inputs:
             return self.lay(self.x(name), program.width(program.inputs[name]))
-        if name in program.constants:
-            return self.number(float(program.constants[name]))
+        if name in program.constants or name in program.sizes:
+            return self.number(float({**program.sizes, **program.constants}[name]))
         if name in program.equations:
             return self.value(name)
         flat = self.parameter(name)
@@ -272,12 +292,27 @@ class _Values(Parameters):
     ) -> Tensor:
         first = arguments[0]
         match name:
-            case "sum" | "mean" | "max" | "min" if len(arguments) == 1:
+            case "sum" | "mean" | "max" | "min" | "norm" | "logsumexp" if len(arguments) == 1:
                 return REDUCTIONS[name](self.eval(first, self.width(first)), (0, 2), keepdim=True)
             case "concat":
                 return self.concat([self.eval(part, self.width(part)) for part in arguments])
             case "repeat":
                 return self.repeat(first, self.static(arguments[1]), want)
+            case "roll":
+                value = self.eval(first, want or self.width(first))
+                return self.roll(value, self.static(arguments[1]), [self.eval(each.value, None) for each in keywords])
+            case "ones" | "arange":
+                k, count, units = self.layout(self.program.width(text := ast.unparse(first)))
+                if name == "ones":
+                    return torch.ones(k, count, units, dtype=torch.float64)
+                # The heads themselves are counted where the width is their number.
+                numbers = torch.arange(count if text == HEADS else k * units, dtype=torch.float64)
+                return numbers.reshape(k, -1, units).expand(k, count, units)
+            case "heads":
+                width, whole = self.of_heads(arguments), self.eval(first, self.width(first))
+                groups = whole.reshape(-1, width.size // self.heads)
+                copies = groups.repeat_interleave(self.heads // len(groups), 0)
+                return copies.reshape(self.heads, width.k, -1).transpose(0, 1)
         if name in ROWS:
             value = self.eval(first, want or self.width(first))
             rows = ROWS[name](value.transpose(0, 1).reshape(value.shape[1], -1))
@@ -293,6 +328,15 @@ class _Values(Parameters):
         if all(self.is_narrow(part) for part in parts):
             return torch.cat([part.expand(1, self.heads, 1) for part in parts], 0)
         return torch.cat([part.reshape(1, 1, -1) for part in parts], 2)
+
+    def roll(self, value: Tensor, places: int, fill: list[Tensor]) -> Tensor:
+        rows = value.transpose(0, 1).reshape(value.shape[1], -1)
+        moved = [int(unit) - places for unit in range(rows.shape[1])]
+        columns = [
+            fill[0].reshape(1).expand(len(rows)) if fill and not 0 <= unit < len(moved) else rows[:, unit % len(moved)]
+            for unit in moved
+        ]
+        return torch.stack(columns, -1).reshape(value.shape[1], value.shape[0], -1).transpose(0, 1)
 
     def repeat(self, node: ast.expr, times: int, want: Width | None) -> Tensor:
         value = self.eval(node, self.width(node))
@@ -329,6 +373,11 @@ class _Values(Parameters):
         return rows.reshape(self.layout(width))
 
 
-def states(program: Program) -> Mapping[str, tuple[int, float | None]]:
-    """Widths and initial values of the states."""
-    return {name: (program.width(text).size, program.initial[name]) for name, text in program.states.items()}
+def states(program: Program, heads: int = 1) -> Mapping[str, tuple[int | tuple[int, ...], float | None]]:
+    """Widths, or blocks of matrices, and initial values of the states."""
+    found: dict[str, tuple[int | tuple[int, ...], float | None]] = {}
+    for name, text in program.states.items():
+        both = sides(text)
+        blocks = (heads, *(program.width(side).size // heads for side in both))
+        found[name] = (blocks if both else program.width(text).size, program.initial[name])
+    return found

@@ -8,6 +8,11 @@ from collections.abc import Iterable
 from tests.generated.leaves import NARROW, Leaf
 from tests.generated.program import HEADS
 
+# Names of numbers.
+NUMBERS = {"pi", "inf", "I", "H", "P", HEADS}
+# These make vectors of numbers alone.
+OF_WIDTHS = ("ones", "arange")
+
 
 def is_narrow(text: str, leaves: Iterable[Leaf]) -> bool:
     """Whether an expression is one number per head, or one."""
@@ -22,7 +27,13 @@ def reads_values(text: str, scalars: Iterable[str] = ("ps", "gs", "dt")) -> bool
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called}
     # The argument of a derivative is no value.
     arguments = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    return bool(names - arguments - {*scalars, "pi", "inf"})
+    return bool(names - arguments - {*scalars, *NUMBERS}) or makes_vectors(tree)
+
+
+def makes_vectors(tree: ast.AST) -> bool:
+    """Whether an expression makes a vector of numbers alone."""
+    called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return any(isinstance(each, ast.Name) and each.id in OF_WIDTHS for each in called)
 
 
 def names_an_input(text: str, known: Iterable[str]) -> bool:
@@ -37,7 +48,7 @@ def _is_narrow(node: ast.expr, known: set[str]) -> bool:
         case ast.Constant():
             return True
         case ast.Name() | ast.Subscript():
-            return ast.unparse(node) in {*known, "pi", "inf"}
+            return ast.unparse(node) in {*known, *NUMBERS}
         case ast.BinOp(_, ast.MatMult(), _):
             return False
         case ast.BinOp(left, _, right) | ast.Compare(left, _, [right]):
@@ -47,8 +58,8 @@ def _is_narrow(node: ast.expr, known: set[str]) -> bool:
         case ast.IfExp(_, body, _):
             return _is_narrow(body, known)
         case ast.Call(ast.Name(name), arguments):
-            if name in ("concat", "repeat", "split"):
+            if name in ("concat", "repeat", "split", "heads", *OF_WIDTHS):
                 return False
-            reduces = name in ("sum", "mean", "max", "min") and len(arguments) == 1
+            reduces = name in ("sum", "mean", "max", "min", "norm", "logsumexp") and len(arguments) == 1
             return reduces or all(_is_narrow(argument, known) for argument in arguments)
     return False

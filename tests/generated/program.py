@@ -78,8 +78,15 @@ class Program:
     def input_sizes(self) -> frozenset[str]:
         """Sizes that measure inputs only: values of such a width have no heads."""
         outside = {name for text in self.inputs.values() for name in self.width(text).names} | {"I"}
-        inside = {name for text in (*self.states.values(), *self.locals.values()) for name in self.width(text).names}
+        texts = [side for text in (*self.states.values(), *self.locals.values()) for side in sides(text) or (text,)]
+        inside = {name for text in texts for name in self.width(text).names}
         return frozenset(outside - inside - {"H", HEADS})
+
+
+def sides(text: str) -> tuple[str, ...]:
+    """The rows and the columns of `matrix(P, Q)`; nothing of a vector."""
+    found = re.fullmatch(r"matrix\((.*), (.*)\)", text)
+    return (found[1], found[2]) if found else ()
 
 
 def is_time(index: ast.expr) -> bool:
@@ -135,7 +142,8 @@ def _declared(program: Program, line: str, given: Mapping[str, float | str]) -> 
             program.params |= {name: kind for name, kind, _ in entries}
         case "dim":
             for name, _, default in entries:
-                program.sizes.setdefault(name, int(default or 0))
+                if name not in program.sizes:
+                    program.sizes[name] = int(eval(default or "0", {"__builtins__": {}}, dict(program.sizes)))
         case "const":
             for name, _, default in entries:
                 value = given.get(name, default)

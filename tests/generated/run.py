@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="0:300", help="A:B, from A up to B - 1")
     parser.add_argument("--shard", default="0/1", help="i/n: the i-th of n parts")
     parser.add_argument("--compiled", action="store_true", help="compile the cells; else check and eager torch")
+    parser.add_argument("--matrices", action="store_true", help="cells whose states are matrices")
     parser.add_argument("--minutes", type=float, default=9)
     parser.add_argument("--results", type=Path, required=True, help="a JSON file, written after every package")
     given = parser.parse_args()
@@ -34,7 +35,7 @@ def main() -> int:
     first, last = map(int, given.seeds.split(":"))
     part, parts = map(int, given.shard.split("/"))
     batches = [range(start, min(start + BATCH, last)) for start in range(first, last, BATCH)][part::parts]
-    results = Results(given.results, _commit(), {"compiled": given.compiled})
+    results = Results(given.results, _commit(), {"compiled": given.compiled, "matrices": given.matrices})
     end = time.monotonic() + 60 * given.minutes
     left = 0
     for batch in batches:
@@ -42,7 +43,7 @@ def main() -> int:
         if time.monotonic() > end:
             left += len(seeds)
         elif seeds:
-            for outcome in run(seeds, given.compiled):
+            for outcome in run(seeds, given.compiled, given.matrices):
                 detail = {"detail": outcome.detail} if outcome.detail else {}
                 results.add(outcome.seed, {"kind": outcome.kind, **detail})
             results.write()

@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 import torch
 
+from tests.generated import grid_cells
 from tests.generated.cells import generate
 from tests.generated.harness import run
 from tests.seeds import batches
@@ -31,6 +32,7 @@ def one_thread() -> object:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seeds", PACKAGES, ids=str)
 def test_the_torch_code_of_generated_cells(seeds: range) -> None:
     assert [outcome for outcome in run(seeds, compiled=False) if outcome.kind != "ok"] == []
@@ -48,23 +50,30 @@ def test_a_seed_is_a_cell() -> None:
 
 def test_the_cells_hold_the_whole_language() -> None:
     """Every function, in every placement's reach; so that a row of the operator table is not forgotten."""
-    from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
-    from rnncc.language.operators import OPERATORS, SURROGATES
+    from rnncc.language.functions import MATRIX_FUNCTIONS, OF_WIDTHS, PER_HEAD, ROW_FUNCTIONS
+    from rnncc.language.operators import OPERATORS
+    from rnncc.language.surrogates import SURROGATES
 
     called = {name for name, row in OPERATORS.items() if row.user} | {*ROW_FUNCTIONS, *MATRIX_FUNCTIONS}
-    unseen = [name for name in called | set(SURROGATES) if not any(f"{name}(" in text for text in texts())]
+    called |= {*OF_WIDTHS, *PER_HEAD}
+    drawn = (*texts(), *(grid_cells.generate(seed).text for seed in range(50)))
+    unseen = [name for name in called | set(SURROGATES) if not any(f"{name}(" in text for text in drawn)]
     words = (
         " ** ", " / ", " @ ", " == ", " if ", "for l in", "for k in", "= learned", ": 2*H", ": P", ": H//2", ": 3*H",
         ": n*H", ": H + P", ": K*num_heads", ": 2*num_heads", ": I\n", "dim S\n", "[t-3]", "[t-back]", "x[t-1]",
         "-inf", "bR", "v1[t-1]", "v2[t-3]", "][t-1]", "def def0(arg0) = ", "def0(arg0, arg1)", "g_v", "u -> ",
         "act(", "input x, ", "input in1: H = ", "input in1: num_heads", "buffer MF", "param MI: matrix\n",
         "axis=rows", "axis=columns", " per sequence", " per sequence = ", "in1: 1 per sequence", "gs: scalar",
-        "Z: lowrank", "Z: mask", "Z: sparse", "R: lowrank", "concat(mean(", "repeat(half, 2)",
+        "Z: lowrank", "Z: mask", "Z: sparse", "R: lowrank", "repeat(half, 2)", ", fill=", "arange(2 * H)",
     )  # fmt: skip
     assert (unseen, [word for word in words if not any(word in text.replace("t - ", "t-") for text in texts())]) == (
         [],
         [],
     )
+
+
+def test_numbers_of_heads_are_joined() -> None:
+    assert any(re.search(r"concat\((sum|mean|min|norm|logsumexp)\(", text) for text in texts())
 
 
 def test_states_of_several_widths_share_gates() -> None:

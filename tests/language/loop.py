@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 Values = dict[str, Tensor]
-# Bounds of states: (width, value before the first step); None: learned.
-States = Mapping[str, tuple[int, float | None]]
+# States: (width or the shape of a matrix's blocks, value before the first step); None: learned.
+States = Mapping[str, tuple[int | tuple[int, ...], float | None]]
 Step = Callable[[Any, Any, Any, Any], Values]
 # What `Setting` gives for the sizes of a case.
 HIDDEN, INPUT, STEPS, BATCH = 6, 5, 7, 3
@@ -198,6 +198,8 @@ def compare(
         width, HIDDEN, setting.layers, bidirectional=setting.bidirectional, num_heads=setting.heads,
         dtype=torch.float64, **case.arguments,
     )  # fmt: skip
+    if "zoneout" in case.arguments:
+        layer.eval()  # each element is the mean of what it is and what it was
     assert ("CPU kernels" in layer.explain()) == kernels
     parameters: list[Values] = []
     masks: list[Values] = []
@@ -214,14 +216,15 @@ def compare(
         masks.append({name: joined(mask) for name, mask in own.items()})
         views |= {name: views[name] * mask for name, mask in own.items()}
         parameters.append({n: joined(v.detach()).clone().requires_grad_(n in trained) for n, v in views.items()})
-    shapes = {name: case.shape(name, setting.steps) for name in case.extra}
+    further = {name: case.shape(name, setting.steps) for name in case.extra}
     inputs = {
         "x": draw(setting.steps, BATCH, width),
-        **{name: draw(*shape).abs() for name, shape in shapes.items() if name not in case.defaults},
+        **{name: draw(*shape).abs() for name, shape in further.items() if name not in case.defaults},
     }
-    written_out = {name: torch.full(shapes[name], value, dtype=torch.float64) for name, value in case.defaults.items()}
+    written_out = {name: torch.full(further[name], value, dtype=torch.float64) for name, value in case.defaults.items()}
     states = case.states(HIDDEN)
-    hx = {name: draw(len(places), BATCH, w) for name, (w, _) in states.items()} if setting.states else None
+    shapes = {name: w if isinstance(w, tuple) else (w,) for name, (w, _) in states.items()}
+    hx = {name: draw(len(places), BATCH, *shape) for name, shape in shapes.items()} if setting.states else None
     reset = torch.rand(setting.steps, BATCH, generator=generator) < 0.3 if setting.reset else None
 
     ours = [{name: v.clone().requires_grad_() for name, v in group.items()} for group in (inputs, hx or {})]
@@ -234,8 +237,8 @@ def compare(
         for place in range(number * directions, (number + 1) * directions):
             own = parameters[place]
             initial = {
-                name: own[f"{name}0"] if value is None else torch.full((w,), value, dtype=torch.float64)
-                for name, (w, value) in states.items()
+                name: own[f"{name}0"] if value is None else torch.full(shapes[name], value, dtype=torch.float64)
+                for name, (_, value) in states.items()
             }
             given = {name: value[place] for name, value in theirs[1].items()} if hx is not None else None
             output, last = one_direction(
@@ -259,7 +262,9 @@ def compare(
     for results in (expected, found):
         # A state may stand at -inf before its first step.
         terms = [(torch.where(value.isfinite(), value, 0) * weights[name]).sum() for name, value in results.items()]
-        torch.autograd.backward(torch.stack(terms).sum())
+        total = torch.stack(terms).sum()
+        if total.requires_grad:  # a cell may detach all that it reads; then gradients are 0
+            torch.autograd.backward(total)
     for group, other in zip(ours, theirs, strict=True):
         for name, value in group.items():
             found[f"d {name}"], expected[f"d {name}"] = gradient(value), gradient(other[name])

@@ -18,6 +18,7 @@ from rnncc.ir.cell import Role, Stream, Value, is_per_sequence, operands, value_
 from rnncc.ir.dim import HEADS, ONE, Dim, evaluate
 from rnncc.ir.structure import diagonal_blocks
 from rnncc.runtime.eager.elementwise import clip_gradient
+from rnncc.runtime.spec import number_of
 from rnncc.verify.reference import Interpreter, complete_sizes
 from tests.numeric.loops import Loop, Tensors, call
 
@@ -117,8 +118,8 @@ class Case:
     def _constant(self, name: str) -> float:
         if name == CLIP.name:
             return self.problem.clip
-        value = next(constant.value for constant in self.loop.cell.constants if constant.name == name)
-        return float(value)
+        known = {constant.name: float(constant.value) for constant in self.loop.cell.constants}
+        return number_of(name, known, {**self.sizes, "num_heads": self.problem.heads})
 
     def laid_out(self, *, batch_first: bool) -> Case:
         """The same tensors and reference, in that layout."""

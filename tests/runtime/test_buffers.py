@@ -14,6 +14,7 @@ import rnncc
 from rnncc.language.source import Source
 from rnncc.runtime.modules.parameters import rescale
 from tests.compiling import front, kernel_plan
+from tests.packages import float64_package
 
 TEXT = """
 cell Echo
@@ -45,7 +46,7 @@ h[t] = tanh(i*f)
 
 @cache
 def package() -> Any:
-    return rnncc.compile(TEXT, "buffers")
+    return float64_package(TEXT, "buffers")
 
 
 def radius(matrix: torch.Tensor) -> torch.Tensor:

@@ -169,7 +169,7 @@ def test_transforms_within_what_is_compiled(name: str) -> None:
     close(whole(run)(x), run(x))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.always(file=["mingru"])
 @pytest.mark.parametrize(
     ("file", "name", "options", "masked"),
     [

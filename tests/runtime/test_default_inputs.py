@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
-import rnncc
+from tests.packages import float64_package
 
 T, B, IN, H = 5, 3, 4, 6
 TEXT = """
@@ -41,7 +41,7 @@ CALLS: dict[str, tuple[Tensor, dict[str, Any], dict[str, Any]]] = {
 
 
 def paced() -> Any:
-    return rnncc.compile(TEXT, "paced")
+    return float64_package(TEXT, "paced")
 
 
 def filled(x: Tensor, heads: int) -> dict[str, Tensor]:

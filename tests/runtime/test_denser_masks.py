@@ -11,7 +11,7 @@ import torch
 from torch.nn.utils import prune
 
 import rnncc
-from rnncc.runtime.spec import DENSER
+from rnncc.ir.structure import DENSER
 from tests.runtime.test_sparsity import DENSE, PLANNED, SPARSE, layer_of, planned_layer, x
 
 

@@ -11,6 +11,7 @@ from torch.func import grad, vmap
 
 import rnncc
 from tests.functional import op_of, streams_of, taken
+from tests.packages import float64_package
 
 DOUBLE: dict[str, Any] = {"dtype": torch.float64}
 LEAK = "cell Leak\nstate h\nparam lam: vector\nh[t] = sigmoid(lam)*h[t-1] + W@x\n"
@@ -35,7 +36,7 @@ def leak() -> tuple[Any, Tensor, Tensor, Tensor]:
     for value in streams:
         h = lam.sigmoid() * h + value
         expected.append(h)
-    return rnncc.compile(LEAK).leak, streams, lam, torch.stack(expected)
+    return float64_package(LEAK).leak, streams, lam, torch.stack(expected)
 
 
 @pytest.mark.parametrize("backend", [None, "reference"])
@@ -76,7 +77,7 @@ def test_a_function_of_a_parameter_in_transforms_and_compiled() -> None:
 @pytest.mark.parametrize("masked", [False, True])
 def test_streams_and_parameters_of_several_loops_are_given_once(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(1)
-    layer = rnncc.compile(PAIR).Pair(3, 4, **DOUBLE)
+    layer = float64_package(PAIR).Pair(3, 4, **DOUBLE)
     names = taken(layer)
     assert not isinstance(names, str)
     streams_taken, weights_taken = names

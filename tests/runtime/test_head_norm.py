@@ -16,11 +16,12 @@ from rnncc.machine.paths import templates_dir
 from rnncc.runtime.eager import rows
 from rnncc.runtime.kernels.kernels import Kernels
 from rnncc.runtime.modules.directions import LayerCall, Tools
-from rnncc.runtime.ops.head_norm import MOST_UNITS, make_head_norm, takes_head_norm
+from rnncc.runtime.ops.head_norm import make_head_norm, takes_head_norm
 
 SPACE = "rnncc_head_norm"
 HEADS, K, D = 3, 2, 4
 NUMBERS = (HEADS, K, 1e-5)
+UNITS = 64  # of the largest head
 
 
 def forward(
@@ -196,21 +197,20 @@ def on_gpu(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 def test_who_takes_the_kernel() -> None:
     vector, half = torch.ones(24), torch.ones(24, dtype=torch.bfloat16)
     value = on_gpu(2, 24)
-    assert takes_head_norm(value, 3, 2, (vector, None)) and takes_head_norm(value, 3, 2, (None, None))
-    assert takes_head_norm(value.bfloat16(), 3, 2, (half, half)) and takes_head_norm(value.half(), 3, 2, (vector, None))
-    assert not takes_head_norm(value, 1, 2, (None, None))  # torch's own layer norm is one pass
-    assert not takes_head_norm(torch.randn(2, 24), 3, 2, (None, None))
-    assert not takes_head_norm(value.double(), 3, 2, (None, None))
-    assert not takes_head_norm(value, 3, 2, (half, None))
-    assert not takes_head_norm(value.half(), 3, 2, (half, None))
-    assert not takes_head_norm(value.bfloat16(), 3, 2, (vector, half))
-    assert takes_head_norm(on_gpu(1, 2 * (MOST_UNITS - 14)), 2, 2, (None, None))
-    assert not takes_head_norm(on_gpu(1, 2 * MOST_UNITS), 2, 2, (None, None))
 
+    def takes(value: Tensor, heads: int, *vectors: Tensor | None) -> bool:
+        return takes_head_norm(value, heads, 2, vectors, UNITS)
 
-def test_the_largest_head_is_the_header_s() -> None:
-    text = (templates_dir() / "include" / "rnncc" / "cuda" / "head_norm_call.h").read_text(encoding="utf-8")
-    assert f"constexpr int HEAD_NORM_UNITS = {MOST_UNITS};" in text
+    assert takes(value, 3, vector, None) and takes(value, 3, None, None)
+    assert takes(value.bfloat16(), 3, half, half) and takes_head_norm(value.half(), 3, 2, (vector, None), UNITS)
+    assert not takes(value, 1, None, None)  # torch's own layer norm is one pass
+    assert not takes(torch.randn(2, 24), 3, None, None)
+    assert not takes(value.double(), 3, None, None)
+    assert not takes(value, 3, half, None)
+    assert not takes(value.half(), 3, half, None)
+    assert not takes(value.bfloat16(), 3, vector, half)
+    assert takes(on_gpu(1, 2 * (UNITS - 14)), 2, None, None)
+    assert not takes(on_gpu(1, 2 * UNITS), 2, None, None)
 
 
 def test_a_layer_asks_for_it(op: Callable[..., Any]) -> None:
@@ -223,7 +223,7 @@ def test_a_layer_asks_for_it(op: Callable[..., Any]) -> None:
     value, weight, bias = (tensor.detach() for tensor in tensors(dtype=torch.float32))
     expected = rows.layer_norm(value, *NUMBERS, weight, bias)
     cell: Any = None
-    for kernels in (None, Kernels("", {}, calls={"head_norm": called})):
+    for kernels in (None, Kernels("", {}, calls={"head_norm": called}, head_norm_units=UNITS)):
         tools = Tools(LayerCall(cell, kernels, {}), cell, value, {}, {})
         for given in (value, value.as_subclass(OnGpu)):
             made = tools.layer_norm(given, *NUMBERS, weight, bias)

@@ -29,6 +29,7 @@ from rnncc.ir.request import Request
 from rnncc.language.read import from_text
 from rnncc.machine.targets import own_instructions
 from tests.compilers import write_compiler
+from tests.fresh import run_fresh
 
 TEXT = "cell Late\nstate h\nh[t] = tanh(W@x + R@h[t-1] + b)\n"
 SECONDS = 60
@@ -245,10 +246,10 @@ def run_layer(layer: Any, x: Tensor, results: Any) -> None:
     results.put(layer(x)[0].detach().tolist())
 
 
-def test_a_layer_in_a_spawned_process(module: ModuleType) -> None:
+def test_a_layer_in_another_process(module: ModuleType) -> None:
     """It comes pickled; that process has called nothing."""
     layer, x = module.Late(3, 4).double(), ones(5, 2, 3)
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     results = context.Queue()
     process = context.Process(target=run_layer, args=(layer, x, results))
     process.start()
@@ -258,35 +259,28 @@ def test_a_layer_in_a_spawned_process(module: ModuleType) -> None:
 
 
 PROGRAM = """
-import torch
+import sys, time, torch
+from pathlib import Path
 from rnncc.driver import load_module
 from tests.runtime.test_late import request_of
 layer = load_module(request_of({text!r}, "late_processes"), ()).Late(3, 4).double()
-print("ready", flush=True)
-input()
+folder, own, other = map(Path, sys.argv[1:])
+(folder / own).touch()
+while not (folder / other).exists():
+    time.sleep(0.01)
 layer(torch.ones(5, 2, 3, dtype=torch.float64))[0].sum().backward()
 """
 
 
-def test_processes_have_it_compiled_once(own_cache: Path) -> None:
-    command = [sys.executable, "-c", PROGRAM.format(text=TEXT)]
-    both = [
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
-        )
-        for _ in range(2)
-    ]
-    for process in both:
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    said = []
-    for process in both:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    for process in both:
-        said.append(process.communicate(timeout=SECONDS)[1])
-        assert process.returncode == 0, said
-    assert compiled("\n".join(said)) == ["float64"]
+def test_processes_have_it_compiled_once(own_cache: Path, tmp_path: Path) -> None:
+    def run(own: str, other: str) -> subprocess.CompletedProcess[str]:
+        return run_fresh(PROGRAM.format(text=TEXT), [str(tmp_path), own, other], folder=ROOT)
+
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(run, ("one", "two"), ("two", "one")))
+    said = "\n".join(done.stderr for done in both)
+    assert [done.returncode for done in both] == [0, 0], said
+    assert compiled(said) == ["float64"]
 
 
 def test_where_it_cannot_be_compiled_the_op_says_why(
@@ -357,7 +351,7 @@ def test_a_built_package_has_every_dtype_and_asks_for_none(tmp_path: Path) -> No
         "for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):\n"
         "    late_built.Late(3, 4).to(dtype)(torch.ones(5, 2, 3, dtype=dtype))[0].sum().backward()\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run_fresh(program, folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     symbols = ctypes.CDLL(str(folder / "liblate_built.so"))
     for isa in ("generic", "v3", "v4"):

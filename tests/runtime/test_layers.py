@@ -69,6 +69,7 @@ def sample(module: Any, batch_first: bool = False) -> tuple[Tensor, list[Tensor]
     return x, states
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize(("file", "name", "twin", "extra"), TWINS, ids=[t[1] for t in TWINS])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import rnncc
+from tests.fresh import run_fresh
 
 PROGRAM = """
 import sys
@@ -46,8 +45,7 @@ def test_a_library_and_its_package_in_any_order(order: str, tmp_path: Path) -> N
     about = json.loads((Path(module).parent / "_rnncc.json").read_text(encoding="utf-8"))
     library, copy = Path(module).parent / about["library"], tmp_path / "copy.so"
     shutil.copyfile(library, copy)
-    command = [sys.executable, "-c", PROGRAM, str(library), str(copy), about["namespace"], order]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_fresh(PROGRAM, [str(library), str(copy), about["namespace"], order])
     assert done.returncode == 0
     if torch.__version__ >= "2.12":
         assert done.stderr == ""

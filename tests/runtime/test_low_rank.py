@@ -13,6 +13,7 @@ from click.testing import CliRunner
 import rnncc
 from rnncc.cli import cli
 from rnncc.pipeline import STAGES
+from tests.packages import float64_package
 
 TEXT = """
 cell LowRank
@@ -25,7 +26,7 @@ h[t] = z*h[t-1] + (1 - z)*tanh(W@x + R@h[t-1] + b)
 
 @cache
 def package() -> Any:
-    return rnncc.compile(TEXT, "low_rank")
+    return float64_package(TEXT, "low_rank")
 
 
 @pytest.mark.parametrize("heads", [1, 4])

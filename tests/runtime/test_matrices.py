@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import rnncc
 from rnncc.language.operators import OF_MATRICES, OPERATORS
 from rnncc.runtime.eager import matrices
 from rnncc.verify.reference import FUNCTIONS
+from tests.packages import float64_package
 
 TEXT = """
 cell Exponential
@@ -55,7 +55,7 @@ LINEAR = {
 
 @cache
 def package() -> Any:
-    return rnncc.compile(TEXT, "matrices")
+    return float64_package(TEXT, "matrices")
 
 
 @pytest.mark.parametrize("name", sorted(LINEAR))

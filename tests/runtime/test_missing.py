@@ -18,7 +18,7 @@ from rnncc.ir.artifact import OF_EVERY_PACKAGE
 from rnncc.ir.target import GPUS
 from rnncc.language.read import read_request
 from rnncc.machine import gpus
-from rnncc.pipeline import kernels_of_every_package
+from rnncc.pipeline import compile_cells
 from rnncc.runtime.kernels import first_use, fused
 from rnncc.stages.build import nvrtc, own_code
 from tests.compilers import quick_nvrtc, replace_nvrtc
@@ -62,7 +62,8 @@ def test_what_every_package_has_is_compiled_once_for_all(tmp_path: Path, monkeyp
         return driver.compile_file(source.text, cell, {}, file, (9, 0, 132), own_code())
 
     request = replace(read_request("lstm"), architectures=("sm_90a",), instructions="generic")
-    assert {unit.name for unit in kernels_of_every_package(request).device_units} == set(OF_EVERY_PACKAGE)
+    units = compile_cells(request).bundle.device_units
+    assert {unit.name for unit in units if unit.shared} == set(OF_EVERY_PACKAGE)
     for file in OF_EVERY_PACKAGE:
         assert made("lstm", file) == made("gru", file)
         assert [path.name for path in made("gru", file).iterdir()] == [f"{file}_sm_90a.cubin"]

@@ -78,6 +78,7 @@ def same(made: Any, expected: Any) -> None:
     assert not [value for value in values if isinstance(value, np.generic | np.ndarray)]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", [np.int64, np.int8, np.uint16, np.array, torch.tensor])
 @pytest.mark.parametrize(("maker", "name", "value"), INTEGERS, ids=lambda part: str(getattr(part, "__name__", part)))
 def test_integers(maker: Callable[..., Any], name: str, value: int, kind: Callable[[int], Any]) -> None:

@@ -17,7 +17,7 @@ import rnncc
 T, IN, H = 3, 8, 8
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.long
 @pytest.mark.parametrize(("file", "name", "backend"), [("lstm", "LSTM", "cpu"), ("onlstm", "ONLSTM", None)])
 def test_against_onnx_runtime(file: str, name: str, backend: str | None, tmp_path: Path) -> None:
     torch.manual_seed(0)

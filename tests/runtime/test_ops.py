@@ -51,6 +51,7 @@ def arguments(
     )  # fmt: skip
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("file", "name"), CELLS, ids=[c[1] for c in CELLS])
 def test_opcheck(file: str, name: str) -> None:
     layer = make(file, name)
@@ -72,6 +73,7 @@ def test_opcheck_masked_and_linear() -> None:
         assert set(torch.library.opcheck(linear, sample).values()) == {"SUCCESS"}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("file", "name"), CELLS, ids=[c[1] for c in CELLS])
 @pytest.mark.parametrize("masked", [False, True])
 def test_gradients_of_both_orders(file: str, name: str, masked: bool) -> None:
@@ -130,6 +132,7 @@ def test_unneeded_gradients_are_not_computed() -> None:
     assert layer(x)[0].grad_fn is None
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("file", "name"), CELLS[:3], ids=[c[1] for c in CELLS[:3]])
 def test_compiles_as_one_graph(file: str, name: str) -> None:
     layer = make(file, name, num_layers=2)

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 import rnncc
 from rnncc.runtime.arguments.packing import Packing, gather, scatter
 from rnncc.runtime.modules.packed import read_sequence
+from tests.packages import float64_package
 from tests.runtime.test_layers import BACKENDS, DOUBLE, IN, H, close, gradients, layer_class, tuple_of
 from tests.runtime.test_ops import arguments, make
 from tests.runtime.test_permute_rows import permuted
@@ -88,7 +89,7 @@ KINDS: list[tuple[str, str, dict[str, Any]]] = [
 
 def layer_of(text: str, name: str, *sizes: int, **options: Any) -> Any:
     """A layer of a shipped cell or of a text."""
-    module = rnncc.compile(text) if "\n" in text else rnncc.load(text)
+    module = float64_package(text) if "\n" in text else rnncc.load(text)
     torch.manual_seed(0)
     return getattr(module, name)(*sizes, **options)
 
@@ -110,7 +111,7 @@ def one_by_one(layer: Any, x: Sequences, states: list[Tensor], **keywords: Seque
     return torch.cat(outputs), [torch.cat(group, 1) for group in zip(*finals, strict=True)]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("with_reset", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("text", "name", "options"), KINDS, ids=[name for _, name, _ in KINDS])

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
 import rnncc
+from tests.packages import float64_package
 from tests.runtime.test_layers import BACKENDS, DOUBLE, IN, H, close, gradients
 from tests.runtime.test_packed import LENGTHS, sequences
 
@@ -44,7 +45,7 @@ def test_the_functional_op_takes_offsets_as_torch_takes_sequences(reverse: bool,
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_functional_op_with_offsets_learned_states_and_resets(backend: str) -> None:
-    module = rnncc.compile("cell Learned\nstate h = learned\nh[t] = tanh(x + R@h[t-1])\n")
+    module = float64_package("cell Learned\nstate h = learned\nh[t] = tanh(x + R@h[t-1])\n")
     recurrent, start = torch.randn(H, H, **DOUBLE), torch.randn(H, **DOUBLE)
     rows, offsets = torch.randn(14, H, **DOUBLE), torch.tensor([0, 4, 13, 13, 14])
     reset = torch.zeros(14)

@@ -17,6 +17,7 @@ from rnncc.ir.request import Request
 from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
 from rnncc.verify import verify
+from tests.packages import float64_package
 
 T, B, IN, H, C = 5, 3, 4, 6, 5
 # Where a loop reads such a value: as a part of a stream; by itself, elementwise and as one number; with no product, in
@@ -126,12 +127,12 @@ class Positional(torch.nn.Module):
 
 
 def cells() -> Any:
-    return rnncc.compile(TEXT, "once")
+    return float64_package(TEXT, "once")
 
 
 def twins() -> Any:
     """The same cells, whose inputs are given at every step."""
-    return rnncc.compile(TEXT.replace(" per sequence", ""), "stepwise")
+    return float64_package(TEXT.replace(" per sequence", ""), "stepwise")
 
 
 def draw(*shape: int) -> Tensor:
@@ -224,7 +225,7 @@ def test_packed_sequences_keep_the_order_of_the_batch(name: str, sorts: bool) ->
 @pytest.mark.parametrize("name", ["Fixed", "Number"])
 def test_packed_sequences_of_what_all_have_in_common(name: str) -> None:
     torch.manual_seed(0)
-    layer = getattr(rnncc.compile(FIXED, "fixed"), name)(IN, H, dtype=torch.float64)
+    layer = getattr(float64_package(FIXED, "fixed"), name)(IN, H, dtype=torch.float64)
     rows = [draw(n, IN) for n in (2, 4, 1)]
     padded, _ = pad_packed_sequence(layer(pack_sequence(rows, enforce_sorted=False))[0])
     for b, row in enumerate(rows):
@@ -388,7 +389,7 @@ def test_it_says_what_it_takes() -> None:
 
 def test_the_functional_op_takes_it_expanded() -> None:
     text = "cell Kept\ninput c: H per sequence\nstate h\nh[t] = c*h[t-1] + W@x\n"
-    package = rnncc.compile(text, "kept_op")
+    package = float64_package(text, "kept_op")
     layer = package.Kept(IN, H, dtype=torch.float64)
     x, c = draw(T, B, IN), draw(B, H)
     streams = {"c": c.expand(T, B, H), "h__W": x @ layer.weight_ih_l0.T}

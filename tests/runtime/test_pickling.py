@@ -8,8 +8,6 @@ import copy
 import functools
 import multiprocessing
 import pickle
-import subprocess
-import sys
 import typing
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from rnncc.compat.nn import replace
 from rnncc.driver import build_package
 from rnncc.language.read import read_request
 from rnncc.machine.paths import cells_dir
+from tests.fresh import run_fresh
 
 TEXT = "cell Mine\nconst gain = 0.5, act = tanh\nstate h\nh[t] = gain*act(W@x + R@h[t-1] + b)\n"
 
@@ -98,7 +97,7 @@ with open("data", "rb") as file:
 {CALLS}
 torch.save(called(value).detach(), "result")
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True)
+    done = run_fresh(program, folder=folder)
     assert done.returncode == 0, done.stderr
     result: torch.Tensor = torch.load(folder / "result", weights_only=True)
     return result
@@ -114,6 +113,7 @@ def test_a_fresh_process_loads_it(form: str, by: Any, tmp_path: Path) -> None:
     assert torch.equal(elsewhere(data, tmp_path), called(value))
 
 
+@pytest.mark.one_in(5, "form")
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("form", [form for form in FORMS if form not in ("partial", "layer", "instance of torch.nn")])
 def test_it_is_the_same_object_in_this_process(form: str, protocol: int) -> None:
@@ -136,14 +136,14 @@ def make(*sizes):
 with open("data", "wb") as file:
     cloudpickle.dump((Twice, make), file)
 """
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+    run_fresh(program, folder=tmp_path).check_returncode()
     data = (tmp_path / "data").read_bytes()
     twice = elsewhere(data, tmp_path, "pickle.load(file)[0]")
     once = elsewhere(data, tmp_path, "pickle.load(file)[1]")
     assert torch.equal(twice, 2 * once) and torch.equal(once, called(cells().Mine))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("form", ["class", "single step", "functional op", "shipped class", "instance of torch.nn"])
 def test_torch_loads_it_by_the_allow_list(form: str, tmp_path: Path) -> None:
     value = made(form)
@@ -214,9 +214,9 @@ with open("data", "wb") as file:
 def test_those_of_a_built_package_go_by_their_names(tmp_path: Path) -> None:
     (tmp_path / "mine.rnn").write_text(TEXT)
     build_package(read_request(tmp_path / "mine.rnn"), tmp_path)
-    subprocess.run([sys.executable, "-c", BUILT], cwd=tmp_path, check=True)
+    run_fresh(BUILT, folder=tmp_path).check_returncode()
     read = "import pickle; own, op = pickle.load(open('data', 'rb')); print(own.__mro__[1], op)"
-    done = subprocess.run([sys.executable, "-c", read], cwd=tmp_path, check=True, capture_output=True, text=True)
+    done = run_fresh(read, folder=tmp_path)
     assert done.stdout.split() == ["<class", "'mine._cell_mine.Mine'>", "<functional", "op", "mine._cell_mine.mine>"]
 
 

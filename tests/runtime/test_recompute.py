@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import rnncc
+from tests.packages import float64_package
 from tests.runtime.test_ops import CELLS, arguments, make
 
 T, B, IN, H = 4, 2, 3, 4
@@ -211,7 +212,7 @@ u = sigmoid(mean(c[t-1]) + W@x)
 h[t] = u * h[t-1]
 c[t] = W@x + 0.5*c[t-1] + 0.1*h[t-1]
 """
-    layer = rnncc.compile(text, "mean_state").Mean(IN, H, dtype=torch.float64, bidirectional=True)
+    layer = float64_package(text, "mean_state").Mean(IN, H, dtype=torch.float64, bidirectional=True)
     loop = layer.spec.segments[0].plain
     assert min(loop.saved_state) < 0 and sorted(state for state in loop.saved_state if state >= 0) == [0, 1]
     x = torch.randn(T, B, IN, dtype=torch.float64)

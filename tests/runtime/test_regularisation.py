@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-import rnncc
+from tests.packages import float64_package
 from tests.runtime.test_layers import BACKENDS, DOUBLE, IN, B, H, T, close, gradients, layer_class, tuple_of
 from tests.runtime.test_packed import one_by_one, sequences
 
@@ -58,6 +58,7 @@ def written_out(step: Step, layer: Any, x: Tensor, states: dict[str, Tensor], ma
     return torch.stack(outputs), tuple(states.values())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_what_is_drawn() -> None:
 def test_the_rest_reads_the_new_value() -> None:
     """With zoneout 1 the state stays where it was, and what follows the loop still sees what each step made."""
     text = "cell Read\nstate h\noutput y\nparam M: matrix\nh[t] = tanh(W@x + R@h[t-1] + b)\ny = M@h[t]"
-    layer = rnncc.compile(text).Read(IN, H, zoneout={"h": 1.0}, **DOUBLE)
+    layer = float64_package(text).Read(IN, H, zoneout={"h": 1.0}, **DOUBLE)
     x = torch.randn(T, B, IN, **DOUBLE)
     output, last = layer(x)
     assert torch.equal(last, torch.zeros(1, B, H, **DOUBLE))

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import rnncc
 import rnncc.compat.nn
+from tests.packages import float64_package
 
 T, B, IN, H = 7, 3, 4, 6
 DOUBLE: dict[str, Any] = {"dtype": torch.float64}
@@ -91,7 +92,7 @@ def test_sequences_of_different_lengths(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_chunks_go_from_the_last_to_the_first(backend: str) -> None:
-    late = rnncc.compile("cell Late\nstate h\nh[t] = tanh(W@x + R@h[t-2] + b)").Late(
+    late = float64_package("cell Late\nstate h\nh[t] = tanh(W@x + R@h[t-2] + b)").Late(
         IN, H, reverse=True, return_delays=True, backend=backend, **DOUBLE
     )
     x = torch.randn(T, B, IN, **DOUBLE)
@@ -102,7 +103,7 @@ def test_chunks_go_from_the_last_to_the_first(backend: str) -> None:
     for found, expected in zip(last, end, strict=True):
         torch.testing.assert_close(found, expected, **EXACT)
     # It is the flipped sequence, forward.
-    forward = rnncc.compile("cell Late\nstate h\nh[t] = tanh(W@x + R@h[t-2] + b)").Late(IN, H, **DOUBLE)
+    forward = float64_package("cell Late\nstate h\nh[t] = tanh(W@x + R@h[t-2] + b)").Late(IN, H, **DOUBLE)
     forward.load_state_dict(late.state_dict())
     torch.testing.assert_close(forward(x.flip(0))[0].flip(0), whole, **EXACT)
 

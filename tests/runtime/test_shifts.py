@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 
-import rnncc
+from tests.packages import float64_package
 
 H, HEADS, TAPS = 12, 2, 4
 # De et al., "Griffin", 2024, arXiv:2402.19427: the recurrent block's convolution and its gated linear recurrence.
@@ -39,7 +39,7 @@ h[t] = tanh(k0*u + k1*u[t-1] + k2*u[t-2] + k3*u[t-3] + R@h[t-1] + b)
 
 @cache
 def module() -> Any:
-    return rnncc.compile(HAWK + DENSE, "shifts")
+    return float64_package(HAWK + DENSE, "shifts")
 
 
 def layer_of(name: str, **options: Any) -> Any:

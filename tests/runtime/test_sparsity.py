@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 import rnncc
+from tests.packages import float64_package
 
 TEXT = """
 cell SparseLSTM
@@ -47,7 +48,7 @@ x = torch.randn(7, 3, 6, dtype=torch.float64, generator=torch.Generator().manual
 
 @cache
 def package() -> Any:
-    return rnncc.compile(TEXT, "sparsity")
+    return float64_package(TEXT, "sparsity")
 
 
 def layer_of(name: str = "SparseLSTM", **options: Any) -> Any:
@@ -243,7 +244,7 @@ SPARSE, DENSE = torch.arange(64).view(8, 8) % 4 == 0, torch.ones(8, 8, dtype=tor
 
 
 def planned_layer(**options: Any) -> Any:
-    return rnncc.compile(PLANNED, "planned").Planned(6, 8, dtype=torch.float64, **options)
+    return float64_package(PLANNED, "planned").Planned(6, 8, dtype=torch.float64, **options)
 
 
 def test_masks_of_params_and_buffers_in_a_loop() -> None:

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 
-import rnncc
 from rnncc.ir.request import Request
 from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
 from rnncc.verify import verify
 from tests.language.cells_together import CASES
+from tests.packages import float64_package
 
 IN, H, LENGTHS = 5, 6, (4, 7, 1)
 TEXT = "\n".join(case.text.strip() + "\n" for case in CASES)
@@ -36,7 +36,7 @@ h[t] = tanh(R@h[t-1] + u[t-2] + V@ts + W@x + sin(ts)*ts[t-1]) + sum(c)*d
 
 @cache
 def package() -> Any:
-    return rnncc.compile(TEXT, "together")
+    return float64_package(TEXT, "together")
 
 
 def layer_of(name: str, **options: Any) -> Any:
@@ -112,7 +112,7 @@ def test_what_is_left_out_is_what_the_number_is(name: str, packed: bool) -> None
 
 @pytest.mark.parametrize("lengths", [None, [7, 2, 0]], ids=str)
 def test_older_values_of_what_is_left_out(lengths: list[int] | None) -> None:
-    layer = rnncc.compile(TIMED, "timed").Timed(IN, H, bidirectional=True, dtype=torch.float64, return_delays=True)
+    layer = float64_package(TIMED, "timed").Timed(IN, H, bidirectional=True, dtype=torch.float64, return_delays=True)
     x = torch.randn(7, 3, IN, dtype=torch.float64)
     written = {"ts": torch.full((7, 3, H), 2.0, dtype=torch.float64), "c": torch.full((3, 3), 0.5, dtype=torch.float64)}
     found, expected = flat(layer(x, lengths=lengths)), flat(layer(x, lengths=lengths, **written))

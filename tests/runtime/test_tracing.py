@@ -142,6 +142,7 @@ def test_a_trace_of_the_eager_loop_takes_no_other_number_of_steps(steps: int) ->
                 trace(torch.randn(other, B, IN), *extra(B))
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("steps", "lengths"), [(5, [5, 2, 4]), (5, [3, 2, 1]), (9, [9, 3]), (5, [5, 3, 1, 1]), (1, [1]), (2, [2, 2, 1])]
 )

@@ -40,6 +40,7 @@ def gradients(layer: Any, x: Tensor) -> dict[str, Tensor]:
     return dict(zip(names, torch.autograd.grad(layer(x)[0].square().sum(), parameters), strict=True))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("backend", [None, "reference"])
 @pytest.mark.parametrize(("file", "name"), SPIKING)
 def test_surrogates_under_every_transform(file: str, name: str, backend: str | None) -> None:

@@ -88,6 +88,7 @@ def test_functional_parameters_count() -> None:
     assert torch.equal(layers[0](x)[0], expected[0])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("file", "name"), [*CELLS, ("started", "Started")])
 @pytest.mark.parametrize(("steps", "batch", "hidden"), [(None, 1, 7), (None, 18, 70), (1, 5, 130), (9, 3, 64)])
 def test_frozen_layers_compute_the_same(file: str, name: str, steps: int | None, batch: int, hidden: int) -> None:

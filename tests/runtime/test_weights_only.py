@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
@@ -11,6 +9,7 @@ from torch import nn
 
 import rnncc
 from rnncc.compat.nn import replace
+from tests.fresh import run_fresh
 
 LOAD = """
 import sys, pickle, torch, rnncc
@@ -46,5 +45,5 @@ def test_whole_layers_load_by_one_allow_list(tmp_path: Path) -> None:
         expected = [layer(x if "Cell" not in type(layer).__name__ else x[0])[0] for layer in layers]
     path = tmp_path / "layers.pt"
     torch.save((layers, x, expected), path)
-    done = subprocess.run([sys.executable, "-c", LOAD, str(path)], capture_output=True, text=True)
+    done = run_fresh(LOAD, [str(path)])
     assert done.returncode == 0, done.stderr

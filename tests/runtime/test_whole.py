@@ -82,6 +82,7 @@ def gradients(module: Any, x: Tensor, hx: Any, given: list[Tensor]) -> list[Tens
     return [*values, *torch.autograd.grad(loss, given)]
 
 
+@pytest.mark.one_in(3, "dtype")
 @pytest.mark.parametrize(("file", "name"), [*CELLS, ("started", "Started")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
@@ -268,6 +269,7 @@ def test_tensors_of_other_kinds_go_the_long_way() -> None:
         layer(freed)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("file", "name"), [*CELLS, ("started", "Started")])
 @pytest.mark.parametrize("single", [False, True])
 def test_derivatives_of_both_orders(file: str, name: str, single: bool) -> None:

@@ -41,14 +41,22 @@ MOVED = ("local v: 2*H, w: 2*H; v = concat(u, W@x); {0}; {1}; h[t] = tanh(sum(w)
 CELLS: dict[str, Sequence[str]] = {
     **dict.fromkeys(("rand", "randn", "noise", "normal", "uniform", "bernoulli", "gaussian"), NOISE),
     **dict.fromkeys(("delay", "prev", "previous", "lag"), OLDER),
-    "pad": MOVED,
+    "pad": (*MOVED, EXPRESSION.replace("{}", "{2}")),
     **dict.fromkeys(("flip", "permute"), PERMUTED),
-    **dict.fromkeys(("roll", "shift"), (*OLDER, PERMUTED[0].replace("{1}", "{4}").replace("{0}", "{3}"))),
-    **dict.fromkeys(("maxplus", "logmatmul"), ("{1}; h[t] = tanh(u + ({0}))",)),
+    "shift": (*OLDER, EXPRESSION.replace("{}", "{3}")),
+    **dict.fromkeys(("maxplus", "logmatmul"), ("{1}; {2}; h[t] = tanh(u + ({0}))",)),
+    **dict.fromkeys(("cdist", "pairwise"), ("{1}; {2}; h[t] = tanh(u + sum({0}, axis=rows))",)),
+    **dict.fromkeys(("einsum", "bmm", "tensordot"), ("local k: H; k = W@x; S = {0}; h[t] = tanh(S@({1}) + ({2})@u)",)),
+    **dict.fromkeys(
+        ("reshape", "view", "matrix"), ("dim P = H, Q = H; {1}; v = W@x; S = {0}; h[t] = tanh(sum(S)*u + R@h[t-1])",)
+    ),
+    "outer": ("dim K = H; {1}; local k: K; k = W@x; S[t] = 0.5*S[t-1] + {0}; h[t] = tanh(S[t]@k)",),
+    "cross": (
+        "local a: 3, c: 3; a, c = W@x; a1, a2, a3 = split(a); c1, c2, c3 = split(c); h[t] = tanh(u + {0} + a1 + c1)",
+    ),
     "tile": (WIDE,),
     "leaky_relu": ("v = W@x; a = {0}; h[t] = tanh(a + R@h[t-1])", EXPRESSION.replace("{}", "{1}")),
     "remainder": ("c = sigmoid(W@x); k = {0}; h[t] = tanh(k + R@h[t-1])", EXPRESSION.replace("{}", "{1}")),
-    "logsumexp": ("{1}; h[t] = tanh(u + ({0}))",),
     "solve": ("X = {}; h[t] = tanh(X@h[t-1] + u)",),
     "weight_norm": ("{1}; h[t] = tanh(({0})@h[t-1] + u)",),
     "orthogonal": (
@@ -58,16 +66,15 @@ CELLS: dict[str, Sequence[str]] = {
 OUTSIDE = {
     outside.CONVOLUTION: ("{2}; {0}; {1}; h[t] = tanh(c)", "weights V: matrix; h[t] = tanh({3} + R@h[t-1])"),
     outside.COMPLEX: ("state p, q; {0}; {1}; h[t] = tanh(p[t] + q[t])",),
-    outside.MATRIX_STATE: (
-        "state S1, S2; param k1: vector, q1: vector, q2: vector; {0}; S2[t] = a*S2[t-1]; {1}; h[t] = tanh(y)",
+    outside.MORE_AXES: (
+        "dim K = H; {0}; local k: K, q: K; k = W@x; q = W@x; {1}; {2}; h[t] = tanh(y)",
     ),
     outside.KRONECKER: ("{0}; h[t] = tanh(u + R@h[t-1])", "{1}; h[t] = tanh(u + R@h[t-1])"),
-    outside.PAIRS: (EXPRESSION,),
     outside.INTEGERS: (),
     outside.CHOICES: ("{0}; h[t] = tanh(p + u)", "h[t] = tanh({1} + u)"),
     outside.MEMORY: (
-        "{0}; m1[t] = u; m2[t] = v; h[t] = tanh(m1[t-1] + m2[t-1])",
-        "{1}; weights K: matrix; h[t] = tanh(K@mem + R@h[t-1])",
+        "{0}; {1}; local w: L; w = W@x; k = W@x; M[t] = 0.5*M[t-1] + k@T(w); h[t] = tanh({2})",
+        "{3}; weights K: matrix; h[t] = tanh(K@mem + R@h[t-1])",
     ),
 }  # fmt: skip
 # How a function is called that goes by another name elsewhere.
@@ -75,7 +82,7 @@ CALLS = {
     "max": "max(u, v)", "min": "min(u, v)", "clamp": "clamp(v, 0, 1)", "mod": "mod(u, v)",
     "heaviside": "heaviside(v, grad=atan(2))", "round": "round(v, grad=1)", "sign": "sign(v)", "norm": "norm(M)*v",
     "T": "T(M)@v", "expm": "expm(M)@v", "inv": "inv(M)@v", "eye": "(M + eye(H))@v", "diag": "diag(v)@u",
-    "normalize": "normalize(M, axis=rows)@v",
+    "normalize": "normalize(M, axis=rows)@v", "arange": "arange(H)*v", "roll": "roll(v, 1)",
 }  # fmt: skip
 CALLED = {
     "concat": "local y: 2*H; y = concat(u, v); h[t] = tanh(sum(y) + u)",
@@ -88,9 +95,9 @@ CALLED = {
 def cell_with(statements: str) -> str:
     """A cell with these statements, and whatever they name."""
     lines = statements.replace("…", "u").split("; ")
-    declared = re.compile(r"(?:^|, )(?:param |buffer |weights |local )?(\w+)(?= =|:|,.* =)")
+    declared = re.compile(r"(?:^|, )(?:param |buffer |weights |local |state |dim )?(\w+)(?= =|:|,.* =)")
     made = {name for line in lines for name in declared.findall(line)}
-    own = [line for line in lines if re.match(r"(state|input|param|buffer|weights|local) ", line)]
+    own = [line for line in lines if re.match(r"(state|input|param|buffer|weights|local|dim) ", line)]
     named, wanted = set(re.findall(r"[A-Za-z_]\w*", statements)) | {"u"}, list[str]()
     wanted += [line for name, line in NAMES.items() if name in named - made]
     rest = [line for line in lines if line not in own]
@@ -111,7 +118,7 @@ def pieces(help: str) -> list[str]:
 def help_for(function: str) -> str:
     """The help where a cell calls a function that is none."""
     (found,) = diagnose(f"cell Mine\nstate h\nv = W@x + R@h[t-1]\nh[t] = tanh({function}(v))\n")[1]
-    assert found.code in ("RNN203", "RNN229"), found
+    assert found.code in ("RNN203", "RNN229", "RNN240"), found
     return found.help
 
 
@@ -172,6 +179,24 @@ def test_the_nearest_form_compiles(function: str) -> None:
     meant = outside.OUTSIDE_FUNCTIONS[function]
     assert help == meant.help
     assert_works(help, OUTSIDE[meant])
+
+
+@pytest.mark.parametrize("name", outside.OUTSIDE_TYPES)
+def test_the_nearest_form_of_a_type_compiles(name: str) -> None:
+    meant = outside.OUTSIDE_TYPES[name]
+    assert_works(meant.help, OUTSIDE[meant])
+
+
+@pytest.mark.parametrize("vector", ["v", "h[t-1]", "2*v"])
+def test_a_value_for_each_pair_of_units_compiles(vector: str) -> None:
+    form = "{2}; {3}; h[t] = tanh(u + sum({0} + {1}, axis=rows))"
+    assert_works(outside.pairs(vector), (form,))
+
+
+def test_a_function_of_groups_is_one_along_an_axis() -> None:
+    found = diagnose("cell Mine\ndim K = 4\nstate h\nh[t] = tanh(sum(W@x, K) + R@h[t-1])\n")[1]
+    form = "dim K = 4, P = H, Q = H; {1}; local k: K, v: P*Q//num_heads; k = W@x; v = W@x; S[t] = u@T(k); "
+    assert_works(found[0].help, (form + "h[t] = {0} + sum({2})",))
 
 
 @pytest.mark.parametrize("name", _INSTEAD)

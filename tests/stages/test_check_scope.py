@@ -19,7 +19,11 @@ REFUSED = {
     # Outside the language.
     "DeltaNet": (
         ("state S: matrix", "k, v = W@x", "S[t] = S[t-1] + einsum(v, k)", "h = S[t]@k", "output h"),
-        "RNN229", "matrix", "one vector state for each row",
+        "RNN240", "einsum", "'v@T(k)'",
+    ),
+    "a matrix without a size": (
+        ("state S: matrix, h", "k, v = W@x", "S[t] = S[t-1] + v@T(k)", "h[t] = S[t]@k", "output h"),
+        "RNN227", "matrix", "'S: matrix(H, K)'",
     ),
     "tokens by a type": (
         ("input tok: int", "state h", "h[t] = tanh(W@x + tok)"), "RNN229", "int", "torch.nn.Embedding",
@@ -62,23 +66,31 @@ REFUSED = {
         "RNN204", "gaussian(0.5)", "grad=u -> exp(-u**2)",
     ),
     "scaled matrices": (
-        ("state h", "local s: 1", "param M1: matrix", "s = sigmoid(W@x)", "h[t] = (s*M1)@h[t-1] + W@x"),
-        "RNN211", "M1", "'s*(M1@v)'",
+        ("state h", "param M1: matrix", "s = sigmoid(W@x)", "h[t] = (s*M1)@h[t-1] + W@x"),
+        "RNN211", "M1", "or declare a vector",
+    ),
+    "matrices that a gate scales": (
+        ("state h", "param M1: matrix", "h[t] = (sigmoid(W@x)*M1)@h[t-1] + W@x"),
+        "RNN211", "M1", "'diag(sigmoid(W@x))@M1'",
     ),
     "outer product": (
-        ("state h", "h[t] = h[t-1] + sum((W@x)@T(h[t-1]))"),
-        "RNN229", "(W@x)@T(h[t-1])", "one vector state for each row",
+        ("state h", "h[t] = h[t-1] + sum(outer(W@x, h[t-1]))"),
+        "RNN240", "outer", "'(W@x)@T(h[t-1])'",
+    ),
+    "outer product by a star": (
+        ("state h", "h[t] = h[t-1] + sum((W@x)*T(h[t-1]))"),
+        "RNN212", "T(h[t-1])", "'v@T(h[t-1])'",
     ),
     "layer norm": (("state h", "h[t] = LN(W@x) + h[t-1]"), "RNN203", "LN", "'layernorm'"),
     "a function in capitals": (("state h", "h[t] = ReLU(W@x) + h[t-1]"), "RNN203", "ReLU", "'relu'"),
     # Time and units.
     "a permutation": (
-        ("state h", "h[t] = tanh(W@x + roll(h[t-1], 1))"), "RNN203", "roll", "'buffer P: matrix' and 'P@v'",
+        ("state h", "h[t] = tanh(W@x + permute(h[t-1], 1))"), "RNN203", "permute", "'buffer P: matrix' and 'P@v'",
     ),
     "running minimum": (("state h", "h[t] = cummin(W@x + h[t-1])"), "RNN203", "cummin", "cumsum(exp(-10*v))"),
     "max-plus product": (
         ("state h", "param A: matrix", "h[t] = W@x + maxplus(A, h[t-1])"),
-        "RNN203", "maxplus", "log(exp(A)@exp(v - m))",
+        "RNN203", "maxplus", "'max(A + one@T(v), axis=rows)'",
     ),
     "causal convolution of a projection": (
         ("state h", "u = conv1d(W@x, 3)", "h[t] = 0.9*h[t-1] + u"),

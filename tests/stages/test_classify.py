@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rnncc.ir.cell import Cell, Contraction, Pointwise, Segment, Stream
 from rnncc.ir.dim import INPUT_SIZE
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply, operators
-from rnncc.ir.recurrence import Recurrence
+from rnncc.ir.recurrence import MIXING, Recurrence, RecurrenceKind
 from rnncc.language.source import Source
 from rnncc.stages.classify import classify
 from rnncc.verify.reference import Arguments, complete_sizes, run
@@ -128,6 +128,7 @@ def chain(length: int, states: str) -> Cell:
     return cell
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("states", "form"), [("h", "diagonal"), ("hc", "affine2"), ("hcm", "affine3")])
 def test_coefficients_do_not_explode(states: str, form: str) -> None:
     short, long = (classify(chain(length, states))[0] for length in (20, 400))
@@ -275,3 +276,29 @@ def test_random_steps(expressions: list[Expr]) -> None:
     if recurrence.kind.value == "AFFINE":
         assert is_affine(cell.segments[0])
         check_coefficients(cell, cell.segments[0], recurrence)
+
+
+def test_a_state_that_is_a_matrix_decides_the_class() -> None:
+    text = """cell Memory
+dim K = H
+state S: matrix(H, K), n: K, U: matrix(K, K)
+output y
+local k: K
+k = W@x
+v = W@x
+S[t] = 0.9*S[t-1]@U[t-1] + v@T(k)
+n[t] = tanh(n[t-1] + T(S[t])@v)
+U[t] = 0.5*U[t-1] + n[t]@T(k)
+y = S[t]@k
+"""
+    ((cell, _),) = front(Source("memory.rnn", text))
+    (found,) = classify(cell)
+    assert found.kind in MIXING
+    assert (found.kind, found.form, found.matrix) == (RecurrenceKind.MATRIX, "", ())
+    assert found.why == "S is a matrix, H x K (line 3), U is a matrix, K x K (line 3)"
+
+
+def test_a_matrix_that_is_no_state_leaves_the_class() -> None:
+    text = "cell Mixed\nstate h\nM = unflatten(W@x, H, H)\nh[t] = tanh(M@h[t-1] + W@x)\n"
+    ((cell, _),) = front(Source("mixed.rnn", text))
+    assert [found.kind for found in classify(cell)] == [RecurrenceKind.DENSE]

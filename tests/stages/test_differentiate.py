@@ -19,14 +19,15 @@ from torch import Tensor
 from rnncc.analysis.recurrent import CLIP, recurrent_reads
 from rnncc.analysis.untrained import untrained
 from rnncc.ir.adjoint import Adjoint, OuterProduct
-from rnncc.ir.cell import Cell, Contraction, Node, Pointwise, RowOp, RowOperator, Segment, Stream, operands
+from rnncc.ir.cell import Cell, Contraction, Node, Pointwise, RowOp, Segment, Stream, operands
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, scale
 from rnncc.ir.expr import Apply, Expr, Ref, apply
+from rnncc.ir.row_operator import RowOperator
 from rnncc.language.read import read_request
 from rnncc.pipeline import compile_cells
 from rnncc.stages.check.unroll import MOST_EQUATIONS
-from rnncc.stages.differentiate import differentiate, symbolic
-from rnncc.stages.differentiate.sweep import LONGEST_SUM
+from rnncc.stages.differentiate import derivatives, differentiate
+from rnncc.stages.differentiate.cotangents import LONGEST_SUM
 from rnncc.stages.mask import mask
 from rnncc.verify.reference import fixed_values, run
 from tests import builders, seeds, shipped
@@ -52,13 +53,7 @@ def relative(found: Tensor, expected: Tensor) -> float:
 
 
 def check_gradients(
-    cell: Cell,
-    steps: int = 4,
-    batch: int = 3,
-    heads: int = 1,
-    seed: int = 0,
-    clip: float = math.inf,
-    **sizes: int,
+    cell: Cell, steps: int = 4, batch: int = 3, heads: int = 1, seed: int = 0, clip: float = math.inf, **sizes: int
 ) -> None:
     """Each segment's adjoint program against autograd through the same loop, with a random gradient for every
     sequence and final state, and `clip` as the bound of the recurrent gradient."""
@@ -331,6 +326,7 @@ def test_many_equations_give_a_cotangent_parts() -> None:
     check_gradients(shares_a_parameter(2 * LONGEST_SUM + 7), heads=2)
 
 
+@pytest.mark.long
 def test_as_many_equations_as_a_cell_may_have_are_rendered() -> None:
     plan = kernel_plan(shares_a_parameter(MOST_EQUATIONS))
     assert for_gpus([plan]).files
@@ -345,6 +341,7 @@ print([repr(differentiate(cell)) for cell in cells])
 """
 
 
+@pytest.mark.long
 def test_output_does_not_depend_on_the_hash_seed() -> None:
     outputs = set()
     for seed in ("0", "1", "42"):
@@ -392,7 +389,7 @@ def readers(segment: Segment) -> dict[str, set[str]]:
 
 def test_equations_that_two_programs_share_are_differentiated_once() -> None:
     """The plain and the masked program of a cell have most of them in common."""
-    symbolic._contributions.cache_clear()
+    derivatives.derivative.cache_clear()
     compile_cells(read_request("lstm"), "differentiate")
-    info = symbolic._contributions.cache_info()
+    info = derivatives.derivative.cache_info()
     assert info.hits > 0.4 * info.misses > 0

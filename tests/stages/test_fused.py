@@ -226,6 +226,8 @@ def own(*lines: str) -> str:
             "V_h multiplies a value that is several",
         ),
         (own("local w: 2*H", "w = repeat(h[t-1], 2)", "a, e = split(w)", "h[t] = tanh(R@a*e)"), "repeat leads from"),
+        (own("h[t] = tanh(R@roll(h[t-1], 1))"), "a step moves units of a head"),
+        (own("h[t] = tanh(R@h[t-1] + roll(h[t-1], -2, fill=0))"), "a step moves units of a head"),
         (
             own("state n: num_heads", "n[t] = 0.5*n[t-1] + mean(h[t-1])", "h[t] = tanh(R@h[t-1]*n[t])"),
             "n has one number per head",
@@ -369,7 +371,7 @@ def test_text() -> None:
     assert finish.endswith("carry__[0] = h;")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("units", [8, 64, 200, 256, 768, 1000, 1024])
 def test_every_kernel_fits_the_gpu(units: int) -> None:
     for name in ("lstm", "gru", "slstm", "elman"):

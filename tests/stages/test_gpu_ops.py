@@ -15,7 +15,7 @@ from rnncc.machine.cache import Cache, default_root, digest
 from rnncc.machine.paths import shipped_cells
 from rnncc.pipeline import compile_cells
 from rnncc.runtime.kernels.kernels import Kernels
-from rnncc.stages.build import Job, Product, build, find_toolchain
+from rnncc.stages.build import Job, Product, build, find_toolchain, own_code
 from rnncc.stages.load import load
 from rnncc.stages.render.python.functions import cell_functions, norms_heads
 from tests.compilers import quick_nvrtc
@@ -98,7 +98,7 @@ def opened(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Kernels:
     nvrtc = quick_nvrtc(folder, monkeypatch)
     job = Job("0" * 32, "cells", Cache(default_root()), find_toolchain(), nvrtc)
     kernels: Kernels | None = load(
-        build(replace(job, key=digest(text)[:32]), lambda: product(text))
+        build(replace(job, key=digest(text, own_code())[:32]), lambda: product(text))
     )._package.kernels()[0]
     assert kernels is not None
     return kernels
@@ -109,4 +109,5 @@ def test_a_package_loads_with_those_that_it_has(tmp_path: Path, monkeypatch: pyt
     both = opened(f"{PLAIN}\n{NORMED}", tmp_path / "both", monkeypatch)
     assert {"permute_rows", "head_norm"} & without.ops.keys() == {"permute_rows"}
     assert {"permute_rows", "head_norm"} <= both.ops.keys()
+    assert without.head_norm_units == 0 < both.head_norm_units and without.long_call_steps == both.long_call_steps > 1
     assert without.ops.keys() == without.calls.keys() and both.ops.keys() == both.calls.keys()

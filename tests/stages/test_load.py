@@ -28,19 +28,14 @@ from rnncc.language.read import read_request
 from rnncc.machine.paths import cells_dir
 from rnncc.machine.targets import own_instructions
 from rnncc.stages.load import load
+from tests.fresh import run_fresh
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(code: str, folder: Path) -> str:
-    """Run Python code in a fresh process with `folder` as its first path, without rnncc on it; its stdout."""
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(folder)!r})\n{code}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-    )
+    """Run Python code in a process that has torch and not rnncc, with `folder` as its first path; its stdout."""
+    done = run_fresh(f"import sys; sys.path.insert(0, {str(folder)!r})\n{code}", folder=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -115,11 +110,11 @@ def test_a_built_package_needs_torch_alone(tmp_path: Path) -> None:
 
 def test_importing_a_package_brings_in_nothing_beside_what_torch_does(tmp_path: Path) -> None:
     build_package(read_request("lstm"), tmp_path)
-    out = run(
-        "import torch\nbefore = set(sys.modules)\nimport lstm\n"
-        "print(sorted({name.split('.')[0] for name in set(sys.modules) - before}))",
-        tmp_path,
+    code = (
+        "import sys, torch\nbefore = set(sys.modules)\nimport lstm\n"
+        "print(sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
     )
+    out = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=True).stdout
     assert set(eval(out)) <= {"lstm", "ctypes", "_ctypes"}
 
 
@@ -370,14 +365,26 @@ def test_a_folder_that_is_no_package_is_a_diagnostic(tmp_path: Path) -> None:
     assert caught.value.diagnostics[0].code == "RNN712"
 
 
-def test_without_a_compiler_load_runs_the_reference(tmp_path: Path) -> None:
-    code = (
-        "import os\nos.environ['PATH'] = ''\nos.environ.pop('CXX', None)\n"
-        f"os.environ['RNNCC_CACHE_DIR'] = {str(tmp_path / 'cache')!r}\n"
-        f"sys.path.insert(0, {str(ROOT)!r})\n"
-        "import rnncc, torch\nlayer = rnncc.load('lstm').LSTM(3, 4)\n"
-        "print(layer(torch.randn(5, 2, 3))[0].shape[0])\nprint(layer.explain().splitlines()[0])\n"
-    )
-    out = run(code, tmp_path).splitlines()
-    assert out[0] == "5"
-    assert out[1].startswith("LSTM: the eager fallback") and "no C++ compiler" in out[1]
+def test_without_a_compiler_load_says_what_to_install_and_the_reference_trains(tmp_path: Path) -> None:
+    code = """
+import rnncc, torch
+layer = rnncc.load("lstm").LSTM(3, 4)
+print(layer.explain().splitlines()[0])
+x, optimizer = torch.randn(5, 2, 3), torch.optim.SGD(layer.parameters(), 0.1)
+losses = []
+for _ in range(3):
+    loss = layer(x)[0].pow(2).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+print(losses[0] > losses[1] > losses[2])
+"""
+    environment = {**os.environ, "PATH": "", "RNNCC_CACHE_DIR": str(tmp_path / "cache")}
+    environment.pop("CXX", None)
+    done = run_fresh(code, folder=tmp_path, environment=environment)
+    explained, falls = done.stdout.splitlines()
+    assert explained.startswith("LSTM: the eager fallback") and "no C++ compiler" in explained
+    assert falls == "True"
+    first = done.stderr.splitlines()[0]
+    assert first.startswith("rnncc: RNN601: no C++ compiler found") and "apt install g++" in first

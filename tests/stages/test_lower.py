@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rnncc.ir.cell import RowOperator
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, ONE, constant, scale
 from rnncc.ir.kernel import Program, StoredSlot, ViewSlot
 from rnncc.ir.lowered import LoweredCell
-from rnncc.ir.step import Access, Edge, Outer, Place, Read, RowStage, Table, TileStage, Zero
+from rnncc.ir.row_operator import RowOperator
+from rnncc.ir.step import Access, Edge, MatrixStage, Outer, Place, Read, RowStage, Table, TileStage, Zero
 from rnncc.language.diagnostics import RnnccError
 from rnncc.language.source import Source
 from rnncc.machine.paths import cells_dir
@@ -162,6 +162,8 @@ def test_every_name_has_a_slot_and_is_written_before_it_is_read(stem: str) -> No
                         reads = [product.operand for product in stage.products]
                         reads += [load.name for load in stage.loads if load.name not in stage.accumulators]
                         writes = list(stage.stored)
+                    case MatrixStage():
+                        reads, writes = [load.name for load in stage.loads], list(stage.written)
                     case RowStage():
                         reads, writes = list(stage.operands), [stage.target]
                 for name in reads:

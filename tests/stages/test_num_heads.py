@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-import rnncc
 from rnncc import verify
 from rnncc.ir.dim import HEADS, scale
 from rnncc.language.diagnostics import RnnccError
 from rnncc.language.source import Source
 from tests.compiling import front
+from tests.packages import float64_package
 
 INPUT, HIDDEN, STEPS, BATCH = 3, 8, 5, 2
 
@@ -65,7 +65,7 @@ def kept(p: dict[str, Tensor], s: dict[str, Tensor], x: dict[str, Tensor], heads
 @pytest.mark.parametrize(("name", "step"), [("Chosen", chosen), ("Kept", kept)])
 def test_numbers_of_each_head(name: str, step: Callable[..., dict[str, Tensor]], heads: int) -> None:
     torch.manual_seed(heads)
-    layer = getattr(rnncc.compile(TEXT, "num_heads"), name)(INPUT, HIDDEN, num_heads=heads, dtype=torch.float64)
+    layer = getattr(float64_package(TEXT, "num_heads"), name)(INPUT, HIDDEN, num_heads=heads, dtype=torch.float64)
     widths = {"h": HIDDEN} | ({"s": 2 * heads} if name == "Kept" else {})
     inputs = {"x": torch.randn(STEPS, BATCH, INPUT, dtype=torch.float64)}
     inputs |= {"g": torch.randn(STEPS, BATCH, heads, dtype=torch.float64)} if name == "Kept" else {}
@@ -96,7 +96,7 @@ def test_they_are_declared_and_verified(name: str) -> None:
     (cell,) = (cell for cell, _ in front(Source("num_heads.rnn", TEXT)) if cell.name == name)
     assert cell.single_head_because == ""
     assert scale(HEADS, 2) in {value.width for value in cell.values}
-    assert verify.verify(getattr(rnncc.compile(TEXT, "num_heads"), name), cell, dtypes=(torch.float64,)).passed
+    assert verify.verify(getattr(float64_package(TEXT, "num_heads"), name), cell, dtypes=(torch.float64,)).passed
 
 
 @pytest.mark.parametrize(

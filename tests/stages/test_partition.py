@@ -16,7 +16,6 @@ from rnncc.ir.cell import (
     Pointwise,
     Role,
     RowOp,
-    RowOperator,
     Segment,
     State,
     Stream,
@@ -25,6 +24,7 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, constant, named, scale
 from rnncc.ir.expr import Apply, Const, Ref, apply
+from rnncc.ir.row_operator import RowOperator
 from rnncc.ir.structure import BlockDiagonal, diagonal_blocks
 from rnncc.ir.verify import verify
 from rnncc.language.read import read_source

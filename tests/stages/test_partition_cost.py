@@ -79,9 +79,9 @@ def test_the_size_of_shipped_cells(name: str) -> None:
 
 @pytest.mark.parametrize("path", sorted(cells_dir().glob("*.rnn")), ids=lambda path: path.stem)
 def test_no_shipped_cell_is_warned_of(path: Path) -> None:
-    """One whose states are written out takes longer than others."""
+    """One whose states are written out takes longer than others, and so does NTM, which addresses its memory twice."""
     for cell, warnings in front(Source(path.name, path.read_text(encoding="utf-8"))):
-        assert cost(cell.segments).seconds < WARN_SECONDS / (2 if path.stem in WRITTEN_OUT else 4)
+        assert cost(cell.segments).seconds < WARN_SECONDS / (2 if path.stem in ("ntm", *WRITTEN_OUT) else 4)
         assert "RNN264" not in {warning.code for warning in warnings}
 
 

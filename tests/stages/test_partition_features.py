@@ -6,21 +6,12 @@ import math
 
 import pytest
 
-from rnncc.ir.cell import (
-    Constraint,
-    Contraction,
-    Delay,
-    Initialiser,
-    Placement,
-    Pointwise,
-    RowOp,
-    RowOperator,
-    Stream,
-)
+from rnncc.ir.cell import Constraint, Contraction, Delay, Initialiser, Placement, Pointwise, RowOp, Stream
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, add, constant, named, scale
 from rnncc.ir.expr import Const, Ref, apply
+from rnncc.ir.row_operator import RowOperator
 from rnncc.ir.structure import diagonal_blocks
-from rnncc.language.operators import SURROGATES
+from rnncc.language.surrogates import SURROGATES
 from tests.stages.checking import ELMAN, codes, node, partitioned, targets
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rnncc.ir.cell import Pointwise, RowOp, RowOperator, value_table
+from rnncc.ir.cell import Pointwise, RowOp, value_table
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, ONE, constant
 from rnncc.ir.expr import Ref, apply
+from rnncc.ir.row_operator import RowOperator
 from rnncc.verify.reference import Interpreter
 from tests.stages.checking import node, partitioned
 

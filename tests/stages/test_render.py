@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import inf
 
 import pytest
@@ -25,12 +26,12 @@ def test_units_of_a_package() -> None:
     units = {unit.path: unit for unit in bundle.units}
     for cell, chooses in (("lstm", "lstm_dispatch"), ("gru", "gru_dispatch"), ("_core", "_core")):
         assert units[f"src/{chooses}.cpp"].isa == "binding"
-        for isa in ("generic", "v3", "v4"):
-            for suffix in ("f32", "f64"):
-                unit = units[f"src/{cell}_{isa}_{suffix}.cpp"]
+        for isa, suffix in product(("generic", "v3", "v4"), ("f32", "f64")):
+            for masked in ("",) if cell == "_core" else ("", "_masked"):
+                unit = units[f"src/{cell}_{isa}_{suffix}{masked}.cpp"]
                 assert (unit.isa, unit.shared, unit.compute_type) == (isa, cell == "_core", suffix)
     assert (units["src/_core_binding.cpp"].isa, units["src/_core_binding.cpp"].shared) == ("binding", True)
-    assert len(units) == 22
+    assert len(units) == 34
     include = templates_dir() / "include"
     for header in include.rglob("*.*h"):
         expected = None if "cuda" in header.parts else header.read_text(encoding="utf-8")
@@ -59,9 +60,9 @@ def test_statements_carry_their_line_and_no_path_leaks() -> None:
 
 def test_entry_points() -> None:
     texts = {file.path: file.text for file in for_cpus([plan_of("lstm")]).files}
-    entries = texts["src/lstm_v3_f64.cpp"]
     for name in ("lstm_0_forward", "lstm_0_backward", "lstm_0_masked_forward", "lstm_0_masked_backward"):
         direction = name.rsplit("_", 1)[1]
+        entries = texts[f"src/lstm_v3_f64{'_masked' * ('masked' in name)}.cpp"]
         assert f"int32_t {name}_v3_f64(\n    const rnncc_{direction}_call* call)" in entries
         chosen = f"RNNCC_DISPATCH({name}, all, all, rnncc_{direction}_call, call->streams[0].dtype)"
         assert chosen in texts["src/lstm_dispatch.cpp"]
@@ -71,7 +72,8 @@ def test_entry_points() -> None:
 def test_code_for_one_set_of_instructions(instructions: str) -> None:
     bundle = for_cpus([plan_of("lstm")], instructions)
     compiled = {unit.path: unit.isa for unit in bundle.units}
-    own = {f"src/{name}_{instructions}_{suffix}.cpp" for name in ("_core", "lstm") for suffix in ("f32", "f64")}
+    kinds = [f"{instructions}_{suffix}" for suffix in ("f32", "f64")]
+    own = {f"src/{name}.cpp" for kind in kinds for name in (f"_core_{kind}", f"lstm_{kind}", f"lstm_{kind}_masked")}
     assert compiled.keys() - own == {"src/_core.cpp", "src/_core_binding.cpp", "src/lstm_dispatch.cpp"}
     assert {compiled[path] for path in own} == {instructions}
     texts = {file.path: file.text for file in bundle.files}
@@ -86,9 +88,9 @@ def test_what_is_not_compiled_with_a_package_is_found_later(compute_types: tuple
     """Its other files are those of a package with both compute types."""
     whole, part = for_cpus([plan_of("lstm")], "v3"), for_cpus([plan_of("lstm")], "v3", compute_types)
     units = [unit for unit in part.units if unit.compute_type]
-    assert [unit.path for unit in units] == [
-        f"src/{name}_v3_{t}.cpp" for name in ("_core", "lstm") for t in compute_types
-    ]
+    assert {unit.path for unit in units} == {
+        f"src/{name}.cpp" for t in compute_types for name in (f"_core_v3_{t}", f"lstm_v3_{t}", f"lstm_v3_{t}_masked")
+    }
     texts = {file.path: file.text for file in part.files}
     assert f"RNNCC_DISPATCH(lstm_0_backward, {chosen}, " in texts["src/lstm_dispatch.cpp"]
     assert f"RNNCC_DISPATCH(rnncc_pack, {chosen}, " in texts["src/_core.cpp"]

@@ -35,7 +35,12 @@ from tests.shipped import PARALLEL, only
 
 # Forward; every backward of them is a scan.
 SCANS, WALKS = only("AFFINE"), only("ELEMENTWISE")
-FAMILIES = {"AFFINE": "scan", "ELEMENTWISE": "forward walk, backward scan", "DENSE": "alternating"}
+FAMILIES = {
+    "AFFINE": "scan",
+    "ELEMENTWISE": "forward walk, backward scan",
+    "DENSE": "alternating",
+    "MATRIX": "alternating",
+}
 MIXED = {
     stem: [FAMILIES[kind] for _, kind, _ in segments]
     for stem, segments in PARALLEL.items()

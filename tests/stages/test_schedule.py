@@ -69,6 +69,7 @@ def test_nothing_follows_a_loop_whose_matrix_is_a_buffer() -> None:
         assert call is not None and (call.after > 0) is follows
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_a_step_without_products_holds_no_matrix(heads: int, dtype: str) -> None:
@@ -113,7 +114,7 @@ def test_in_float32_lanes_of_few_gates_have_more_rows() -> None:
     found = []
     for head_dim in (512, 2048):
         layout_model = MODELS[GRID](cost_of(forward("mgu"), "fp32"), Problem(head_dim, 1, "fp32"), H200)
-        found.append(layout_model.best().value(layout_model.tiles["lane_rows"]))
+        found.append(layout_model.best(16).value(layout_model.tiles["lane_rows"]))
     assert found == [4, 1]
 
 
@@ -164,7 +165,7 @@ def test_a_batch_that_does_not_run_at_once_takes_several_launches() -> None:
     assert f"wide, scope grid: batches up to 320 per launch: {kernel.symbol}" in lines
 
 
-@pytest.mark.one_in(4, "gpu")
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("gpu", ["h200", "h100", "b200"])
 @pytest.mark.parametrize(("name", "dtype"), [("lstm", "bf16"), ("gru", "fp16"), ("slstm", "fp32"), ("elman", "bf16")])
 def test_no_other_kernel_is_quicker_than_the_one_that_runs_a_batch(name: str, dtype: str, gpu: str) -> None:
@@ -175,7 +176,9 @@ def test_no_other_kernel_is_quicker_than_the_one_that_runs_a_batch(name: str, dt
         known = cost_of(loop, dtype)
         for head_dim, heads in ((256, 12), (512, 2), (768, 1), (1000, 1), (1024, 1), (1536, 1), (2048, 1), (4096, 1)):
             found = schedule(loop, Problem(head_dim, heads, dtype), target)
-            for batch in (1, 8, 16, 17, 32, 33, 48, 64, 65, 81, 128, 129, 161, 256, 257, 321, 640, 1000, 1024, 4096):
+            batches = (1, 8, 16, 17, 32, 33, 48, 64, 65, 81, 128, 129, 161, 256, 257, 321, 640, 1000, 1024, 4096)
+            # A cell with one gate has few batches that take several launches.
+            for batch in sorted({*batches, *range(4, 513, 4)} if name == "elman" else batches):
                 problem = Problem(head_dim, heads, dtype, batch)
                 alternating, kernel = alternating_us(known, problem, target), found.kernel_for(batch)
                 times = [step_us(known, each, problem, target) for each in found.kernels]
@@ -233,7 +236,7 @@ def test_wide_batches_stay_fused_where_that_is_quicker() -> None:
     assert kernel.step_us < 6.5
 
 
-@pytest.mark.one_in(4, "dtype")
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", ["lstm", "gru", "elman", "slstm"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_larger_batches_take_longer_and_so_does_float32(name: str, dtype: str) -> None:
@@ -285,6 +288,7 @@ def test_what_has_no_fused_form_alternates_and_says_why() -> None:
         assert reason in limit.reason
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["elman", "slstm", "peepholelstm", "cornn", "gatedantisymmetricrnn"])
 def test_other_cells_and_odd_sizes_have_plans(name: str) -> None:
     for loop in (forward(name), backward(name)):
@@ -302,7 +306,7 @@ def test_a_grid_holds_only_the_matrices_that_exist(name: str) -> None:
     for loop in (forward(name), backward(name)):
         problem = Problem(768, 1, "bf16", 16)
         drafts = [MODELS[GRID](cost, problem, H200) for cost in _with_and_without_matrices_for_all(loop)]
-        own, whole = (layout_model.best().value(layout_model.step) for layout_model in drafts)
+        own, whole = (layout_model.best(problem.batch).value(layout_model.step) for layout_model in drafts)
         assert own < whole
         found = next(kernel for kernel in schedule(loop, problem, H200).kernels if kernel.family is GRID)
         phases = [phase for phase in loop.phases if phase.sums]

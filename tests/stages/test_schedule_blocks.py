@@ -59,7 +59,7 @@ def test_the_blocks_of_a_large_batch_have_few_warps() -> None:
 def test_float32_has_no_kernel_of_blocks() -> None:
     layout_model = blocks(cost_of(loops_of(LSTM)[0], "fp32"), Problem(1024, 1, "fp32", 4), H200)
     with pytest.raises(Infeasible, match="tensor cores multiply 16-bit numbers"):
-        layout_model.best()
+        layout_model.best(4)
 
 
 def test_more_blocks_take_longer() -> None:
@@ -67,7 +67,7 @@ def test_more_blocks_take_longer() -> None:
     for density in (0.05, 0.1, 0.2):
         known = cost_of(loops_of(LSTM.replace("density=0.1", f"density={density}"))[0], "bf16")
         layout_model = blocks(known, Problem(2048, 1, "bf16", 4), H200)
-        times.append(layout_model.best().value(layout_model.step))
+        times.append(layout_model.best(4).value(layout_model.step))
     assert times == sorted(times) and times[0] < times[-1]
 
 
@@ -77,7 +77,7 @@ def test_shared_memory_that_is_left_has_room_for_more_blocks(head_dim: int, batc
     for loop in loops_of(LSTM):
         problem = Problem(head_dim, 1, "bf16", batch)
         layout_model = blocks(cost_of(loop, "bf16"), problem, H200)
-        kernel = layout_model.scheduled(layout_model.best(), problem, H200)
+        kernel = layout_model.scheduled(layout_model.best(batch), problem, H200)
         held, shared, strips = kernel.shape[4:]
         planned = dict(kernel.tiles)["squares_per_warp"]
         more = held + shared - planned

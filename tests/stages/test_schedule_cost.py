@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -59,13 +60,16 @@ WRONG = 0.3
 
 @dataclass(frozen=True)
 class Measured:
-    """The program that fits, the steps, the logarithm of predicted by measured time of each, and the shares of the
-    rates."""
+    """The program that fits, the steps, and the logarithm of predicted by measured time of each."""
 
     program: Any
     steps: Any
     errors: Any
-    shares: Any
+
+    @cached_property
+    def shares(self) -> Any:
+        """The shares of the rates. It takes half a minute."""
+        return self.program.shares(self.steps, self.program.present_values())
 
     def holds(self, errors: Any) -> dict[str, Any]:
         """What the steps say of each rate that they hold, where they have these errors."""
@@ -80,7 +84,7 @@ def measured() -> Iterator[Measured]:
         patch.syspath_prepend(str(FOLDER))
         program = import_module("fit_rates")
         steps, values = import_module("measured_steps").measured_steps(), program.present_values()
-        yield Measured(program, steps, program.apart(steps, values), program.shares(steps, values))
+        yield Measured(program, steps, program.apart(steps, values))
 
 
 def test_the_table_has_a_row_for_each_rate() -> None:
@@ -111,6 +115,7 @@ def test_dense_kernels_take_what_was_measured_where_a_sparse_one_may_be_chosen(m
     assert len(found) == 2 and all(abs(error) <= math.log(DECIDING_APART) for error in found)
 
 
+@pytest.mark.long
 def test_the_table_says_what_the_steps_say_of_each_rate(measured: Measured) -> None:
     """So a rate does not change unnoticed: `python benchmarks/fit_rates.py --write` says what the steps think of the
     new one."""
@@ -122,6 +127,7 @@ def test_the_table_says_what_the_steps_say_of_each_rate(measured: Measured) -> N
         assert rows[name]["source"] == f"measured steps: {', '.join(hold.groups)}", name
 
 
+@pytest.mark.long
 def test_no_rate_is_far_from_what_the_steps_are_sure_of(measured: Measured) -> None:
     sure = {name: hold for name, hold in measured.holds(measured.errors).items() if hold.sure <= SURE}
     assert len(sure) > 35
@@ -129,6 +135,7 @@ def test_no_rate_is_far_from_what_the_steps_are_sure_of(measured: Measured) -> N
     assert far == pytest.approx(FAR, abs=0.01)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("factor", [1 - WRONG, 1 + WRONG])
 def test_a_wrong_rate_is_noticed(measured: Measured, factor: float) -> None:
     """The steps would be longer or shorter by the rate's shares, and want it back."""
@@ -153,5 +160,5 @@ def test_what_was_slow_since_it_spilled_is_ruled_out() -> None:
     sizes = {"ctas": 16, "items": 6, "row_warps": 8, "k_warps": 1}
     given = {variable: sizes[variable.name] for variable in layout_model.model.variables if variable.name in sizes}
     with pytest.raises(Infeasible) as refused:
-        layout_model.best(given)
+        layout_model.best(8, given)
     assert "registers" in [part.requirement.name for part in refused.value.conflict.parts]

@@ -51,7 +51,7 @@ def sparse_kernel(loop: FusedLoop, problem: Problem, **tiles: int) -> KernelLayo
         tile = layout_model.tiles[name]
         assert not isinstance(tile, int)
         layout_model.model.require(tile == size, because="given: by the test")
-    return layout_model.scheduled(layout_model.best(), problem, H200)
+    return layout_model.scheduled(layout_model.best(problem.batch), problem, H200)
 
 
 def test_only_loops_with_sparse_matrices_have_the_family() -> None:
@@ -79,6 +79,12 @@ def test_kernels_for_dense_matrices_are_there_too() -> None:
     grids = [[kernel for kernel in found.kernels if kernel.family is GRID] for found in (few, many)]
     assert grids[0] == grids[1] != []
     assert SPARSE in {each.family for each in many.rejected}
+
+
+def test_a_sparse_kernel_may_be_the_only_one() -> None:
+    """Where dense matrices of several heads fit on no chip."""
+    found = schedule(backward_of(0.02), Problem(768, 4, "fp32", 64), H200)
+    assert {kernel.family for kernel in found.kernels} == {SPARSE}
 
 
 @pytest.mark.parametrize(("density", "head_dim"), [(0.1, 2304), (0.05, 4096)])
@@ -144,4 +150,4 @@ def test_lists_have_no_more_rows_than_threads() -> None:
     assert sparse_kernel(loop, Problem(8192, 1, "bf16", 4)).ctas == 128
     with pytest.raises(Infeasible):
         layout_model = sparse(replace(known), Problem(8704, 1, "bf16", 4), H200)
-        layout_model.best()
+        layout_model.best(4)

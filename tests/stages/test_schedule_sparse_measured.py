@@ -123,6 +123,6 @@ def test_lists_that_are_too_short_for_some_cta_are_the_last_resort() -> None:
     # Rows of the forward have equally many elements.
     for loop, head_dim, expected in ((back, 4096, 0), (back, 8192, 1), (ahead, 8192, 0)):
         layout_model = sparse(cost_of(loop, "bf16"), Problem(head_dim, 1, "bf16", 4), H200)
-        solution = layout_model.best()
+        solution = layout_model.best(4)
         (short,) = (each for each in layout_model.model.variables if each.name == "short")
         assert solution.value(short) == expected

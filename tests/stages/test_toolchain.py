@@ -10,25 +10,30 @@ from rnncc.ir.target import COMPUTE_TYPES
 from rnncc.stages.build import Toolchain, find_toolchain, toolchain
 
 
-def test_gcc_compiles_what_cells_share_and_doubles_with_parts_of_o2_and_clang_with_o2() -> None:
+def test_gcc_compiles_kernels_with_parts_of_o2_and_clang_with_o2() -> None:
     gcc, clang = (
         Toolchain(("c++",), "c++ (GCC) 12.2.0"),
         Toolchain(("c++",), "clang version 14.0.6"),
     )
     core, cell, binding = Unit("core.cpp", "v3", True), Unit("cell.cpp", "v3"), Unit("binding.cpp", "binding")
     doubles = Unit("cell_f64.cpp", "v3", compute_type="f64")
-    for compiler, core_level, binding_level in ((gcc, "-O1", "-Og"), (clang, "-O2", "-O1")):
-        for unit, level in ((core, core_level), (cell, "-O2"), (doubles, core_level), (binding, binding_level)):
+    for compiler, kernel_level, binding_level in ((gcc, "-O1", "-Og"), (clang, "-O2", "-O1")):
+        for unit, level in (
+            (core, kernel_level),
+            (cell, kernel_level),
+            (doubles, kernel_level),
+            (binding, binding_level),
+        ):
             flags = toolchain.unit_flags(unit, compiler)
             assert [flag for flag in flags if flag.startswith("-O")] == [level]
             assert ("-march=x86-64-v3" in flags) == (unit is not binding)
     assert not any(flag.startswith("-O") for flags in toolchain.ISA.values() for flag in flags)
     # An option that clang does not know may be an error of its.
     of_clang = {flag for unit in (core, doubles, binding) for flag in toolchain.unit_flags(unit, clang)}
-    assert not of_clang & {*toolchain.CORE[1:], *toolchain.DOUBLES[1:], *toolchain.BINDING[len(toolchain.COMMON) :]}
+    assert not of_clang & {*toolchain.FLOATS[1:], *toolchain.DOUBLES[1:], *toolchain.BINDING[len(toolchain.COMMON) :]}
 
 
-def test_what_cells_share_fuses_products_into_sums(tmp_path: Path) -> None:
+def test_products_are_fused_into_sums(tmp_path: Path) -> None:
     # Products take 1.3 times as long where they are not fused.
     source = tmp_path / "sum.cpp"
     source.write_text(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from rnncc.language.codes.entry import ELMAN, Code, cell_text
-from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
+from rnncc.language.functions import MATRIX_FUNCTIONS, OF_WIDTHS, PER_HEAD, ROW_FUNCTIONS
 from rnncc.language.operators import OPERATORS
 
 _OPERATORS = {name: row for name, row in OPERATORS.items() if row.user}
-_FUNCTIONS = ", ".join({**_OPERATORS, **ROW_FUNCTIONS, **MATRIX_FUNCTIONS})
+_FUNCTIONS = ", ".join({**_OPERATORS, **ROW_FUNCTIONS, **MATRIX_FUNCTIONS, **OF_WIDTHS, **PER_HEAD})
 
 
 CHECK = (
@@ -107,7 +107,8 @@ CHECK = (
         "a matrix is used element by element",
         "`*` multiplies two values unit by unit; a matrix acts on a vector with `@`. For a weight of one number per "
         "unit, declare it as `vector`. `diag(g)@M` multiplies the rows of a matrix by a vector, `M@diag(g)` its "
-        "columns.",
+        "columns. So it is for matrices that change with the step: a vector never meets them element by element, and "
+        "becomes a matrix by `v@T(k)`, `diag(v)` or `unflatten(v, P, Q)` alone.",
         cell_text("state h", "h[t] = tanh(W*x + R@h[t-1] + b)"),
         cell_text("state h", ELMAN),
     ),
@@ -115,7 +116,8 @@ CHECK = (
         "RNN212",
         "the left side of `@` is not a matrix",
         "`M@v` needs a matrix on its left. A weight of one number per unit (a `vector`, as in peepholes) multiplies "
-        "with `*`; a vector times a matrix is written `T(M)@v`.",
+        "with `*`; a vector times a matrix is written `T(M)@v`. `T(v)` of a vector stands directly right of `@` after "
+        "another one alone: `v@T(k)` is the matrix of the products of their units, `sum(v*k)` the sum of `v[i]*k[i]`.",
         cell_text("state h, c", "weights p: vector", "c[t] = tanh(W@x + p@c[t-1] + b)", "h[t] = tanh(R@h[t-1] + c[t])"),
         cell_text("state h, c", "weights p: vector", "c[t] = tanh(W@x + p*c[t-1] + b)", "h[t] = tanh(R@h[t-1] + c[t])"),
     ),
@@ -123,7 +125,8 @@ CHECK = (
         "RNN213",
         "the right side of `@` is not a vector",
         "A matrix multiplies a value of the step, which is an input, a state, a gate or an expression of them. Numbers "
-        "and scalars scale with `*`. Products of two matrices are allowed where both are parameters.",
+        "and scalars scale with `*`. It multiplies another matrix too, unless one of them is a `diag` that `param` or "
+        "`weights` declares: declare a vector, whose `diag(v)` is a matrix like others.",
         cell_text("state h", "h[t] = tanh(W@x + R@0.5 + h[t-1] + b)"),
         cell_text("state h", "h[t] = tanh(W@x + 0.5*h[t-1] + b)"),
         label="not a vector",
@@ -132,8 +135,9 @@ CHECK = (
         "RNN214",
         "widths do not agree",
         "Values that are added or multiplied element by element have the same width (or width 1, which is spread "
-        "over all units). The message says where each width comes from. A target has width H unless a `local` "
-        "declares it.",
+        "over all units). The message says where each width comes from. A target that nothing declares is as wide as "
+        "its value says, or else H. Matrices that are added have the same rows and columns, and widths are compared "
+        "by name: K is not H, whatever its default.",
         cell_text("dim P = 64", "state m: P, h", ELMAN, "m[t] = m[t-1] + h[t]"),
         cell_text("dim P = 64", "state m: P, h", "weights M: matrix", ELMAN, "m[t] = m[t-1] + M@h[t]"),
     ),
@@ -204,10 +208,10 @@ CHECK = (
     Code(
         "RNN220",
         "not known when the cell is compiled",
-        "Loop bounds, indices, delays, a dim's default and the condition of `a if c else b` shape the program. They "
-        "are whole numbers, or comparisons of them, made of literals, constants and loop variables. Widths may be made "
-        "of I, H and dims as well: `state s: H//2`. To choose between values at run time, write "
-        "`where(condition, a, b)`.",
+        "Loop bounds, indices, delays and the condition of `a if c else b` shape the program. They are whole numbers, "
+        "or comparisons of them, made of literals, constants and loop variables. Widths may be made of I, H and dims "
+        "as well, `state s: H//2`, and the default of a dim of I, H and num_heads. To choose between values at run "
+        "time, write `where(condition, a, b)`.",
         cell_text("state h", "h[t] = tanh((W@x if x > 0 else 0) + R@h[t-1] + b)"),
         cell_text("state h", "h[t] = tanh(where(W@x > 0, W@x, 0) + R@h[t-1] + b)"),
         label="not known when compiling",

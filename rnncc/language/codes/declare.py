@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from rnncc.language.codes.entry import ELMAN, Code, cell_text
-from rnncc.language.functions import MATRIX_FUNCTIONS
+from rnncc.language.functions import ALONG_AXIS, MATRIX_FUNCTIONS, OF_GRIDS
 from rnncc.language.operators import OPERATORS
 
-_OF_MATRICES = ", ".join(f"`{name}`" for name in MATRIX_FUNCTIONS)
+_MAKE = ("eye", "unflatten")
+_OF_MATRICES = ", ".join(f"`{name}`" for name in MATRIX_FUNCTIONS if name not in (*OF_GRIDS, *ALONG_AXIS, *_MAKE))
 _OF_INPUTS = ", ".join(f"`{name}`" for name, row in OPERATORS.items() if row.user and not row.in_loop)
 
 DECLARE = (
@@ -70,17 +71,17 @@ DECLARE = (
     Code(
         "RNN229",
         "outside the scope of the language",
-        "A state is a vector, and a step is made of matrix-vector products and of functions applied unit by unit. "
-        "States with a second axis (mLSTM, GLA, DeltaNet, S6), sums over pairs of units (LTC), convolutions of units, "
-        "complex numbers, whole numbers as inputs and memories of open length are other kinds of programs. The message "
-        "names the nearest form that can be stated. Other errors of the cell are not shown beside this one.",
-        cell_text("state C: matrix", "k = W@x", "C[t] = C[t-1] + k"),
+        "A state is a vector or a matrix, and a step is made of products with matrices and of functions applied "
+        "element by element, or across units. Convolutions of units, complex numbers, whole numbers as inputs, choices "
+        "by position, three axes and memories of open length are other kinds of programs. The message names the "
+        "nearest form that can be stated. Other errors of the cell are not shown beside this one.",
+        cell_text("state h", "h[t] = tanh(W@x + conv1d(h[t-1]))"),
         label="outside the language",
     ),
     Code(
         "RNN230",
         "the function is not available in the loop",
-        f"{_OF_MATRICES} and matrix arithmetic work on parameters only; {_OF_INPUTS} also on inputs. "
+        f"{_OF_MATRICES} work on matrices of parameters only; {_OF_INPUTS} and `heads` also on inputs. "
         "In the sequential part, on values that depend on a state, they are not compiled. `leakyrelu(v)` can be "
         "written `max(v, 0.01*v)`, `elu(v)` `where(v > 0, v, exp(min(v, 0)) - 1)`.",
         cell_text("state h", "h[t] = leakyrelu(W@x + R@h[t-1] + b)"),
@@ -170,7 +171,8 @@ DECLARE = (
         "RNN238",
         "an input cannot be given so",
         "A call may leave out an input that has a default, a number for every step and sequence. An input `per "
-        "sequence` is given once for all steps. `x` can be neither: it says how many steps and sequences there are.",
+        "sequence` is given once for all steps. `x` can be neither: it says how many steps and sequences there are. "
+        "`input u in place of x` gives it another name; it stands alone on its line, above all other statements.",
         cell_text("input gap: 1 = x", "state h", "h[t] = gap*tanh(W@x + R@h[t-1] + b)"),
         cell_text("input gap: 1 = 1", "state h", "h[t] = gap*tanh(W@x + R@h[t-1] + b)"),
         label="not known before the run",
@@ -178,11 +180,39 @@ DECLARE = (
     Code(
         "RNN239",
         "a function of matrices on something else",
-        "`expm`, `inv`, `cayley`, `tril`, `triu`, `norm`, `normalize(M, axis=…)` and `softmax(M, axis=…)` take a whole "
-        "matrix, and `diag` a vector. They are computed once a call, before the steps, so all of it is made of "
-        "parameters, buffers and numbers: of nothing that an input or a state reaches.",
+        "`expm`, `inv`, `cayley`, `tril` and `triu` take a whole matrix. They are computed once a call, before the "
+        "steps, so all of it is made of parameters, buffers and numbers: of nothing that an input or a state reaches. "
+        "`T`, `diag`, `norm` and functions along an axis, such as `softmax(M, axis=rows)`, take matrices that change "
+        "with the step too; a vector has no axis.",
         cell_text("state h", "h[t] = tanh(W@x + expm(R@h[t-1]) + b)"),
         cell_text("state h", "h[t] = tanh(W@x + expm(R)@h[t-1] + b)"),
         label="not made of parameters",
+    ),
+    Code(
+        "RNN240",
+        "a matrix that is written in another way",
+        "The products of the units of two vectors are `v@T(k)`, a matrix; a state that holds it is declared by its "
+        "rows and columns, `state S: matrix(H, K)`, and read by `S[t]@q`. `unflatten(v, P, Q)` makes a matrix of a "
+        "vector's units, and `axis=rows` works on each of its rows. Other errors of the cell are not shown beside this "
+        "one.",
+        cell_text(
+            "dim K = 16",
+            "state S: H*K",
+            "output y",
+            "local k: K",
+            "k, v = W@x",
+            "S[t] = S[t-1] + outer(v, k)",
+            "y = v*v",
+        ),
+        cell_text(
+            "dim K = 16",
+            "state S: matrix(H, K)",
+            "output y",
+            "local k: K",
+            "k, v = W@x",
+            "S[t] = S[t-1] + v@T(k)",
+            "y = S[t]@k",
+        ),
+        label="not a known function",
     ),
 )

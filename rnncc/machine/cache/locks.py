@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-_TELL_SECONDS = 5.0
+_TELL_SECONDS = 1.0
 # Open files of the locks that this process holds. A child that is forked meanwhile inherits them, and would keep the
 # lock of a parent that died. So the child closes them.
 _HELD: set[int] = set()
@@ -29,7 +29,7 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 def take(path: Path, progress: Callable[[str], None] | None = None) -> int:
-    """Wait for the lock and take it. Returns the open file, for `release`. After five seconds, reports who holds the
+    """Wait for the lock and take it. Returns the open file, for `release`. After a second, reports who holds the
     lock."""
     started, told = time.monotonic(), False
     while True:

@@ -68,7 +68,7 @@ class Cache:
         beside = folder / f"{key}-{os.getpid()}-{threading.get_ident()}.tmp"
         try:
             shutil.copyfile(path, beside)
-            _settle(beside)
+            _close_to_others(beside)
             beside.rename(folder / f"{key}-{manifest.checksum(beside, key=key)}.o")
         except OSError as error:
             raise unusable(self.root, error) from None
@@ -95,7 +95,7 @@ class Cache:
 
     @contextmanager
     def lock(self, key: str, progress: Progress | None = None) -> Iterator[None]:
-        """Hold the OS lock of that key. After five seconds of waiting, reports who holds it."""
+        """Hold the OS lock of that key. After a second of waiting, reports who holds it."""
         path = make_folder(self.root, "locks") / f"{key}.lock"
         try:
             held = locks.take(path, progress)
@@ -198,7 +198,7 @@ class Cache:
             alone = work / "finished-package"
             alone.mkdir(mode=0o700)
             target.rename(alone / stem)
-            _settle(alone)
+            _close_to_others(alone)
             sweep.drop(self.root, packages / key)  # one that is damaged
             alone.rename(packages / key)
         except OSError as error:
@@ -218,14 +218,10 @@ def _touch(path: Path) -> None:
         os.utime(path)
 
 
-def _settle(path: Path) -> None:
-    """Write a file or folder, with all in it, to the disk, and remove other users' right to write there, whatever the
-    umask and the compiler did. Call it before the rename that makes the file or folder visible."""
+def _close_to_others(path: Path) -> None:
+    """Remove other users' right to write to a file, or to a folder and all in it, whatever the umask and the compiler
+    did. Call it before the rename that makes the file or folder visible. Nothing waits for the disk: what a power
+    failure cuts short no longer has its checksum, and is made again."""
     inside = sorted(path.rglob("*")) if path.is_dir() else []
     for entry in (*inside, path):
         entry.chmod(0o700 if entry.is_dir() else entry.stat().st_mode & 0o755)
-        descriptor = os.open(entry, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

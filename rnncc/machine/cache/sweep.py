@@ -31,13 +31,17 @@ def trim(root: Path, limit: int) -> None:
     now = _now(root)
     _sweep(root, now)
     found = [
-        (_used(entry, now), entry.st_mtime, path, _bytes(path, entry))
+        (_used(entry, now), entry.st_mtime, path)
         for kind in ("packages", "objects")
         for path, entry in entries(root, kind)
     ]
-    total = sum(size for *_, size in found)
-    for used, _, path, size in sorted(found):
-        if total <= limit or now - used < KEEP_SECONDS:
+    # To measure all of it takes longer than many a build.
+    if all(_is_in_use(used, now) for used, *_ in found):
+        return
+    sized = [(*entry, _bytes(entry[-1])) for entry in sorted(found)]
+    total = sum(size for *_, size in sized)
+    for used, _, path, size in sized:
+        if total <= limit or _is_in_use(used, now):
             break
         if path.parent.name == "packages":
             drop(root, path)
@@ -60,11 +64,7 @@ def drop(root: Path, package: Path) -> None:
 
 def usage(root: Path) -> tuple[int, int]:
     """The number of packages, and the size of the whole folder in bytes. Other processes may change it meanwhile."""
-    packages = sum(_is_package(path) for path, _ in entries(root, "packages"))
-    try:
-        return packages, _bytes(root, root.stat())
-    except FileNotFoundError:
-        return 0, 0
+    return sum(_is_package(path) for path, _ in entries(root, "packages")), _bytes(root)
 
 
 def oldest_first(root: Path, kind: str) -> list[Path]:
@@ -111,7 +111,12 @@ def _unlocked(path: Path) -> Iterator[bool]:
 
 
 def _is_left(found: os.stat_result, now: float) -> bool:
-    return now - _used(found, now) > KEEP_SECONDS
+    return not _is_in_use(_used(found, now), now)
+
+
+def _is_in_use(used: float, now: float) -> bool:
+    """Whether a process may still use what was used then."""
+    return now - used < KEEP_SECONDS
 
 
 def _used(found: os.stat_result, now: float) -> float:
@@ -138,13 +143,11 @@ def _is_package(folder: Path) -> bool:
         return False
 
 
-def _bytes(path: Path, found: os.stat_result) -> int:
+def _bytes(path: Path | str) -> int:
     """The size of a file, or of a folder with all in it, in bytes; links are not followed."""
-    if not stat.S_ISDIR(found.st_mode):
-        return found.st_size
-    size = 0
-    for folder, _, names in os.walk(path):  # unlike rglob, passes over a folder that goes meanwhile
-        for name in names:
-            with suppress(FileNotFoundError):  # another process removed it
-                size += Path(folder, name).lstat().st_size
-    return size
+    with suppress(OSError):  # another process removed it, or nobody may read it
+        if not stat.S_ISDIR((found := os.lstat(path)).st_mode):
+            return found.st_size
+        with os.scandir(path) as inside:
+            return sum(_bytes(entry.path) for entry in inside)
+    return 0

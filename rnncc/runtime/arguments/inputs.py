@@ -293,7 +293,8 @@ def read_states(
     cell: CellSpec, sizes: Sequence[Sizes], hx: StatesLike, batch: int, form: Form, return_delays: bool
 ) -> list[dict[str, Tensor]] | None:
     """Split hx into a dict for each layer and direction: the states [B, width] by name. None where hx was not given.
-    Each tensor of hx is [num_layers * directions, B, width], or [B, width] for a single step.
+    Each tensor of hx is [num_layers * directions, B, width], or [B, width] for a single step; a matrix has
+    (num_heads, rows, columns) in place of the width.
 
     Raises TypeError for another structure than the cell's states, RuntimeError for a wrong shape.
     """
@@ -309,15 +310,17 @@ def read_states(
     found: list[dict[str, Tensor]] = [{} for _ in sizes]
     dims, single = form.dims, not form.time
     for i, (state, tensor) in enumerate(zip(wanted, given, strict=True)):
-        if tensor.dim() != dims:
-            kind = f"{'batched' if form.batched else 'unbatched'} {dims}-D"
-            raise RuntimeError(f"For {kind} input, hx should also be {dims}-D but got {tensor.dim()}-D tensor")
+        shape = state.shape(sizes[0])
+        if tensor.dim() != (wanted_dims := dims - 1 + len(shape)):
+            kind, also = f"{'batched' if form.batched else 'unbatched'} {dims}-D", "also " if len(shape) == 1 else ""
+            raise RuntimeError(f"For {kind} input, hx should {also}be {wanted_dims}-D but got {tensor.dim()}-D tensor")
         if not form.batched:
-            tensor = tensor.unsqueeze(-2)
-        expected = (batch, state.width(sizes[0])) if single else (len(sizes), batch, state.width(sizes[0]))
+            tensor = tensor.unsqueeze(-1 - len(shape))
+        expected = (batch, *shape) if single else (len(sizes), batch, *shape)
         if tensor.shape != expected:
             what = "hidden" if len(wanted) == 1 else f"hidden[{i}]"
             raise RuntimeError(f"Expected {what} size {expected}, got {list(tensor.shape)}")
+        tensor = state.flat(tensor)
         # With one layer and direction, `squeeze` is a view whose gradient is a view as well.
         each = (tensor,) if single else (tensor.squeeze(0),) if len(sizes) == 1 else tensor.unbind()
         for own, value in zip(found, each, strict=True):

@@ -84,6 +84,38 @@ def row_repeat(value: Tensor, times: int, heads: int, k: int, result_k: int) -> 
     return join_heads(split_heads(value, heads, k).repeat_interleave(times, -1), heads, result_k)
 
 
+def row_roll(value: Tensor, places: int, heads: int, k: int) -> Tensor:
+    """Each head's units moved by so many places. What leaves comes in at the other end."""
+    return join_heads(split_heads(value, heads, k).roll(places, -1), heads, k)
+
+
+def row_shift(value: Tensor, places: int, heads: int, k: int) -> Tensor:
+    """The same, but zeros come in."""
+    rows = split_heads(value, heads, k)
+    right, left = min(max(places, 0), rows.shape[-1]), min(max(-places, 0), rows.shape[-1])
+    kept = rows[..., left : rows.shape[-1] - right]
+    return join_heads(torch.nn.functional.pad(kept, (right, left)), heads, k)
+
+
+def row_arange(like: Tensor, heads: int, k: int) -> Tensor:
+    """0, 1, … in each head of a value as wide as `like`, [width]."""
+    units = like.shape[-1] // heads
+    return join_heads(torch.arange(units, device=like.device).to(like.dtype).expand(heads, units), heads, k)
+
+
+def head_numbers(like: Tensor) -> Tensor:
+    """The number of each head, for a value `like` it, [N]."""
+    return torch.arange(like.shape[-1], device=like.device).to(like.dtype)
+
+
+def per_heads(value: Tensor, heads: int, width: int, k: int) -> Tensor:
+    """[..., groups*D] as [..., k*N*(D/k)] of this width: each head is a copy of a group, neighbours of the same one."""
+    units = width // heads
+    groups = value.reshape(*value.shape[:-1], value.shape[-1] // units, units)
+    copies = groups.repeat_interleave(heads // groups.shape[-2], -2) if groups.shape[-2] > 1 else groups
+    return join_heads(copies.expand(*copies.shape[:-2], heads, units), heads, k)
+
+
 def layer_norm(value: Tensor, heads: int, k: int, epsilon: float, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """weight * (value - mean) / sqrt(variance + epsilon) + bias, mean and biased variance over each head's units."""
     if value.is_cpu and value.itemsize == 2:

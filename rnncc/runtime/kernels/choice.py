@@ -58,8 +58,6 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
     return None, reason
 
 
-# A call of fewer steps does not warn that it is slow. cuda/fused/host/first_use.h has the same number.
-LONG_CALL_STEPS = 32
 _TOLD: set[str] = set()
 
 
@@ -70,10 +68,11 @@ def kernels_of_call(
     call runs by the eager fallback and nobody asked for that."""
     chosen, reason = choose_kernels(kernels, x, backend, missing)
     # A package without kernels warned when it was loaded, and the documents name the other reasons.
-    silent = chosen is not None or kernels is None or backend == "reference" or reason in (TRANSFORMS, ONNX)
-    if not silent and x.shape[0] >= LONG_CALL_STEPS:
+    if chosen is not None or kernels is None or backend == "reference" or reason in (TRANSFORMS, ONNX):
+        return chosen
+    if x.shape[0] >= kernels.long_call_steps:
         _tell(f"{cell.name}: the eager fallback runs, which is many times slower: {reason}")
-    return chosen
+    return None
 
 
 def _tell(text: str) -> None:

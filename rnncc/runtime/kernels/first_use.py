@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import enum
 import importlib
 import os
 import threading
@@ -24,18 +23,8 @@ from .fused import DTYPES, STATE, Answer, Gpu, Key, Outcome, Wanted, split_progr
 
 _Handler = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32, ctypes.c_int32,
-    ctypes.c_int32, ctypes.POINTER(ctypes.c_char), ctypes.c_int64,
+    ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_char), ctypes.c_int64,
 )  # fmt: skip
-
-
-class Event(enum.IntEnum):
-    """What happens for the first time: rnncc::KernelEvent in core/handler.h, which says what each means."""
-
-    FIRST_CALL = 0
-    FIRST_LONG_CALL = 1
-    LEFT_OUT = 2
-    MISSING = 3
-
 
 _CELLS: dict[str, CellSpec] = {}  # by the names of their loops
 # A loop at a size, whatever its variant, and whether there is a fused kernel, but the tensors' layout leaves it out.
@@ -69,16 +58,17 @@ def _forget(library: ctypes.CDLL, handler: object) -> None:
 
 @_Handler
 def _HANDLER(*given):  # type: ignore[no-untyped-def]
-    name, dtype, head_dim, heads, directions, device, event, problem, size = given
+    name, dtype, head_dim, heads, directions, device, is_long, left_out, problem, size = given
     try:
-        if event == Event.MISSING:
+        if heads == 0:
             if device < 0:
                 provide_for_cpu(name.decode(), dtype.decode())
             else:
                 provide(name.decode(), fused.gpu_of(device))
             return 0
         torch_dtype = next(found for found, (short, _) in DTYPES.items() if short == dtype.decode())
-        prepare((*split_program(name.decode()), head_dim, heads, directions, torch_dtype, device), Event(event))
+        key = (*split_program(name.decode()), head_dim, heads, directions, torch_dtype, device)
+        prepare(key, is_long=bool(is_long), left_out=bool(left_out))
         return 0
     except KeyboardInterrupt:
         return -2
@@ -90,9 +80,11 @@ def _HANDLER(*given):  # type: ignore[no-untyped-def]
         return -1
 
 
-def prepare(key: Key, event: Event) -> None:
+def prepare(key: Key, *, is_long: bool, left_out: bool) -> None:
     """Compile the fused kernels of a loop at a size, where they are missing and can be compiled. The op calls this
-    before the event. Warns once where a slower kernel runs than could run. Raises ValueError for a wrong setting."""
+    before the first call of that size, and before the first long one. `left_out`: there are kernels, but none takes the
+    call's tensors as they lie. Warns once where a slower kernel runs than could run. Raises ValueError for a wrong
+    setting."""
     loop, variant, head_dim, heads, directions, dtype, device = key
     cell, gpu = _CELLS[loop], fused.gpu_of(device)
     wanted = Wanted(cell, loop, head_dim, heads, dtype, gpu, directions, variant=variant)
@@ -102,10 +94,9 @@ def prepare(key: Key, event: Event) -> None:
         if key not in STATE.answers:
             STATE.answers[key] = settle(wanted)
         answer = STATE.answers[key]
-        is_left_out, is_long = event is Event.LEFT_OUT, event is Event.FIRST_LONG_CALL
-        warning = (loop, *key[2:], is_left_out)
+        warning = (loop, *key[2:], left_out)
         warned = warning in _WARNED
-        if is_left_out:
+        if left_out:
             rows = "the rows of its tensors do not all begin at multiples of 16 bytes"
             slow = f"the fused kernel for {wanted} does not run: {rows}"
         elif answer.outcome is Outcome.FAILED or (answer.outcome is Outcome.PREVENTED and is_long):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..settings import compiles_at_first_use
-from ..spec import DENSER, CellSpec, SegmentSpec, Sizes
+from ..spec import CellSpec, SegmentSpec, Sizes
 from .index import Kernel, Table, read_index
 from .kernels import runs_on
 
@@ -200,7 +200,7 @@ def describe(
     variants = (wanted, replace(wanted, variant=Variant(training=False)))
     if any(family_names(each, None) for each in variants) and not why_uneven(wanted):
         if batch is not None:
-            kernels = chosen(wanted, batch, like.get_device(), denser=bool(sizes.get(DENSER)))
+            kernels = chosen(wanted, batch, like.get_device(), denser=bool(sizes.get(cell.denser)))
             lines.append(f"a batch of {batch}: {kernels}")
         lines.append("tensors whose rows do not all begin at multiples of 16 bytes: alternating")
     return lines

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+
+
+def said_by(library: ctypes.CDLL, name: str) -> int:
+    """A number that a library exports, since its own code reads it, too."""
+    return ctypes.c_int64.in_dll(library, name).value
 
 
 def runs_on(architecture: str, major: int, minor: int) -> bool:
@@ -24,13 +30,16 @@ class Kernels:
     `permute_rows`, and `head_norm` where layers call it; by the same names what runs them, their `calls` (autograd.py)
     or, of those `dispatched`, the ops themselves: for whoever must see them go through the dispatcher, compilers,
     torch.jit.trace, autocast. `whole`: the ops of whole layers (whole.py), by the segment's name. `architectures`:
-    those that it has kernels for, as `sm_90a`, or PTX for, as `compute_80`."""
+    those that it has kernels for, as `sm_90a`, or PTX for, as `compute_80`. `long_call_steps`: a call of so many steps
+    warns where it is slow. `head_norm_units`: the units of the largest head that `head_norm` takes."""
 
     namespace: str
     ops: dict[str, Any]
     architectures: tuple[str, ...] = ()
     calls: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     whole: Mapping[str, Any] = field(default_factory=dict)
+    long_call_steps: int = 0
+    head_norm_units: int = 0
     dispatched: Kernels = field(init=False, repr=False, compare=False)
     _known: dict[int, bool] = field(default_factory=dict)
 

@@ -260,7 +260,7 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised, metaclass=
                 # Before the start, a state has its initial value for all time.
                 states[state.name] = states[state.delay_of]
             elif state.initial is None:
-                start = parameters[f"{state.name}0"]
+                start = parameters[f"{state.name}0"].flatten()
                 states[state.name] = in_dtype(start, dtype).expand(batch, state.width(sizes))
             else:
                 key = (state.width(sizes), state.initial_text)

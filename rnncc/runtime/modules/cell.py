@@ -108,12 +108,14 @@ class RecurrentCell(RecurrentModule):
         call = LayerCall(
             cell, self._kernels_of_call(x), self.constants, recurrent_gradient_clip=self.recurrent_gradient_clip
         )
-        own = Direction(parameters, initial, False, self._draw_masks(sizes, x))
+        kept = self._kept_matrices()
+        own = Direction(parameters, initial, False, self._draw_masks(sizes, x), None if kept is None else kept[0])
         (result,) = run_directions(call, sizes, inputs, [own])
         carried, finals = cell.carried(True), result.finals
         new: Sequence[Tensor] = tuple(finals[state.name] for state in carried)
         if not form.batched:
             new = tuple(value.squeeze(0) for value in new)
+        new = tuple(state.shaped(value, sizes) for state, value in zip(carried, new, strict=True))
         states_now = new[0] if len(new) == 1 else new
         return states_now if cell.output == carried[0].name else (form.give(result.output), states_now)
 

@@ -60,7 +60,7 @@ class LayerCall(NamedTuple):
         offsets, steps = (None, 0) if packing is None else (packing.offsets, packing.steps)
         call = LoopCall(
             *tensors, offsets, steps, self.lengths, self.reset,
-            segment.numbers(self.constants, self.recurrent_gradient_clip), self.cell.sizes_in_order(sizes),
+            segment.numbers(self.constants, sizes, self.recurrent_gradient_clip), self.cell.sizes_in_order(sizes),
             sizes["num_heads"], reverse, sequences, False, self.recompute,
         )  # fmt: skip
         return run_loop(self.cell, segment, self.kernels, call)
@@ -68,12 +68,14 @@ class LayerCall(NamedTuple):
 
 class Direction(NamedTuple):
     """The tensors of one direction of a layer, by name. `states`: the initial values of every state and every delay,
-    [B, width]. `masks`: those of zoneout and recurrent dropout, which broadcast to [T, B, width]."""
+    [B, width]. `masks`: those of zoneout and recurrent dropout, which broadcast to [T, B, width]. `computed`: what was
+    computed of the parameters before, where that is kept."""
 
     parameters: Mapping[str, Tensor]
     states: Mapping[str, Tensor]
     reverse: bool
     masks: Mapping[str, Tensor]
+    computed: Mapping[str, Tensor] | None = None
 
 
 class Result(NamedTuple):
@@ -121,7 +123,7 @@ class Tools(NamedTuple):
     ) -> Tensor:
         """As rows.layer_norm, which takes five passes with several heads. The kernel of a GPU takes one."""
         kernels = self.call.kernels
-        if kernels is None or not takes_head_norm(value, heads, k, (weight, bias)):
+        if kernels is None or not takes_head_norm(value, heads, k, (weight, bias), kernels.head_norm_units):
             return layer_norm(value, heads, k, epsilon, weight, bias)
         normalised: Tensor = kernels.run("head_norm", value, weight, bias, heads, k, epsilon)[0]
         return normalised
@@ -205,8 +207,10 @@ def run_directions(
     running = [Tools(call, own, first, {**inputs, **own.masks}, {}) for own in directions]
     with without_autocast(first):
         for tools in running:
-            cell.derive(tools.values, tools.direction.parameters, call.constants, sizes)
-            cell.prologue(tools.values, tools.direction.parameters, call.constants, sizes)
+            if tools.direction.computed is None:
+                compute(cell, tools.values, tools.direction.parameters, call.constants, sizes)
+            else:
+                tools.values.update(tools.direction.computed)
     for segment in cell.segments:
         loop = call.loop_of(segment)
         streams: list[Tensor] = []
@@ -245,6 +249,16 @@ def run_directions(
         returned = {name: output.clone() if name == cell.output else asked[name] for name in sequences_of}
         results.append(Result(output, tools.finals, returned))
     return results
+
+
+def compute(
+    cell: CellSpec, values: dict[str, Tensor], parameters: Mapping[str, Tensor], constants: Mapping[str, float],
+    sizes: Sizes,
+) -> None:  # fmt: skip
+    """Add to `values` what a direction computes of its parameters before its loops. They have the first input already,
+    or any tensor of its dtype and device in its place."""
+    cell.derive(values, parameters, constants, sizes)
+    cell.prologue(values, parameters, constants, sizes)
 
 
 def _is_gone(x: Tensor) -> bool:

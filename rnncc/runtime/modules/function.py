@@ -125,7 +125,9 @@ def run_function(
     if packed is not None:
         values = {name: packed.give_rows(value) for name, value in values.items()}
         finals = {name: packed.unsort(final) for name, final in finals.items()}
-    carried = tuple(finals[state.name] for state in specs.states)
+    carried = tuple(state.shaped(finals[state.name], sizes) for state in specs.states)
+    shaped = {state.name: state for state in specs.states if state.matrix is not None}
+    values |= {name: state.shaped(values[name], sizes) for name, state in shaped.items() if name in values}
     final = carried[0] if len(carried) == 1 else carried
     if returned:
         output = values[cell.output]

@@ -15,7 +15,7 @@ from ..arguments.tensors import check_kind, is_symbol, under_autocast
 from ..spec import CellSpec, ParameterSpec, Sizes, StateSpec, StreamSpec, Width
 from .packed import Packed
 from .parameters import shape_of
-from .sizes import check_heads
+from .sizes import check_heads, default_of
 
 Tensors = Tensor | Sequence[Tensor]
 # Says what a tensor is for: its spec, or words.
@@ -175,18 +175,21 @@ def read_sizes(specs: Specs, given: Given, asked: Mapping[str, int | None]) -> d
     if input_size is None:
         input_size = next(
             (tensor.shape[-1] for stream, tensor in zip(specs.streams, given.streams, strict=False)
-             if _is_size(stream.width, "I")), 0,
+             if _is_size(stream.width, "I")), None,
         )  # fmt: skip
     num_heads = asked["num_heads"]
     assert num_heads is not None
-    sizes = {"I": input_size, "H": hidden_size, "num_heads": num_heads}
+    sizes = {"H": hidden_size, "num_heads": num_heads} | ({} if input_size is None else {"I": input_size})
     for size in cell.sizes:
-        value = asked.get(size.name, size.default)
+        value = asked.get(size.name)
+        if value is None and size.default is not None:
+            value = default_of(size, sizes, cell.name)
         if value is None and size.solved is not None:
-            value = size.solved(sizes)
+            value = size.solved({"I": 0, **sizes})
         if value is None:
             raise ValueError(f"{cell.name} needs the size {size.name}=")
         sizes[size.name] = value
+    sizes = {"I": 0, **sizes}  # where I is not known, no loop has a size that is made of it
     check_heads(cell, sizes)
     return sizes
 
@@ -212,7 +215,7 @@ def check_tensors(specs: Specs, given: Given, sizes: Sizes, packed: Packed | Non
         _check_shape(cell, weight, tensor, shape_of(weight, sizes))
     batch = rows if packed is None else packed.batch
     for state, tensor in zip(specs.states, given.states or (), strict=given.states is not None):
-        _check_shape(cell, state, tensor, (batch, state.width(sizes)))
+        _check_shape(cell, state, tensor, (batch, *state.shape(sizes)))
     _check_dtypes(cell, given)
 
 
@@ -246,7 +249,7 @@ def initial_states(specs: Specs, given: Given, sizes: Sizes, packed: Packed | No
     """The initial values of every state and every delay, [B, width] by name, in the order of `packed`. Raises
     ValueError for a learned one that was not given."""
     cell, first = specs.cell, given.streams[0]
-    named = dict(zip((state.name for state in specs.states), given.states or (), strict=False))
+    named = {s.name: s.flat(tensor) for s, tensor in zip(specs.states, given.states or (), strict=False)}
     batch = first.shape[1]
     if packed is not None:
         batch, named = packed.batch, {name: packed.sort(state) for name, state in named.items()}

@@ -229,15 +229,26 @@ class RecurrentLayer(RecurrentModule):
         output = given.give(beside([result.output for result in stack[-1]]))
         carried = self.spec.carried(self.return_delays)
         # A stack is no view, also where it has one element: torch.nn's final states may be detached in place.
-        stacked = tuple(given.give_state(torch.stack(finals[state.name])) for state in carried)
+        stacked = tuple(
+            state.shaped(given.give_state(torch.stack(finals[state.name])), self._sizes[0]) for state in carried
+        )
         last = stacked[0] if len(stacked) == 1 else stacked
         if not self.return_sequences_of:
             return output, last
         sequences: dict[str, Any] = {}
         for name in self.return_sequences_of:
-            layers = [given.give(beside([own.sequences[name] for own in results])) for results in stack]
+            layers = [self._sequence(name, given, results) for results in stack]
             sequences[name] = tuple(layers) if self.return_all_layers else layers[0]
         return output, last, sequences
+
+    def _sequence(self, name: str, given: _Given, results: Sequence[Result]) -> Tensor:
+        """The values of all steps, the directions' side by side. The blocks of a matrix lie along its first axis."""
+        whole: Tensor = given.give(beside([own.sequences[name] for own in results]))
+        state = next((each for each in self.spec.visible_states() if each.name == name), None)
+        if state is None or state.matrix is None:
+            return whole
+        _, *block = state.shape(self._sizes[0])
+        return whole.reshape(*whole.shape[:-1], -1, *block)
 
     def _run_plain(self, input: Tensor, hx: StatesLike) -> Any:
         """The result of a call by one op (whole.py), or None where the call must go the long way."""
@@ -291,7 +302,7 @@ class RecurrentLayer(RecurrentModule):
         directions = 2 if self.bidirectional else 1
         finals: dict[str, list[Tensor]] = {state.name: [] for state in cell.carried(True)}
         constant: dict[tuple[int, str], Tensor] = {}
-        layer_input, stack = x, []
+        layer_input, stack, kept = x, [], self._kept_matrices()
         for layer in range(self.num_layers):
             first = layer * directions
             sizes = self._sizes[first]
@@ -300,7 +311,8 @@ class RecurrentLayer(RecurrentModule):
                 parameters, states = given.parameters[place], None if given.states is None else given.states[place]
                 initial = self._initial_states(states, sizes, parameters, x, given.batch, constant)
                 backwards = self.reverse or place > first
-                both.append(Direction(parameters, initial, backwards, self._draw_masks(sizes, x, packing)))
+                masks, computed = self._draw_masks(sizes, x, packing), None if kept is None else kept[place]
+                both.append(Direction(parameters, initial, backwards, masks, computed))
             is_last = layer + 1 == self.num_layers
             is_returned = is_last or self.return_all_layers
             results = run_directions(

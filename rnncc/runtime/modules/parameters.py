@@ -25,7 +25,10 @@ def ordered(cell: CellSpec, *, bias: bool) -> list[ParameterSpec]:
 
 
 def shape_of(parameter: ParameterSpec, sizes: Sizes) -> tuple[int, ...]:
-    """[Σwidth] or [Σwidth, columns / blocks]."""
+    """[Σwidth], [Σwidth, columns / blocks], or the blocks of where a matrix starts."""
+    if parameter.matrix is not None:
+        heads = sizes["num_heads"]
+        return (heads, *(side(sizes) // heads for side in parameter.matrix))
     rows = sum(member.width(sizes) for member in parameter.members)
     if parameter.columns is None:
         return (rows,)

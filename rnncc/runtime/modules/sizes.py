@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..spec import CellSpec, ConstraintSpec
+from ..spec import CellSpec, ConstraintSpec, SizeSpec
 
 
 def resolve_sizes(
@@ -18,7 +18,7 @@ def resolve_sizes(
         if given is not None:
             sizes[size.name] = given
         elif size.solved is None and size.default is not None:
-            sizes[size.name] = size.default
+            sizes[size.name] = default_of(size, sizes, cell.name)
         elif size.solved is None:
             hint = " (or proj_size)" if size.name == "P" else ""
             raise TypeError(
@@ -48,6 +48,21 @@ def resolve_sizes(
     return sizes
 
 
+def default_of(size: SizeSpec, sizes: Mapping[str, int], cell: str) -> int:
+    """The default of a size. `sizes`: those of I, H and num_heads that are known. Raises ValueError where there is no
+    default at these sizes, or one of them is missing."""
+    assert size.default is not None
+    try:
+        value = size.default(sizes)
+    except ZeroDivisionError:
+        raise ValueError(f"{cell}: give {size.name}, whose default divides by 0 at these sizes") from None
+    except KeyError:
+        raise ValueError(f"{cell}: give input_size, of which the default of {size.name} is made") from None
+    if value < 1 and size.is_keyword:
+        raise ValueError(f"{cell}: give {size.name}, whose default is {value} at these sizes")
+    return value
+
+
 def _check(constraint: ConstraintSpec, sizes: Mapping[str, int]) -> None:
     left, right = constraint.left(sizes), constraint.right(sizes)
     if constraint.divides:
@@ -71,7 +86,7 @@ def check_heads(cell: CellSpec, sizes: Mapping[str, int]) -> None:
     if sizes["H"] % heads:
         raise ValueError(f"num_heads must divide hidden_size; got num_heads {heads}, hidden_size {sizes['H']} [RNN702]")
     for state in cell.states:
-        if state.width(sizes) % heads:
+        if state.matrix is None and state.width(sizes) % heads:
             raise ValueError(
                 f"num_heads must divide the width of {state.name}; got {heads}, {state.width(sizes)} [RNN702]"
             )

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .. import package
-from ..spec import DENSER, ParameterSpec
+from ..spec import ParameterSpec
 from .parameters import ordered
 from .sparsity import SparseWeights, density_of, mask_name
 
@@ -45,7 +45,7 @@ def sparsify(module: SparseWeights, groups: tuple[str, ...]) -> Any:
     names = [parameter.attribute + suffix for parameter in wanted for suffix in module._suffixes]
     made = sparse.__new__(sparse)
     made.__setstate__(_state(module, sparse, names))
-    made._sizes = [{**sizes, DENSER: 0} for sizes in made._sizes]
+    made._sizes = [{**sizes, made.spec.denser: 0} for sizes in made._sizes]
     made._is_denser, made._looked_at, made._told_denser = {}, {}, False
     for parameter in wanted:
         for suffix, mask in masks[parameter.name].items():

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..arguments.tensors import check_memory, distributed
 from ..settings import warns_of_slow_paths
-from ..spec import DENSER, CellSpec, ParameterSpec, Sizes
+from ..spec import CellSpec, ParameterSpec, Sizes
 from .parameters import blocks_of, gate_view, members_of, ordered
 
 # A mask that is denser than the cell says by this factor is clearly denser: GPUs run dense kernels.
@@ -144,7 +144,7 @@ class SparseWeights(nn.Module):
         """Look at the density of masks that were changed since the last look: by `set_mask`, in place, or by
         torch.nn.utils.prune. Where nothing has changed, the host does not wait. A compiled call keeps the kernels that
         it was compiled with."""
-        if DENSER not in self._sizes[0] or torch.compiler.is_compiling():
+        if not self.spec.denser or torch.compiler.is_compiling():
             return
         for parameter, sizes, suffix in self._places():
             now = self._marks_of(parameter, suffix)
@@ -190,7 +190,7 @@ class SparseWeights(nn.Module):
         # The directions of a layer run together, so one mask counts for both.
         for sizes, own in zip(self._sizes, self._suffixes, strict=True):
             pair = {own.removesuffix("_reverse"), own.removesuffix("_reverse") + "_reverse"}
-            sizes[DENSER] = int(any(found for (_, of), found in self._is_denser.items() if of in pair))
+            sizes[self.spec.denser] = int(any(found for (_, of), found in self._is_denser.items() if of in pair))
 
     def _masks_of(self, parameter: ParameterSpec, suffix: str) -> list[Tensor]:
         """The masks that a parameter has together: its own, and that of torch.nn.utils.prune."""

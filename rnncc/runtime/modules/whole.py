@@ -24,7 +24,7 @@ from ..kernels.kernels import Kernels
 from ..ops.autograd import gradients_again
 from ..ops.call import LoopCall
 from ..ops.loop import run_eagerly
-from ..spec import CellSpec, SegmentSpec, Sizes
+from ..spec import CellSpec, SegmentSpec, Sizes, number_of
 from .parameters import blocks_of
 
 _SEVERAL = (tuple, list)
@@ -43,24 +43,26 @@ class Layout:
     states      how many states there are
     initials    their initial values where no hx is given
     constants   the names of the constants that the loop reads
+    sizes       the sizes, which are the values of some of these
     time        1 for a layer, whose tensors have the axis T; 0 for a single step
     members     (parameter, members) of the weight of the input and of each that the loop reads: a packed weight has so
                 many members of the same width; 0: it cannot be packed
-    values      what the library is told: whole_layout.h says in which order
+    facts       the arguments of the op that gives the layout its number
     number      the library's number for this layout, None before the first call
     """
 
     __slots__ = (
         "attributes",
         "constants",
+        "facts",
         "initials",
         "members",
         "names",
         "number",
         "segment",
+        "sizes",
         "states",
         "time",
-        "values",
     )
 
     def __init__(
@@ -75,16 +77,17 @@ class Layout:
             for bias in product.biases
             if bias.attribute in shapes
         ]
-        in_order = cell.sizes_in_order(sizes)
         weights = [attributes.index(weight.attribute) for weight in segment.plain.weights]
         output = [sequence.name for sequence in segment.sequences].index(cell.output)
         self.segment, self.time, self.states = segment.name, int(time), len(segment.states)
         self.attributes, self.names = tuple(attributes), tuple(attribute + suffix for attribute in attributes)
         self.initials, self.constants = [float(state.initial or 0) for state in segment.states], segment.constants
+        self.sizes = sizes
         self.members = [(0, 1), *((i, _members(cell, attributes[i], sizes)) for i in weights)]
-        self.values = [sizes["num_heads"], int(time), output, int(product.reads_streams), len(in_order), *in_order]
-        self.values += [len(attributes), *(n for attribute in attributes for n in (*shapes[attribute], -1)[:2])]
-        self.values += [len(biases), *(n for bias in biases for n in bias), len(weights), *weights]
+        dims = [n for attribute in attributes for n in (*shapes[attribute], -1)[:2]]
+        places = [n for bias in biases for n in bias]
+        about = (sizes["num_heads"], time, output, product.reads_streams)
+        self.facts = (*about, cell.sizes_in_order(sizes), dims, places, weights, self.initials)
         self.number: int | None = None
 
 
@@ -112,10 +115,22 @@ def layout_of(
     return Layout(cell, sizes, shapes, suffix, time)
 
 
+def is_watched() -> bool:
+    """Whether somebody sees the operators of a call, or has them do something else: torch.func, modes, tracers, dual
+    tensors."""
+    c = torch._C
+    return bool(
+        c._are_functorch_transforms_active()
+        or c._len_torch_dispatch_stack()
+        or c._len_torch_function_stack()
+        or c._get_tracing_state() is not None
+        or forward_ad._current_level >= 0
+    )
+
+
 def run_whole(module: Any, layout: Layout, kernels: Kernels, x: Tensor, hx: Any) -> Sequence[Tensor] | None:
     """The output [T, B, width] of a layer (none of a single step) and the final states as hx has them; None where the
     call must go the long way. `x` is the layer's input as its caller gave it, or [B, I] for a single step."""
-    c = torch._C
     if torch.compiler.is_compiling():
         return None
     on_cpu, backend = x.is_cpu, module.backend
@@ -124,12 +139,8 @@ def run_whole(module: Any, layout: Layout, kernels: Kernels, x: Tensor, hx: Any)
         or not (on_cpu or (x.is_cuda and kernels.run_on_gpu(x.get_device())))
         or (backend is not None and backend != ("cpu" if on_cpu else "cuda"))
         or x.is_nested
-        or c._is_any_autocast_enabled()
-        or c._are_functorch_transforms_active()
-        or c._len_torch_dispatch_stack()
-        or c._len_torch_function_stack()
-        or c._get_tracing_state() is not None
-        or forward_ad._current_level >= 0
+        or torch._C._is_any_autocast_enabled()
+        or is_watched()
         or module.recurrent_gradient_clip is not None
     ):
         return None
@@ -150,12 +161,12 @@ def run_whole(module: Any, layout: Layout, kernels: Kernels, x: Tensor, hx: Any)
     ops = kernels.whole[layout.segment]
     number = layout.number
     if number is None:
-        number = layout.number = ops.number(torch.empty(0, device="cpu"), layout.values, layout.initials)
+        number = layout.number = ops.number(torch.empty(0, device="cpu"), *layout.facts)
     if number < 0:
         return None
     if layout.time and module.batch_first and x.dim() == 3:
         tensors[0] = x.transpose(0, 1).contiguous()
-    constants = [float(module.constants[name]) for name in layout.constants] if layout.constants else ()
+    constants = [number_of(name, module.constants, layout.sizes) for name in layout.constants]
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor.requires_grad:
@@ -257,8 +268,8 @@ def _run_eagerly(
 ) -> list[Tensor]:
     """What the op returns, in torch's own operators."""
     layout, constants = about
-    heads, _, output, _, count = layout.values[:5]
-    sizes = cell.sizes_by_name(layout.values[5 : 5 + count], heads)
+    heads, _, output, _, in_order, *_ = layout.facts
+    sizes = cell.sizes_by_name(in_order, heads)
     x, *rest = tensors
     held = dict(zip(layout.attributes, rest, strict=False))
     x = x if layout.time else x.unsqueeze(0)

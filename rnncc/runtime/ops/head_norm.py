@@ -15,20 +15,19 @@ from .autograd import autograd_of_tensors, gradients_again, unrecorded
 from .registration import check_fake_call, implement, mark_compliant, spread
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-MOST_UNITS = 8192  # k * head_dim of the largest head: HEAD_NORM_UNITS in cuda/head_norm_call.h
 _PIECE = 8  # each of the k parts of a head is rounded up to whole pieces, which have at most so many numbers
 
 
-def takes_head_norm(value: Tensor, heads: int, k: int, vectors: Sequence[Tensor | None]) -> bool:
-    """Whether the op takes a norm. `vectors`: weight and bias. One head is left to torch's own layer norm, which is one
-    pass too."""
+def takes_head_norm(value: Tensor, heads: int, k: int, vectors: Sequence[Tensor | None], most_units: int) -> bool:
+    """Whether the op takes a norm. `vectors`: weight and bias. `most_units`: k * head_dim of the largest head. One head
+    is left to torch's own layer norm, which is one pass too."""
     given = {vector.dtype for vector in vectors if vector is not None}
     return (
         value.is_cuda
         and heads > 1
         and value.dtype in _DTYPES
         and (not given or given in ({value.dtype}, {torch.float32}))
-        and value.shape[-1] // heads + k * (_PIECE - 1) <= MOST_UNITS
+        and value.shape[-1] // heads + k * (_PIECE - 1) <= most_units
     )
 
 

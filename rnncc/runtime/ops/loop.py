@@ -185,5 +185,5 @@ def _scan(
 def _initial(segment: SegmentSpec, index: int, weights: Sequence[Tensor], like: Tensor) -> Tensor:
     initial = segment.initials[index]
     if segment.learned[index]:
-        return weights[int(initial)].expand_as(like)
+        return weights[int(initial)].flatten().expand_as(like)
     return torch.full((), float(initial), dtype=like.dtype, device=like.device)

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 
 from ..arguments.tensors import autocast_dtype, is_batched
 from ..kernels.fork import release_threads
-from ..kernels.kernels import Kernels
+from ..kernels.kernels import Kernels, said_by
 from ..modules.whole import WholeOps
 from ..spec import CellSpec
 from .autograd import autograd_of_tensors, unrecorded
@@ -33,9 +33,9 @@ def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architec
     Raises RuntimeError, OSError."""
     segments = [(cell, segment) for cell in cells for segment in cell.segments]
     # The schemas stand in templates/include/rnncc/torch/schema.h.
-    opened = ctypes.CDLL(str(path)).rnncc_register
-    opened.restype = ctypes.c_char_p
-    if (problem := opened()) is not None:
+    opened = ctypes.CDLL(str(path))
+    opened.rnncc_register.restype = ctypes.c_char_p
+    if (problem := opened.rnncc_register()) is not None:
         raise RuntimeError(f"torch refused an op: {problem.decode()}")
     space = getattr(torch.ops, namespace)
     library = None
@@ -54,10 +54,13 @@ def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architec
     if hasattr(space, "permute_rows"):
         calls["permute_rows"] = make_permute_rows(library, namespace)
         ops["permute_rows"] = space.permute_rows
+    units = 0
     if hasattr(space, "head_norm"):
+        units = said_by(opened, "rnncc_head_norm_units")
         calls["head_norm"] = make_head_norm(library, namespace)
         ops["head_norm"] = space.head_norm
-    return Kernels(namespace, ops, architectures, calls, whole)
+    steps = said_by(opened, "rnncc_long_call_steps")
+    return Kernels(namespace, ops, architectures, calls, whole, long_call_steps=steps, head_norm_units=units)
 
 
 def _make_linear(library: torch.library.Library | None, namespace: str) -> Callable[..., Any]:

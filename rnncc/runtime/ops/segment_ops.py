@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..arguments.tensors import autocast_dtype, is_batched
-from ..spec import CellSpec, LoopSpec, SegmentSpec, Sizes, TensorSpec
+from ..spec import BORDER_STEPS, CellSpec, LoopSpec, SegmentSpec, Sizes, TensorSpec
 from .autograd import autograd_of_loop, unrecorded
 from .call import BackwardCall, LoopCall, shares
 from .loop import differentiable_gradients, run_eagerly
@@ -60,12 +60,17 @@ class SegmentOps:
             loop = self._loop(call)
             dtypes, places = _saved_dtypes(loop, first), _places_in_returned(loop, first, call.sequences)
             saved = [(loop.saved[i], dtypes[i]) for i in loop.read_by_backward(call.recompute) if places[i] < 0]
+        kept = [make(*what) for _ in call.reverse for what in saved]
+        if call.training and segment.keeps_borders(first, call.offsets):
+            borders = torch.sym_max(0, (first.shape[0] - 1) // BORDER_STEPS)  # type: ignore[no-untyped-call]
+            shapes = [(borders, first.shape[1], state.width(sizes)) for state in segment.states]
+            kept = [first.new_empty(shape, dtype=_compute(first)) for _ in call.reverse for shape in shapes]
         finals = [
             state.new_empty((state.shape[0], spec.width(sizes)))
             for state, spec in zip(call.states, segment.states * len(call.reverse), strict=True)
         ]
         returned = [make(segment.sequences[i], first.dtype) for _ in call.reverse for i in call.sequences]
-        return returned, finals, [make(*what) for _ in call.reverse for what in saved]
+        return returned, finals, kept
 
     def fake_backward(self, *arguments: Any) -> Any:
         """Empty gradients of those streams, weights and states that need one."""
@@ -79,14 +84,16 @@ class SegmentOps:
     def save(self, ctx: Any, call: LoopCall, results: Any) -> None:
         """Save for `backward` what it reads. A value that the call returns is saved as the returned tensor."""
         sequences, _, extra = results
-        extra = iter(extra)
         loop = self._loop(call)
-        places = _places_in_returned(loop, call.streams[0], call.sequences)
-        saved = [
-            next(extra) if places[i] < 0 else returned[places[i]]
-            for returned in shares(sequences, len(call.reverse))
-            for i in loop.read_by_backward(call.recompute)
-        ]
+        if self.segment.keeps_borders(call.streams[0], call.offsets):
+            saved = list(extra)
+        else:
+            unused, places = iter(extra), _places_in_returned(loop, call.streams[0], call.sequences)
+            saved = [
+                next(unused) if places[i] < 0 else returned[places[i]]
+                for returned in shares(sequences, len(call.reverse))
+                for i in loop.read_by_backward(call.recompute)
+            ]
         ctx.save_for_backward(
             *call.streams, *call.weights, *call.states, *saved, call.offsets, call.lengths, call.reset
         )
@@ -151,9 +158,14 @@ def _cast(stream: Tensor, dtype: torch.dtype) -> Tensor:
     return stream.to(dtype)
 
 
+def _compute(first: Tensor) -> torch.dtype:
+    """The dtype in which steps are computed; `first` is the call's first stream."""
+    return torch.float64 if first.dtype == torch.float64 else torch.float32
+
+
 def _saved_dtypes(loop: LoopSpec, first: Tensor) -> list[torch.dtype]:
     """The dtypes of the tensors that a training forward saves; `first` is the call's first stream."""
-    compute = torch.float64 if first.dtype == torch.float64 else torch.float32
+    compute = _compute(first)
     return [first.dtype if rounded and first.is_cuda else compute for rounded in loop.saved_rounded]
 
 
@@ -169,6 +181,8 @@ def _places_in_returned(loop: LoopSpec, first: Tensor, sequences: Sequence[int])
 def saved_bytes(segment: SegmentSpec, sizes: Sizes, like: Tensor, *, recompute: bool) -> int:
     """Bytes that one step of one batch entry saves for the backward, beside the loop's streams and what it returns;
     `like` has the streams' dtype and device."""
+    if segment.keeps_borders(like, None):
+        return sum(_compute(like).itemsize * state.width(sizes) for state in segment.states) // BORDER_STEPS
     loop = segment.plain
     dtypes, places = _saved_dtypes(loop, like), _places_in_returned(loop, like, segment.needed)
     read = loop.read_by_backward(recompute)

@@ -9,6 +9,7 @@ from rnncc.ir.typed import Typed
 from rnncc.show.draw.graph import Box, Graph, Kind, Tile, Wire
 from rnncc.show.draw.labels import width
 from rnncc.show.draw.values import HOLE, Value, Values
+from rnncc.show.typed import shown_shape
 
 # Functions one after the other are one box where the label is at most so wide, at a font size of 1.
 _SHORT = 7.0
@@ -143,17 +144,19 @@ def _block(made: _Boxes, chains: list[tuple[int, ...]], kind: Kind = Kind.BLOCK)
 
 def _single(made: _Boxes, chain: tuple[int, ...], value: Value) -> Box:
     title, name = made.title(*chain), made.name(*reversed(chain))
+    matrix = made.values.is_matrix(chain[-1])
     match value.role:
         case "source":
             is_input = value.source in {given.name for given in made.values.cell.inputs}
             is_past = value.source in made.values.past
-            return Box(Kind.INPUT if is_input else Kind.PAST if is_past else Kind.FUNCTION, value.label, title)
+            kind = Kind.INPUT if is_input else Kind.PAST if is_past else Kind.FUNCTION
+            return Box(kind, value.label, title, is_matrix=matrix)
         case "unary":
-            return Box(Kind.FUNCTION, _composed(made.values, chain), title, name)
+            return Box(Kind.FUNCTION, _composed(made.values, chain), title, name, is_matrix=matrix)
         case "rows":
-            return Box(Kind.ROWS, value.label, title, name, marks=_marks(value))
+            return Box(Kind.ROWS, value.label, title, name, marks=_marks(value), is_matrix=matrix)
         case _:
-            return Box(Kind.POINT, value.label, title, name, marks=_marks(value))
+            return Box(Kind.POINT, value.label, title, name, marks=_marks(value), is_matrix=matrix)
 
 
 def _marks(value: Value) -> tuple[str, ...]:
@@ -168,7 +171,10 @@ def _results(made: _Boxes, results: dict[str, int]) -> None:
     for name in results:
         label, is_output = made.values.labels.value(name), name == made.values.cell.output
         if name in states:
-            made.add(Box(Kind.NEXT, label, f"state {name} after the step", is_output=is_output))
+            shape = made.values.cell.shapes[name]
+            matrix = shape.kind == "changing"
+            title = f"state {name} after the step" + (f", {shown_shape(shape)}" if matrix else "")
+            made.add(Box(Kind.NEXT, label, title, is_output=is_output, is_matrix=matrix))
         else:
             made.add(Box(Kind.OUTPUT, label, f"output {name}", is_output=True))
 

@@ -45,7 +45,7 @@ class Tile:
 class Box:
     """One box. A block has a tile for each of its ports; every other box has one port. `name`: what equations call its
     value, which is written beside it. `marks`: what it reads, each in a place of its own (`if`, `then`, `else`).
-    `reads`: how many wires end at it."""
+    `reads`: how many wires end at it. `is_matrix`: its value is one."""
 
     kind: Kind
     label: str
@@ -55,6 +55,7 @@ class Box:
     is_output: bool = False
     marks: tuple[str, ...] = ()
     reads: int = 1
+    is_matrix: bool = False
 
     @property
     def ports(self) -> int:

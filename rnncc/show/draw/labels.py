@@ -15,7 +15,7 @@ from rnncc.show.symbols import in_letters, symbol
 SMALL = 0.72
 _RUN = re.compile(r"(?P<mark>[_^])\{(?P<inside>[^{}]*)\}|(?P<plain>[^_^]+|[_^])")
 _NARROW = frozenset("iljtfrI.,:;|!'()[]/ -·")
-_WIDE = frozenset("mwMW@⊙…∞→")
+_WIDE = frozenset("mwMW@⊙⊗…∞→")
 _SIGNS = frozenset("+−=<>≤≥≠×÷Θωψφ&%")
 
 

@@ -5,9 +5,29 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cached_property
+from typing import assert_never
 
-from rnncc.ir.term import Equation, Term, Val
+from rnncc.ir.term import (
+    Argument,
+    Bad,
+    Equation,
+    Eye,
+    Filled,
+    Num,
+    OfMatrix,
+    Op,
+    PerHead,
+    Product,
+    Row,
+    Share,
+    Surrogate,
+    Term,
+    Transposed,
+    Unflatten,
+    Val,
+)
 from rnncc.ir.typed import GroupMember, Typed
+from rnncc.language.functions import REDUCTIONS
 from rnncc.show.draw.labels import name_label, plain
 from rnncc.show.draw.terms import term_label
 
@@ -30,6 +50,28 @@ class NameLabels:
     def members(self) -> Mapping[str, GroupMember]:
         """Parameters of groups by their names."""
         return {member.name: member for member in self.cell.members}
+
+    def is_matrix(self, term: Term) -> bool:
+        """Whether a term is a matrix of any kind."""
+        match term:
+            case Val(name):
+                return self.cell.shapes[name].is_matrix
+            case Op(_, arguments):
+                return any(map(self.is_matrix, arguments))
+            case Product(_, operand):
+                return isinstance(operand, Transposed) or self.is_matrix(operand)
+            case OfMatrix("diag", operand):
+                return not self.is_matrix(operand)
+            case OfMatrix(function, operand, axis):
+                return self.is_matrix(operand) and function != "norm" and not (axis and function in REDUCTIONS)
+            case Surrogate(_, operand):
+                return self.is_matrix(operand)
+            case Transposed() | Eye() | Unflatten():
+                return True
+            case Num() | Argument() | Row() | Share() | Filled() | PerHead() | Bad():
+                return False
+            case _:
+                assert_never(term)
 
     def value(self, name: str) -> str:
         """A name as a picture shows it. Inputs and states have a time; what is between them has none."""

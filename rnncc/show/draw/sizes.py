@@ -56,7 +56,8 @@ def extent(box: Box) -> Extent:
 
 def is_circle(box: Box) -> bool:
     """Whether a box is a circle with a sign in it."""
-    return box.kind is Kind.POINT and width(box.label, FONT) <= 2 * CIRCLE - 8 and box.reads <= _MOST
+    short = width(box.label, FONT) <= 2 * CIRCLE - 8
+    return box.kind is Kind.POINT and short and box.reads <= _MOST and not box.marks
 
 
 def _text(function: str, name: str) -> float:

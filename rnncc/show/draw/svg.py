@@ -14,6 +14,8 @@ from rnncc.show.draw.sizes import FONT, NAME_FONT, STRIP, TILE, is_circle
 _MARGIN = 16.0
 _LEGEND_FONT = 11.5
 _LEGEND_ROW = 20.0
+# A matrix has a second border inside of the first.
+_INSET, _MATRIX = 2.5, "point matrix"
 
 Colours = Mapping[str, str | tuple[str, str]]
 # Colours: of the paper, of text, of wires; then the fill and the edge of each kind of box.
@@ -38,6 +40,8 @@ def svg(graph: Graph, made: Layered, routed: Routed, theme: str) -> str:
     kinds = [(kind.value, words) for kind, words in LEGEND.items() if any(box.kind is kind for box in graph.boxes)]
     if any(box.is_output and box.kind is Kind.NEXT for box in graph.boxes):
         kinds.append((f"{Kind.NEXT.value} out", "output"))
+    if any(box.is_matrix for box in graph.boxes):
+        kinds.append((_MATRIX, "matrix"))
     body_left, body_right = min(lefts), max(rights)
     inner = max(body_right - body_left, 250.0)
     entries = list(_legend_places(kinds, inner))
@@ -186,10 +190,15 @@ def _box(box: Box, item: Item, routed: Routed) -> Iterator[str]:
         yield from _block(box, item, y)
     elif is_circle(box):
         yield f'<circle class="box {box.kind.value}" cx="{_n(x)}" cy="{_n(y)}" r="{_n(half)}"/>'
+        if box.is_matrix:
+            yield f'<circle class="box {box.kind.value}" cx="{_n(x)}" cy="{_n(y)}" r="{_n(half - _INSET)}"/>'
         yield _text(box.label, x, y + FONT * 0.36)
     else:
         round_ = height / 2 if box.kind in (Kind.PAST, Kind.NEXT, Kind.INPUT, Kind.OUTPUT) else 5
         yield _rectangle(f"box {box.kind.value}{out}", x - half, y - height / 2, 2 * half, height, round_)
+        if box.is_matrix:
+            left, top, inner = x - half + _INSET, y - height / 2 + _INSET, height - 2 * _INSET
+            yield _rectangle(f"box {box.kind.value}", left, top, 2 * (half - _INSET), inner, round_ - _INSET)
         yield _text(box.label, x, y - 3 if box.marks else y + FONT * 0.36)
         for mark, slot in zip(box.marks, item.extent.slots, strict=True):
             yield _text(mark, x + slot, y + height / 2 - 6, "name")
@@ -251,4 +260,6 @@ def _legend(entries: list[tuple[str, str, int, float]], top: float) -> Iterator[
         y = top + row * _LEGEND_ROW
         round_ = 2 if kind in (Kind.BLOCK.value, Kind.FUNCTION.value, Kind.ROWS.value) else 6
         yield _rectangle(f"box {kind}", _MARGIN + x, y, 14, 12, round_)
+        if kind == _MATRIX:
+            yield _rectangle(f"box {kind}", _MARGIN + x + _INSET, y + _INSET, 14 - 2 * _INSET, 12 - 2 * _INSET, 1)
         yield _text(words, _MARGIN + x + 19, y + 10, "legend")

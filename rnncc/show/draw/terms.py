@@ -10,15 +10,18 @@ from rnncc.ir.term import (
     Argument,
     Bad,
     Eye,
+    Filled,
     Num,
     OfMatrix,
     Op,
+    PerHead,
     Product,
     Row,
     Share,
     Surrogate,
     Term,
     Transposed,
+    Unflatten,
     Val,
 )
 from rnncc.show.values import show_number
@@ -91,7 +94,7 @@ def term_label(term: Term, shown: Callable[[Term], str | None], binding: int = 0
             text = f"{inner(matrix, 3)} {inner(operand, _SIGN)}"
             return f"({text})" if binding > 3 else text
         case Row(function, arguments, times):
-            extra = f", {times}" if function == "repeat" else ""
+            extra = f", {times}" if function in ("repeat", "roll") else ""
             return f"{function_label(function)}({', '.join(map(inner, arguments))}{extra})"
         case Share(operand):
             return f"split({inner(operand)})"
@@ -99,10 +102,18 @@ def term_label(term: Term, shown: Callable[[Term], str | None], binding: int = 0
             return f"{inner(matrix, _ATOM)}^{{T}}"
         case OfMatrix("inv", operand):
             return f"{inner(operand, _ATOM)}^{{−1}}"
-        case OfMatrix(function, operand):
-            return f"{function}({inner(operand)})"
+        case OfMatrix(function, operand, axis):
+            return f"{function_label(function)}({inner(operand)}{f', {axis}' if axis else ''})"
+        case Filled("ones", dim):
+            return f"1_{{{dims.show(dim)}}}"
+        case Filled(function, dim):
+            return f"{function}({dims.show(dim)})"
+        case PerHead(operand):
+            return f"heads({inner(operand)})"
         case Eye(dim):
             return f"I_{{{dims.show(dim)}}}"
+        case Unflatten(operand):
+            return f"unflatten({inner(operand)})"
         case Bad():
             return "?"
         case _:

@@ -14,15 +14,18 @@ from rnncc.ir.term import (
     Bad,
     Equation,
     Eye,
+    Filled,
     Num,
     OfMatrix,
     Op,
+    PerHead,
     Product,
     Row,
     Share,
     Surrogate,
     Term,
     Transposed,
+    Unflatten,
     Val,
     children,
     walk,
@@ -32,6 +35,7 @@ from rnncc.ir.typed import Typed
 from rnncc.language.diagnostics import InternalError
 from rnncc.show.draw.labels import width
 from rnncc.show.draw.names import PAST, NameLabels
+from rnncc.show.draw.sums import addends, factors
 from rnncc.show.draw.terms import COMPARISONS, function_label, term_label
 from rnncc.show.typed import show_term
 
@@ -160,25 +164,47 @@ class Values:
                 return self._function(operator, arguments, term)
             case Surrogate(function, operand):
                 return self._unary(function_label(function), self._build(operand))
+            case Product(matrix, Transposed(vector)) if not self.labels.is_matrix(vector):
+                return self._add(Value("nary", "⊗", ((self._build(matrix), "rows"), (self._build(vector), "columns"))))
+            case Product(matrix, operand) if self.depends(matrix):
+                return self._add(Value("nary", "@", ((self._build(matrix), "left"), (self._build(operand), "right"))))
             case Product():
                 return self._affine([(1, term)])
+            case PerHead(operand):
+                return self._row("heads", operand)
+            case Row("roll", (operand, *_), times):
+                return self._row(f"{function_label('roll')} {f'{times:+d}'.replace('-', '−')}", operand)
+            case Transposed(matrix):
+                return self._unary(f"{HOLE}^{{T}}", self._build(matrix))
+            case OfMatrix(function, matrix, axis):
+                return self._row(f"{function_label(function)} of {axis}" if axis else function_label(function), matrix)
+            case Unflatten(vector):
+                return self._row("unflatten", vector)
             case Row(function, arguments, times):
                 label = function_label(function) + (f" ×{times}" if function == "repeat" else "")
-                marks = map(str, range(1, 1 + len(arguments))) if len(arguments) > 1 else [""]
+                marks = [str(number) for number, _ in enumerate(arguments, 1)] if len(arguments) > 1 else [""]
                 reads = tuple((self._build(each), mark) for each, mark in zip(arguments, marks, strict=True))
                 return self._add(Value("rows", label, reads))
             case Share(operand, targets, index):
                 return self._add(Value("split", "split", ((self._build(operand), ""),), fixed=targets, port=index))
-            case Num() | Argument() | Transposed() | OfMatrix() | Eye() | Bad():
+            case Num() | Argument() | Eye() | Filled() | Bad():
                 raise InternalError(f"a picture has no box for {term}")
             case _:
                 assert_never(term)
+
+    def is_matrix(self, number: int) -> bool:
+        """Whether a value that has a name is a matrix that changes with the step."""
+        names = [self.all[number].source, *self.names.get(number, ())]
+        return any(name in self.cell.shapes and self.cell.shapes[name].kind == "changing" for name in names)
 
     def _fixed(self, term: Term) -> tuple[Term, ...]:
         """The largest parts of a term that are not drawn, from left to right."""
         if not self.depends(term):
             return (term,)
         return tuple(part for child in children(term) for part in self._fixed(child))
+
+    def _row(self, label: str, operand: Term) -> int:
+        return self._add(Value("rows", label, ((self._build(operand), ""),)))
 
     def _unary(self, label: str, operand: int, *fixed: Term) -> int:
         return self._add(Value("unary", label, ((operand, ""),), fixed))
@@ -210,7 +236,7 @@ class Values:
         return self._unary(label, operand, *self._fixed(term)) if width(label, 1) <= _SHORT else None
 
     def _sum(self, term: Term) -> int:
-        terms = list(_addends(term, 1))
+        terms = list(addends(term, 1))
         products = [each for each in terms if self._is_linear(each[1], strict=True)]
         if products:
             linear = [each for each in terms if self._is_linear(each[1]) or not self.depends(each[1])]
@@ -251,8 +277,9 @@ class Values:
     def _is_linear(self, term: Term, *, strict: bool = False) -> bool:
         """Whether a term is a parameter times a value. `strict`: a matrix, or a vector of parameters."""
         match term:
-            case Product():
-                return True
+            case Product(matrix, operand):
+                outer = isinstance(operand, Transposed) and not self.labels.is_matrix(operand.matrix)
+                return not outer and not self.depends(matrix)
             case Op("mul", (left, right)):
                 coefficient, value = (left, right) if self.depends(right) else (right, left)
                 if self.depends(coefficient) or not isinstance(value, Val):
@@ -305,9 +332,9 @@ class Values:
             return self._affine([(1, term)])
         if (single := self._single(term)) is not None:
             return single
-        factors = list(_factors(term, 1))
-        fixed = [(power, part) for power, part in factors if not self.depends(part)]
-        drawn = [(power, part) for power, part in factors if self.depends(part)]
+        parts = factors(term, 1)
+        fixed = [(power, part) for power, part in parts if not self.depends(part)]
+        drawn = [(power, part) for power, part in parts if self.depends(part)]
         numbers = [(self._build(part), "÷" if power < 0 else "") for power, part in drawn]
         if fixed:
             # The numbers stand before the first factor.
@@ -354,27 +381,3 @@ class Values:
         label = f"a {COMPARISONS[operator]} b" if operator in COMPARISONS else function_label(operator)
         apart = tuple(each for each in arguments if not self.depends(each))
         return self._add(Value("nary", label + fixed, reads, apart))
-
-
-def _addends(term: Term, sign: int) -> list[tuple[int, Term]]:
-    match term:
-        case Op("add", (left, right)):
-            return [*_addends(left, sign), *_addends(right, sign)]
-        case Op("sub", (left, right)):
-            return [*_addends(left, sign), *_addends(right, -sign)]
-        case Op("neg", (operand,)):
-            return _addends(operand, -sign)
-        case Num(value) if value < 0:
-            return [(-sign, Num(-value))]
-        case _:
-            return [(sign, term)]
-
-
-def _factors(term: Term, power: int) -> list[tuple[int, Term]]:
-    match term:
-        case Op("mul", (left, right)):
-            return [*_factors(left, power), *_factors(right, power)]
-        case Op("div", (left, right)):
-            return [*_factors(left, power), *_factors(right, -power)]
-        case _:
-            return [(power, term)]

@@ -28,7 +28,7 @@ _CASE, _SUM, _PRODUCT, _SIGN, _POWER, _ATOM = range(6)
 _COMPARISONS = {"<": "<", "<=": r"\leq", ">": ">", ">=": r"\geq", "==": "=", "!=": r"\neq"}
 _ODOT, _SPACE = r"\odot", r"\, "
 # Functions with one argument whose value is a number, or one number per head.
-_REDUCTIONS = ("sum", "mean", "norm")
+_REDUCTIONS = ("sum", "mean", "norm", "logsumexp")
 # The gate that a function of the cell's own is called for.
 ANY_GATE = Target("*")
 
@@ -90,7 +90,7 @@ class Writer:
         """The left side of an equation: `h_t`, `n^{(l)}_t`."""
         round_ = None if index is None or is_time(index) else self.write(index)
         below = (text("t", 0.4),) if target.name in self.names.timed else ()
-        return name(target.name, *below, above=round_)
+        return name(target.name, *below, above=round_, bold=target.name in self.names.matrices)
 
     def _name(self, written: str) -> Formula:
         names = self.names
@@ -108,7 +108,8 @@ class Writer:
         if (member := names.members.get(written)) is not None:
             target = names.targets[member.target]
             return self.parameter(member.written, target, number(float(target.round)) if target.round else None)
-        return name(written, text("t", 0.4)) if written in names.timed else name(written)
+        below = (text("t", 0.4),) if written in names.timed else ()
+        return name(written, *below, bold=written in names.matrices)
 
     def parameter(self, group: str, target: Target, round_: Formula | None) -> Formula:
         """A group's parameter of an equation. A group with one parameter alone needs no subscript."""
@@ -123,10 +124,10 @@ class Writer:
 
     def _index(self, index: Index) -> Formula:
         if is_time(index.index):
-            return name(index.base, self.write(index.index))
+            return name(index.base, self.write(index.index), bold=index.base in self.names.matrices)
         time = text("t", 0.4) if index.time is None else self.write(index.time)
         below = (time,) if index.base in self.names.timed else ()
-        return name(index.base, *below, above=self.write(index.index))
+        return name(index.base, *below, above=self.write(index.index), bold=index.base in self.names.matrices)
 
     def _binary(self, expression: Binary) -> tuple[Formula, int]:
         left, right, sign = expression.left, expression.right, expression.operator
@@ -199,6 +200,8 @@ class Writer:
                 return self._above(operand, r"\top" if call.function == "T" else "-1"), _POWER
             case "eye", (width,):
                 return text(rf"\mathrm{{I}}_{{{self.write(width).tex}}}", 1.0), _ATOM
+            case "ones", (width,):
+                return text(rf"\mathbf{{1}}_{{{self.write(width).tex}}}", 1.0), _ATOM
             case "log1p", (operand,):
                 one = side_by_side(text("1", 0.5), operator("+", 1.4), self.write(operand, _SUM))
                 return self._applied(text(r"\log", 1.4), (one,)), _PRODUCT
@@ -215,6 +218,8 @@ class Writer:
                 return side_by_side(text("[", 0.3), inside, text("]", 0.3)), _ATOM
             case function, (operand,) if function in AROUND:
                 left_bar, right_bar = AROUND[function]
+                if function == "norm" and not self.names.is_matrix(operand):
+                    right_bar = right_bar.partition("_")[0]
                 inner = self.write(operand)
                 return side_by_side(text(f"{left_bar} ", 0.3), inner, text(f" {right_bar}", 0.6)), _ATOM
             case _:
@@ -226,10 +231,15 @@ class Writer:
         called = self.names.function(call.function)
         arguments = call.arguments
         below = [value.name for key, value in call.keywords if key == "axis" and isinstance(value, Name)]
-        if call.function == "repeat":
-            below, arguments = [self.write(arguments[1]).tex], arguments[:1]
+        if call.function in ("repeat", "roll") or (call.function == "heads" and len(arguments) > 1):
+            fill = [self.keyword(value).tex for key, value in call.keywords if key == "fill"]
+            below, arguments = [r",\,".join((self.write(arguments[1]).tex, *fill))], arguments[:1]
+        elif call.function == "unflatten":
+            sides = [self.write(each) for each in arguments[1:]]
+            below, arguments = [r" \times ".join(side.tex for side in sides)], arguments[:1]
         elif below:
             below = [rf"\mathrm{{{below[0]}}}"]
+            self.used.add("axis")
         if below:
             called = text(f"{called.tex}_{{{below[0]}}}", called.width + 1.5)
         return self._applied(called, tuple(self.write(each) for each in arguments))
@@ -282,7 +292,8 @@ class Writer:
                 return base not in self.arguments and base in names.numbers
             case Call(function, arguments):
                 if function in _REDUCTIONS or (function in ("max", "min") and len(arguments) == 1):
-                    return True
+                    # Along an axis these leave a vector.
+                    return not expression.keywords
                 if (own := names.definitions.get(function)) is not None:
                     inside = replace(self, arguments=frozenset(each.name for each in own.parameters))
                     return inside.is_number(own.body) or (all(map(self.is_number, arguments)) and bool(arguments))

@@ -19,11 +19,16 @@ _COMMANDS = {"lam": "lambda", "eps": "varepsilon"}
 _SMALL = 0.72
 
 
-def word(letters: str) -> Formula:
-    """A name without subscripts: a letter, a Greek letter, a number or a word."""
+def word(letters: str, bold: bool = False) -> Formula:
+    """A name without subscripts: a letter, a Greek letter, a number or a word. `bold`: of a matrix that changes."""
     letters, accent = accented(letters)
+    if bold and not accent:
+        plain = word(letters)
+        command = "boldsymbol" if letters in LETTERS else "mathbf"
+        inside = letters if plain.tex.startswith(r"\mathit") else plain.tex
+        return text(f"\\{command}{{{inside}}}", 1.1 * plain.width)
     if accent:
-        below = word(letters)
+        below = word(letters, bold)
         return text(f"\\{accent}{{{below.tex}}}", below.width)
     if (letter := LETTERS.get(letters)) is not None:
         if letter in _LATIN:
@@ -34,10 +39,10 @@ def word(letters: str) -> Formula:
     return text(f"\\mathit{{{letters}}}", 0.5 * len(letters))
 
 
-def name(written: str, *below: Formula, above: Formula | None = None) -> Formula:
+def name(written: str, *below: Formula, above: Formula | None = None, bold: bool = False) -> Formula:
     """A name with its own subscripts and further ones; `above` stands in brackets over them."""
     parts = symbol(written)
-    base = word(parts.base)
+    base = word(parts.base, bold)
     under = [*map(_subscript, parts.subscripts), *below]
     tex, width = base.tex, base.width
     if under:

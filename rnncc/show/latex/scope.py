@@ -9,6 +9,8 @@ from functools import cached_property
 
 from rnncc.ir.dim import HEADS, ONE
 from rnncc.ir.syntax import (
+    Binary,
+    Call,
     CellDecl,
     ConstDecl,
     DimDecl,
@@ -19,10 +21,12 @@ from rnncc.ir.syntax import (
     Keyword,
     Name,
     Statement,
+    Unary,
     walk,
 )
 from rnncc.ir.term import names as read
 from rnncc.ir.typed import GroupMember, Shape, Typed, written
+from rnncc.language.functions import MATRIX_FUNCTIONS, OF_VECTORS_TOO
 from rnncc.language.operators import OPERATORS
 from rnncc.show.latex.functions import function_name
 from rnncc.show.latex.names import function
@@ -95,12 +99,36 @@ class Names:
         return {**self.typed.shapes, **own}
 
     @cached_property
+    def matrices(self) -> frozenset[str]:
+        """Names of matrices that change from step to step, which papers print bold."""
+        return frozenset(name for name, shape in self.shapes.items() if shape.kind == "changing")
+
+    @cached_property
     def numbers(self) -> frozenset[str]:
         """Names of single numbers: constants, sizes, and values of width 1 or one per head."""
         statements = self.written.statements
         named = {each.name for each in statements if isinstance(each, ConstDecl | DimDecl)} - set(self.functions)
         narrow = {name for name, shape in self.shapes.items() if not shape.is_matrix and shape.width in (ONE, HEADS)}
         return frozenset(named | narrow | {"I", "H", "num_heads", "inf", "pi"}) | self.variables
+
+    def is_matrix(self, expression: Expression) -> bool:
+        """Whether an expression is a matrix that parameters make."""
+        match expression:
+            case Name(name):
+                types = {group.name: group.type for group in self.typed.groups}
+                found = types.get(name) or self.shapes.get(name)
+                return found is not None and found.is_matrix
+            case Unary(_, operand):
+                return self.is_matrix(operand)
+            case Binary("@", _, operand):
+                return self.is_matrix(operand)
+            case Binary(_, left, right):
+                return self.is_matrix(left) or self.is_matrix(right)
+            case Call(function, arguments):
+                made = function in MATRIX_FUNCTIONS and function not in OF_VECTORS_TOO
+                return made or (function in OPERATORS and any(map(self.is_matrix, arguments)))
+            case _:
+                return False
 
     @cached_property
     def functions(self) -> Mapping[str, str]:

@@ -46,25 +46,27 @@ class Where:
         return Writer(self.names, ANY_GATE)
 
     def _inputs(self) -> Iterator[str]:
-        for given in self.names.typed.inputs:
+        for place, given in enumerate(self.names.typed.inputs):
             time = () if given.per_sequence else (text("t", 0.4),)
-            words = "is the input" if given.name == "x" else "is an input"
+            words = "is the input" if place == 0 else "is an input"
             if given.per_sequence:
                 words += ", the same at all steps"
             start = "" if given.default is None else f" (${number(given.default).tex}$ where it is not given)"
             yield f"${name(given.name, *time).tex} \\in {_space(given.width)}$ {words}{start}"
 
     def _states(self) -> Iterator[str]:
-        alike: dict[tuple[Dim, str], list[str]] = {}
+        alike: dict[tuple[str, str], list[str]] = {}
         for state in self.names.typed.states:
             start = "trained" if state.initial is None else number(state.initial).tex
-            alike.setdefault((state.width, start), []).append(state.name)
-        for (width, start), states in alike.items():
-            listed = "$, $".join(name(state, text("t", 0.4)).tex for state in states)
+            space = _space(state.width) if state.grid is None else _space(*state.grid.sides)
+            alike.setdefault((space, start), []).append(state.name)
+        bold = self.names.matrices
+        for (space, start), states in alike.items():
+            listed = "$, $".join(name(state, text("t", 0.4), bold=state in bold).tex for state in states)
             verb = "is a state" if len(states) == 1 else "are states"
-            first = [name(state, text("0", 0.5)).tex for state in states]
+            first = [name(state, text("0", 0.5), bold=state in bold).tex for state in states]
             begins = "with a trained start" if start == "trained" else f"with ${' = '.join([*first, start])}$"
-            yield f"${listed} \\in {_space(width)}$ {verb} {begins}"
+            yield f"${listed} \\in {space}$ {verb} {begins}"
 
     def _output(self) -> str:
         return f"the output is ${name(self.names.typed.output, text('t', 0.4)).tex}$"
@@ -146,7 +148,7 @@ class Where:
         for given in self.names.typed.sizes:
             # The compiler's own sizes hold a double underscore.
             if given.default is not None and "__" not in given.name:
-                yield f"${name(given.name).tex} = {given.default}$"
+                yield f"${name(given.name).tex} = {size(given.default)}$"
 
     def _heads(self) -> Iterator[str]:
         if any("num_heads" in dims.names(shape.width) for shape in self.names.typed.shapes.values()):
@@ -160,7 +162,8 @@ class Where:
             grad = dict(call.keywords)["grad"]
             around = AROUND.get(call.function)
             shown = r" \cdot ".join(around) if around else self.names.function(call.function).tex
-            where = ", ".join(name(target.name, text("t", 0.4)).tex for target in targets)
+            bold = self.names.matrices
+            where = ", ".join(name(each.name, text("t", 0.4), bold=each.name in bold).tex for each in targets)
             place = f" in ${where}$" if targets else ""
             yield f"The gradient takes the derivative of ${shown}${place} to be ${self._derivative(grad)}$"
 

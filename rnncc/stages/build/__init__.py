@@ -14,26 +14,25 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
-from rnncc.ir.artifact import Bundle, DeviceUnit, File, Unit
+from rnncc.ir.artifact import Bundle, File, Unit
 from rnncc.ir.request import Request
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.language.packages import check_package_name
 from rnncc.machine.cache import Cache, digest
-from rnncc.machine.paths import license_file
+from rnncc.machine.paths import license_file, templates_dir
 from rnncc.progress import Progress
 from rnncc.runtime import manifest
-from rnncc.stages.build import commands, toolchain
+from rnncc.stages.build import commands, shared, toolchain
 from rnncc.stages.build.install import check_stem, install, prepared
 from rnncc.stages.build.nvrtc import Nvrtc, find_nvrtc
 from rnncc.stages.build.processes import Outcome
 from rnncc.stages.build.toolchain import Toolchain, find_toolchain, library_name
 
-# The oldest torch that has the C interface which the binding calls (templates/include/rnncc/torch/shim.h).
-TORCH_ABI = "2.10"
 # With fewer free bytes than this, a disk counts as full. Linkers do not always say that it is.
 _FULL_BYTES = 1 << 16
 # The same where nothing says why a program failed. It removed what it had begun, and its messages, which go to the same
@@ -46,7 +45,6 @@ _MADE_OF = re.compile(r"// (\S+\.rnn:\d+)$")
 _PACKAGE = Path(__file__).resolve().parents[2]
 
 __all__ = [
-    "TORCH_ABI",
     "Job",
     "Nvrtc",
     "Product",
@@ -94,7 +92,7 @@ class Job:
     compiler   compiles CPU kernels, or None for a package that runs the eager fallback alone
     nvrtc      compiles GPU kernels, or None for a package without
     progress   hears what goes on
-    meanwhile  is called while the compilers of a package run
+    meanwhile  is called with the folder while the compilers of a package run
 
     Raises RnnccError (RNN604) for a name that no package can have.
     """
@@ -105,7 +103,7 @@ class Job:
     compiler: Toolchain | None = None
     nvrtc: Nvrtc | None = None
     progress: Progress | None = None
-    meanwhile: Callable[[], None] | None = None
+    meanwhile: Callable[[Path], None] | None = None
 
     def __post_init__(self) -> None:
         # It becomes a path, a macro and a namespace.
@@ -143,11 +141,21 @@ def first_key(request: Request, nvrtc: Nvrtc | None, compiler: Toolchain | None,
     target = nvrtc.key() if nvrtc is not None else "cpu"
     source = request.source.text.encode()
     flags = toolchain.flags_text()
-    return digest(source, request.name, part, target, knobs, flags, compiled_by, TORCH_ABI, own_code())[:32]
+    return digest(source, request.name, part, target, knobs, flags, compiled_by, own_code())[:32]
 
 
+def oldest_torch() -> str:
+    """The oldest torch that has the C interface which the binding calls: `2.10`. The header that declares the functions
+    has its version as torch's functions take it, a byte for each number."""
+    text = (templates_dir() / "include" / "rnncc" / "torch" / "shim.h").read_text(encoding="utf-8")
+    found = re.search(r"rnncc_torch_abi = 0x(\w\w)(\w\w)", text)
+    assert found is not None
+    return ".".join(str(int(number, 16)) for number in found.groups())
+
+
+@cache
 def own_code() -> str:
-    """A hash of rnncc's own code and templates."""
+    """A hash of rnncc's own code and templates, as they are when a process first asks."""
     return digest(*(part for path, data in _own_files() for part in (path, data)))
 
 
@@ -157,7 +165,7 @@ def _own_files() -> list[tuple[str, bytes]]:
     found = []
     for root in (_PACKAGE, templates):
         for path in sorted(root.rglob("*")):
-            if path.suffix in (".py", ".lark", ".j2", ".h", ".cuh", ".cpp") and path.is_file():
+            if path.suffix in (".py", ".lark", ".json", ".j2", ".h", ".cuh", ".cpp") and path.is_file():
                 found.append((path.relative_to(root).as_posix(), path.read_bytes()))
     return found
 
@@ -194,24 +202,25 @@ def build_kernels(job: Job, what: str, produce: Callable[[], Bundle]) -> Path:
         commands.most_jobs()  # a wrong setting is an error before the work
         bundle = produce()
         _write(bundle.files, folder)
-        if bundle.units or bundle.device_units:
+        on_gpus = [command for _, command in _device_commands(job, bundle, folder)] if job.compiler is None else []
+        if on_gpus or (bundle.units and job.compiler is not None):
             say(f"compiling {what}")
             begin = time.monotonic()
             if job.compiler is not None:
                 _compile(job, bundle, job.compiler, folder)
             else:
-                _compile_device_units(job, bundle, folder)
+                _run(job, on_gpus, None, folder)
             say(f"compiled {what} in {time.monotonic() - begin:.1f} s")
         manifest.seal(folder, {"stem": job.stem, "fingerprint": job.key})
 
     return job.cache.build(job.key, job.stem, make, job.progress)
 
 
-def _compile_device_units(job: Job, bundle: Bundle, folder: Path) -> None:
-    assert job.nvrtc is not None
-    units = _device_units(bundle, folder, job.nvrtc, job.progress or (lambda message: None))
-    compiles = [job.nvrtc.command(unit, architecture, bundle.include) for unit, architecture in units]
-    outcome = commands.run(compiles, None, folder, job.progress)
+def _run(job: Job, compiles: Sequence[commands.Command], link: commands.Command | None, folder: Path) -> None:
+    if job.nvrtc is not None and job.progress is not None:
+        for warning in job.nvrtc.warnings():
+            job.progress(warning)
+    outcome = commands.run(compiles, link, folder, job.progress, job.meanwhile)
     if not outcome.succeeded:
         raise _failed(job, outcome, folder)
 
@@ -251,7 +260,7 @@ def _describe(job: Job, product: Product, compiler: Toolchain | None, namespace:
         "library": library_name(job.stem) if compiler is not None else None,
         "missing": product.missing if compiler is None else "",
         "compiler": compiler.version if compiler is not None else None,
-        "torch_abi": TORCH_ABI,
+        "torch_abi": oldest_torch(),
         "code": own_code(),
         "fused": {},
         "scans": {},
@@ -271,51 +280,40 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, folder: Path, namesp
     work = folder.parent / "object-files"
     work.mkdir()
     include = [f"-I{path}" for path in bundle.include]
-    # Shared units may read the headers of the include folders. A cell's own header lies beside its units.
-    fixed = [file for file in bundle.files if file.path.startswith(tuple(f"{path}/" for path in bundle.include))]
-    headers = digest(*(part for file in fixed for part in (file.path, file.text)))
-    texts = {file.path: file.text for file in bundle.files}
-
-    def key_of(unit: Unit | DeviceUnit, *made_by: str) -> str:
-        return digest(texts[unit.path], headers, *made_by)[:32] if unit.shared else ""
-
-    wanted: list[tuple[commands.Command, str]] = []  # with the keys of those whose output may be kept
+    wanted: list[tuple[str, commands.Command]] = []  # with the keys of those whose output may be kept
     objects: list[str] = []
     binding = Unit("src/binding.cpp", "binding", False)
     for unit in (*bundle.units, binding) if namespace else bundle.units:
         output = f"../object-files/{Path(unit.path).stem}.o"
         objects.append(output)
+        if unit.shared and shared.take(unit, bundle, compiler, folder / output, job.progress):
+            continue
         flags = toolchain.unit_flags(unit, compiler)
         if unit == binding:
             flags = (*flags, f"-DRNNCC_SPACE={namespace}")
         arguments = (*compiler.command, *flags, *include, "-c", unit.path, "-o", output)
-        key = key_of(unit, " ".join(flags), *compiler.command, compiler.version)
-        wanted.append((commands.Command(output, arguments), key))
-    if job.nvrtc is not None:
-        for kernels, architecture in _device_units(bundle, folder, job.nvrtc, job.progress or (lambda message: None)):
-            key = key_of(kernels, replace(job.nvrtc, architectures=(architecture,)).key())
-            wanted.append((job.nvrtc.command(kernels, architecture, bundle.include), key))
-    missing = [
-        (command, key)
-        for command, key in wanted
-        if not (key and job.cache.take_object(key, folder / command.output, job.progress))
-    ]
-    compiles = [command for command, _ in missing]
-    compiles.sort(key=_when)
-    stub = "../object-files/libtorch.so"
-    empty = "../object-files/empty.cpp"
+        made_by = (" ".join(flags), *compiler.command, compiler.version)
+        key = shared.key_of(unit, bundle, made_by) if unit.shared else ""
+        wanted.append((key, commands.Command(output, arguments)))
+    wanted += _device_commands(job, bundle, folder)
+    stub, empty = "../object-files/libtorch.so", "../object-files/empty.cpp"
     (folder / empty).write_text("int rnncc_no_symbol_of_torch;\n", encoding="utf-8")
     stub_command = (*compiler.command, "-shared", "-fPIC", empty, "-Wl,-soname,libtorch.so", "-o", stub)
-    compiles.append(commands.Command(stub, stub_command))
+    wanted.append((digest(*stub_command, compiler.version)[:32], commands.Command(stub, stub_command)))
+    missing = [
+        (key, command)
+        for key, command in wanted
+        if not (key and job.cache.take_object(key, folder / command.output, job.progress))
+    ]
+    compiles = [command for _, command in missing]
+    compiles.sort(key=_when)
     library = library_name(job.stem)
     link = commands.Command(
         library,
         (*compiler.command, *toolchain.LINK, *objects, "-Wl,--no-as-needed", stub, "-o", library),
     )
-    outcome = commands.run(compiles, link, folder, job.progress, job.meanwhile)
-    if not outcome.succeeded:
-        raise _failed(job, outcome, folder)
-    for command, key in missing:
+    _run(job, compiles, link, folder)
+    for key, command in missing:
         if key:
             job.cache.publish_object(key, folder / command.output)
 
@@ -327,17 +325,23 @@ def _when(command: commands.Command) -> int:
     return 1 if "_core" in command.output or command.output.startswith("cuda/") else 2
 
 
-def _device_units(bundle: Bundle, folder: Path, nvrtc: Nvrtc, say: Progress) -> list[tuple[DeviceUnit, str]]:
-    """Each unit of GPU kernels with each architecture that it is compiled for."""
+def _device_commands(job: Job, bundle: Bundle, folder: Path) -> Iterator[tuple[str, commands.Command]]:
+    """What compiles the units of GPU kernels, for each architecture, but for what the wheel brings. Before each command
+    stands the key of a shared unit's object."""
+    if job.nvrtc is None or not bundle.device_units:
+        return
     (folder / "cuda").mkdir(exist_ok=True)
-    for warning in nvrtc.warnings():
-        say(warning)
-    return [
-        (unit, architecture)
-        for unit in bundle.device_units
-        for architecture in nvrtc.made()
-        if not unit.architectures or architecture in unit.architectures
-    ]
+    for unit in bundle.device_units:
+        for architecture in job.nvrtc.made():
+            if unit.architectures and architecture not in unit.architectures:
+                continue
+            command, key = job.nvrtc.command(unit, architecture, bundle.include), ""
+            if unit.shared:
+                target = folder / command.output
+                if shared.take_code(unit, architecture, bundle, job.nvrtc, target, job.progress):
+                    continue
+                key = shared.key_of(unit, bundle, (replace(job.nvrtc, architectures=(architecture,)).key(),))
+            yield key, command
 
 
 def _failed(job: Job, outcome: Outcome, folder: Path) -> RnnccError:

@@ -57,11 +57,11 @@ def run(
     link: Command | None,
     folder: Path,
     progress: Callable[[str], None] | None = None,
-    meanwhile: Callable[[], None] | None = None,
+    meanwhile: Callable[[Path], None] | None = None,
 ) -> Outcome:
     """Run the commands in `folder`, as many at once as there are processors (or MAX_JOBS), and then `link`. Once they
-    run, `meanwhile` is called. After a failure no other command begins. A program that cannot be started counts as a
-    failed command. ninja's own files, and the commands' output, go to a folder beside `folder`."""
+    run, `meanwhile` is called with the folder. After a failure no other command begins. A program that cannot be
+    started counts as a failed command. ninja's own files, and the commands' output, go to a folder beside `folder`."""
     work = folder.parent / "ninja-files"
     work.mkdir(exist_ok=True)
     compiled = _run(compiles, folder, work, progress, meanwhile)
@@ -84,7 +84,7 @@ def ninja_text(commands: Sequence[Command], work: str) -> str:
 
 def _run(
     commands: Sequence[Command], folder: Path, work: Path, progress: Callable[[str], None] | None = None,
-    meanwhile: Callable[[], None] | None = None,
+    meanwhile: Callable[[Path], None] | None = None,
 ) -> Outcome:  # fmt: skip
     beside = os.path.relpath(work, folder)
     # A compiler's path may be bytes that are no UTF-8.
@@ -97,7 +97,7 @@ def _run(
         running = pool.submit(programs.run, arguments, folder)
         pace, told = Pace(len(commands), jobs), False
         if meanwhile is not None:
-            meanwhile()
+            meanwhile(folder)
         while True:
             try:
                 ninja = running.result(POLL_SECONDS)

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rnncc.ir.artifact import DeviceUnit
-from rnncc.ir.target import code_file, number_of
+from rnncc.ir.target import GPUS, code_file, number_of
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.stages.build import nvrtc_worker, processes
 from rnncc.stages.build.commands import Command
@@ -76,8 +76,18 @@ class Nvrtc:
                     f"driver translates. A newer one ({INSTALL}) makes kernels for that GPU"
                 )
 
+    @property
+    def release(self) -> str:
+        """The major release of CUDA that it belongs to."""
+        return self.library.name.rpartition(".")[2]
+
+    @staticmethod
+    def extra_options() -> tuple[str, ...]:
+        """The user's options."""
+        return tuple(os.environ.get(ENVIRONMENT, "").split())
+
     def _options(self) -> tuple[str, ...]:
-        return (*FLAGS, *os.environ.get(ENVIRONMENT, "").split())
+        return (*FLAGS, *self.extra_options())
 
 
 def find_nvrtc(architectures: tuple[str, ...], *, required: bool) -> Nvrtc | None:
@@ -99,6 +109,16 @@ def find_nvrtc(architectures: tuple[str, ...], *, required: bool) -> Nvrtc | Non
             help=f"`{INSTALL}` brings it, as CUDA builds of PyTorch do; or build with --target cpu",
         )
     )
+
+
+def for_all_gpus() -> Nvrtc | None:
+    """The compiler for the GPUs whose sizes are known, as far as it knows them; None without NVRTC. Raises RnnccError
+    (RNN602) where the library is none of NVRTC's."""
+    library = find_library()
+    if library is None:
+        return None
+    names = dict.fromkeys(gpu.architecture for gpu in GPUS.values())
+    return Nvrtc(library, tuple(name for name in names if number_of(name) in known(library)[1]))
 
 
 def find_library() -> Path | None:

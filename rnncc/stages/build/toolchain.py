@@ -25,13 +25,11 @@ ISA: dict[str, tuple[str, ...]] = {
     "v3": ("-march=x86-64-v3",),
     "v4": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
 }
-# -O3 was measured: the same speed to 2 %, 1.7 times the compile time (the kernels are vectorised by hand).
-CELL = ("-O2",)
-# What every cell shares is most of a first build. For floats, these parts of GCC's -O2 make products fast: the speed of
-# -O2 to 3 %, in two thirds of the compile time. Without -fexpensive-optimizations GCC fuses no product into its sum,
-# and products take 1.3 times as long. clang knows no such options.
-CORE = ("-O1", "-fexpensive-optimizations", "-fipa-cp", "-fschedule-insns2", "-fstrict-aliasing")
-CORE_OF_CLANG = ("-O2",)
+# Kernels are vectorised by hand. These parts of GCC's -O2 make them as fast as -O2 does, to 3 %, in 60 to 80 % of the
+# compile time, which a first load waits for. Without -fexpensive-optimizations GCC fuses no product into its sum, and
+# products take 1.3 times as long. clang knows no such options.
+FLOATS = ("-O1", "-fexpensive-optimizations", "-fipa-cp", "-fschedule-insns2", "-fstrict-aliasing")
+FLOATS_OF_CLANG = ("-O2",)
 # Doubles are for checks, where less time to compile counts more than a tenth of speed. Without these passes GCC cannot
 # tell that what it warns of never happens; the same code for floats is compiled with all of them. GCC refuses to leave
 # out a pass that it does not have: these are in every GCC that has C++17.
@@ -90,15 +88,19 @@ def library_name(stem: str) -> str:
 
 def unit_flags(unit: Unit, compiler: Toolchain) -> tuple[str, ...]:
     """The flags for a unit of a package."""
-    is_clang = "clang" in compiler.version
+    if "clang" not in compiler.version:
+        return gnu_flags(unit)
+    return BINDING_OF_CLANG if unit.isa == "binding" else (*KERNEL, *FLOATS_OF_CLANG, *ISA[unit.isa])
+
+
+def gnu_flags(unit: Unit) -> tuple[str, ...]:
+    """The flags of g++ for a unit."""
     if unit.isa == "binding":
-        return BINDING_OF_CLANG if is_clang else BINDING
-    core = CORE_OF_CLANG if is_clang else CORE
-    level = DOUBLES if unit.compute_type == "f64" and not is_clang else core if unit.shared else CELL
-    return (*KERNEL, *level, *ISA[unit.isa])
+        return BINDING
+    return (*KERNEL, *(DOUBLES if unit.compute_type == "f64" else FLOATS), *ISA[unit.isa])
 
 
 def flags_text() -> str:
     """Every flag, as one text for the cache key."""
-    return " ".join((*KERNEL, *CELL, *CORE, *CORE_OF_CLANG, *DOUBLES, *BINDING, *BINDING_OF_CLANG, *LINK,
+    return " ".join((*KERNEL, *FLOATS, *FLOATS_OF_CLANG, *DOUBLES, *BINDING, *BINDING_OF_CLANG, *LINK,
                      *(flag for name in sorted(ISA) for flag in (name, *ISA[name])), platform.machine()))  # fmt: skip

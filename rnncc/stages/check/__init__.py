@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rnncc.ir.cell import Constant, Input, Size, State
+from rnncc.ir.dim import constant, number_of
 from rnncc.ir.structure import DENSER
 from rnncc.ir.syntax import CellDecl, ConstDecl
 from rnncc.ir.typed import Group, Init, Param, Typed, written
@@ -50,11 +51,13 @@ def check(decl: CellDecl, constants: Constants) -> tuple[Typed, tuple[Diagnostic
     output = _output(decl, symbols, resolved, report)
     _states_written(symbols, resolved, report)
     # What is outside the language has no widths. Other errors may come of it, and it helps nobody to mend them first.
-    report.stop_at("RNN229")
+    report.stop_at("RNN229", "RNN240")
     ordered, early = order(resolved.equations, resolved.value_delays, report)
     resolved = replace(resolved, wrong=early | resolved.wrong)
     shapes = infer(ordered, resolved, symbols, report)
-    report.stop_at("RNN229")
+    report.stop_at("RNN229", "RNN240")
+    if output in shapes.values and shapes.values[output].is_matrix:
+        _matrix_output(output, symbols, report)
     report.stop()
     cell = _typed(decl, symbols, resolved, shapes, output)
     lint(cell, decl, symbols, report)
@@ -87,6 +90,14 @@ def _output(decl: CellDecl, symbols: Symbols, resolved: Resolved, report: Report
     return first
 
 
+def _matrix_output(output: str, symbols: Symbols, report: Report) -> None:
+    """Report an output that is a matrix: a declared one, or the first state."""
+    span = symbols.spans.get(output, NOWHERE) if symbols.output is None else symbols.output.span
+    message = f"the output '{output}' is a matrix: a layer returns a vector at each step"
+    help = f"declare another, 'output y', and read the matrix: 'y = {output}[t]@q'"
+    report.error("RNN232", message, span, "a matrix", help)
+
+
 def _states_written(symbols: Symbols, resolved: Resolved, report: Report) -> None:
     targets = {equation.target for equation in resolved.equations}
     for name, state in symbols.states.items():
@@ -113,22 +124,31 @@ def _typed(decl: CellDecl, symbols: Symbols, resolved: Resolved, shapes: Shapes,
             for name, given in symbols.inputs.items()
         ),
         states=tuple(
-            State(name, values[name].width, symbols.initial[name], span=state.span)
+            State(
+                name,
+                values[name].laid_out.width,
+                symbols.initial[name],
+                span=state.span,
+                grid=values[name].laid_out.grid,
+            )
             for name, state in symbols.states.items()
         ),
         sizes=tuple(
             Size(name, default, shapes.solved.get(name), span) for name, (default, span) in symbols.dims.items()
         )
         + tuple(Size(made.size, None, made.rank, symbols.spans[name]) for name, made in symbols.low_rank.items())
-        + ((Size(DENSER, 0),) if any(type_.sparsity for type_ in types) else ()),
-        constants=tuple(Constant(name, c.value, name in symbols.statics.shaping, c.span) for name, c in constants),
+        + ((Size(DENSER, constant(0)),) if any(type_.sparsity for type_ in types) else ()),
+        constants=(
+            *(Constant(name, c.value, name in symbols.statics.shaping, c.span) for name, c in constants),
+            *(Constant(number_of(name), 0, False, span, name) for name, span in resolved.sizes.items()),
+        ),
         groups=tuple(
             Group(name, type_, symbols.spans.get(written(name), NOWHERE)) for name, type_ in symbols.groups.items()
         ),
         members=tuple(resolved.members.values()),
         params=tuple(Param(name, p.type, p.initialiser, p.trained, p.span) for name, p in symbols.params.items()),
         inits=tuple(Init(name, initialiser, span) for name, (initialiser, span) in symbols.inits.items()),
-        equations=resolved.equations,
+        equations=shapes.equations,
         state_delays=resolved.state_delays,
         value_delays=resolved.value_delays,
         shapes=values,

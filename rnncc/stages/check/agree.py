@@ -39,7 +39,7 @@ class Agreement:
         shapes: Mapping[str, Shape],
         symbols: Symbols,
         report: Report,
-        narrow: Mapping[str, Equation],
+        narrow: dict[str, Equation],
     ) -> None:
         self.solver, self.shapes, self.symbols, self.report, self.narrow = solver, shapes, symbols, report, narrow
 
@@ -72,7 +72,11 @@ class Agreement:
                 case Val(name):
                     # mask__1 is mask[t-1].
                     base = name.partition("__")[0]
-                    if base != "x" and base in self.symbols.inputs and self.shapes[name].width == INPUT_SIZE:
+                    if (
+                        base != self.symbols.first
+                        and base in self.symbols.inputs
+                        and self.shapes[name].width == INPUT_SIZE
+                    ):
                         return f", where the input '{base}' has width input_size"
         return ""
 
@@ -84,7 +88,13 @@ class Agreement:
         if any(map(is_unknown, resolved)):
             message = "the widths in this equation contradict each other"
         else:
-            message = f"width mismatch: {left.name} has width {widths[0]}, {right.name} has width {widths[1]}"
+            # "The columns of R have".
+            have = ("have" if side.name.startswith(("the columns", "the rows")) else "has" for side in (left, right))
+            said = (
+                f"{side.name} {verb} width {width}"
+                for side, verb, width in zip((left, right), have, widths, strict=True)
+            )
+            message = f"width mismatch: {', '.join(said)}"
         notes = (Label(left.span, f"width {widths[0]}"), *self.origins(left.span), *self.origins(right.span))
         help = help or (
             "widths default to H; declare others with 'local v: 4*H' or 'state h: P', or multiply by a matrix of your "

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 
-from rnncc.ir.syntax import Call, Expression, Name
-from rnncc.ir.term import Bad, Eye, OfMatrix, Op, Row, Share, Term, Transposed
-from rnncc.language.functions import ALONG_AXIS, AXES, MATRIX_FUNCTIONS, ROW_FUNCTIONS, is_across_units
+from rnncc.ir.dim import ONE, Dim
+from rnncc.ir.syntax import Call, Expression, Lambda, Name
+from rnncc.ir.term import Bad, Eye, Filled, OfMatrix, Op, PerHead, Row, Share, Term, Transposed, Unflatten
+from rnncc.language.functions import (
+    ALONG_AXIS,
+    AXES,
+    MATRIX_FUNCTIONS,
+    MOST_PLACES,
+    OF_WIDTHS,
+    PER_HEAD,
+    REDUCTIONS,
+    ROW_FUNCTIONS,
+    is_across_units,
+)
 from rnncc.language.names import FUNCTIONS
 from rnncc.language.operators import OPERATORS, STEPS
-from rnncc.language.outside import MATRIX_STATE, OUTSIDE_FUNCTIONS, PAIRS
+from rnncc.language.outside import OUTSIDE_FUNCTIONS, pairs
 from rnncc.language.report import Report, Reported
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.derivatives import Derivatives
-from rnncc.stages.check.elsewhere import instead_of, report_outside
+from rnncc.stages.check.elsewhere import OF_MATRICES, instead_of, report_groups, report_outside
 from rnncc.stages.check.fold import refuse_zero_divisor
 from rnncc.stages.check.unroll import Instance
 
@@ -48,7 +59,7 @@ class Calls:
             return Bad(call.span, self.report.error("RNN222", message, call.span, help="write 'i, f = split(v)'"))
         if name in STEPS and call.keywords:
             return self.derivatives.step(name, call, scope)
-        if name in ALONG_AXIS and ("axis" in dict(call.keywords) or name not in ROW_FUNCTIONS):
+        if (name in ALONG_AXIS or name in REDUCTIONS) and "axis" in dict(call.keywords):
             return self.along_axis(name, call)
         across = is_across_units(name, len(call.arguments))
         if name in OPERATORS and OPERATORS[name].user and not across:
@@ -60,10 +71,18 @@ class Calls:
             return Bad(call.span, wrong) if wrong else Op(name, arguments, call.span)
         if name == "repeat":
             return self.repeat(call, scope)
+        if name == "roll":
+            return self.roll(call, scope)
+        if name in OF_WIDTHS:
+            return self.of_width(name, call)
+        if name in PER_HEAD:
+            return self.per_head(call)
         if across:
             if wrong := self.wrong_arguments(name, call, ROW_FUNCTIONS[name]):
                 return Bad(call.span, wrong)
             return Row(name, tuple(self.term(argument) for argument in call.arguments), span=call.span)
+        if name == "unflatten":
+            return self.unflatten(call)
         if name in MATRIX_FUNCTIONS:
             return self.matrix(name, call)
         return Bad(call.span, self.unknown(call))
@@ -83,9 +102,11 @@ class Calls:
         if name in symbols.states or name in symbols.inputs or name in symbols.kinds:
             help = f"an index is written in square brackets: '{name}[t-1]'"
             return self.report.error("RNN203", f"'{name}' is not a function", span, help=help)
-        help = instead_of(name, symbols.cell, self.known())
+        arguments = [self.report.text(argument.span) for argument in call.arguments]
+        help = instead_of(name, symbols.cell, self.known(), arguments)
         help = help or f"'rnncc explain RNN203' lists the functions; 'def {name}(u) = …' defines one of your own"
-        reported = self.report.error("RNN203", f"unknown function '{name}'", span, "not a known function", help)
+        code = "RNN240" if name.lower() in OF_MATRICES else "RNN203"
+        reported = self.report.error(code, f"unknown function '{name}'", span, "not a known function", help)
         # What is wrong inside is wrong whatever the function is called.
         for argument in call.arguments:
             self.term(argument)
@@ -100,9 +121,15 @@ class Calls:
     ) -> Reported | None:
         """An error where the number of arguments is not right, or where `keywords` lacks one of their keywords."""
         reported: Reported | None = None
+        along = (*ALONG_AXIS, *REDUCTIONS)
+        last = call.arguments[-1] if len(call.arguments) == 2 and counts[1] == 1 else None
+        sized = isinstance(last, Name) and (last.name in self.symbols.dims or last.name in self.symbols.constants)
+        if name in along and (sized or "groups" in dict(call.keywords)):
+            # `mean(v, N)`: of groups of N.
+            return report_groups(name, call.span, self.report)
         for keyword, value in call.keywords:
             if keyword not in keywords:
-                of = {"grad": STEPS, "axis": ALONG_AXIS}.get(keyword, ())
+                of = {"grad": STEPS, "axis": along, "fill": ("roll",)}.get(keyword, ())
                 help = f"'{keyword}=' is for {', '.join(of)}" if of else ""
                 message = f"'{name}' takes no argument '{keyword}'"
                 reported = self.report.error("RNN204", message, value.span, help=help)
@@ -110,10 +137,6 @@ class Calls:
         given = len(call.arguments)
         if least <= given <= most:
             return reported
-        last = call.arguments[-1] if given == 2 and most == 1 and name in ROW_FUNCTIONS else None
-        if isinstance(last, Name) and (last.name in self.symbols.dims or last.name in self.symbols.constants):
-            # `mean(v, N)`: of groups of N.
-            return report_outside(MATRIX_STATE, call.span, self.report)
         wanted = f"{least}" if least == most else f"{least} {'or' if most == least + 1 else 'to'} {most}"
         plural = "" if wanted == "1" else "s"
         nested = (most, given) == (2, 3) and name in ("max", "min", "logaddexp")
@@ -132,12 +155,44 @@ class Calls:
         operand = self.term(call.arguments[0])
         help = ""
         if call.arguments[1] in (Name("H"), Name("I")):
-            help = f"a value of width 1 needs no 'repeat'; {PAIRS.in_help}"
+            help = f"a value of width 1 needs no 'repeat'; {pairs(self.report.text(call.arguments[0].span))}"
         times = self.symbols.statics.integer(call.arguments[1], scope, "the number of repetitions", help)
         if isinstance(times, int) and times < 1:
             message = f"the number of repetitions must be at least 1, not {times}"
             times = self.report.error("RNN204", message, call.arguments[1].span)
         return Bad(call.span, times) if isinstance(times, Reported) else Row("repeat", (operand,), times, call.span)
+
+    def roll(self, call: Call, scope: Mapping[str, int]) -> Term:
+        """`roll(v, n)`, `roll(v, n, fill=0)`."""
+        if wrong := self.wrong_arguments("roll", call, ROW_FUNCTIONS["roll"], ("fill",)):
+            return Bad(call.span, wrong)
+        operands = [self.term(call.arguments[0])]
+        for _, value in call.keywords:
+            assert not isinstance(value, Lambda)  # which only `grad` takes
+            operands.append(self.term(value))
+        places = self.symbols.statics.integer(call.arguments[1], scope, "the number of places")
+        if isinstance(places, int) and abs(places) >= MOST_PLACES:
+            message = f"'roll' moves units by fewer than {MOST_PLACES:,} places, not by {places:,}"
+            places = self.report.error("RNN204", message, call.arguments[1].span)
+        if isinstance(places, Reported):
+            return Bad(call.span, places)
+        return Row("roll", tuple(operands), places, call.span)
+
+    def of_width(self, name: str, call: Call) -> Term:
+        if wrong := self.wrong_arguments(name, call, OF_WIDTHS[name]):
+            return Bad(call.span, wrong)
+        width = self.symbols.statics.dim(call.arguments[0], f"the width of '{name}'")
+        return Bad(call.span, width) if isinstance(width, Reported) else Filled(name, width, call.span)
+
+    def per_head(self, call: Call) -> Term:
+        """`heads(k)`, `heads(k, g)`."""
+        if wrong := self.wrong_arguments("heads", call, PER_HEAD["heads"]):
+            return Bad(call.span, wrong)
+        operand = self.term(call.arguments[0])
+        groups: Dim | Reported = ONE
+        if len(call.arguments) > 1:
+            groups = self.symbols.statics.dim(call.arguments[1], "the number of groups")
+        return Bad(call.span, groups) if isinstance(groups, Reported) else PerHead(operand, groups, call.span)
 
     def matrix(self, name: str, call: Call) -> Term:
         if wrong := self.wrong_arguments(name, call, MATRIX_FUNCTIONS[name]):
@@ -149,18 +204,33 @@ class Calls:
         size = self.symbols.statics.dim(call.arguments[0], "the size of 'eye'")
         return Bad(call.span, size) if isinstance(size, Reported) else Eye(size, call.span)
 
+    def unflatten(self, call: Call) -> Term:
+        """`unflatten(v, P, Q)`."""
+        if wrong := self.wrong_arguments("unflatten", call, MATRIX_FUNCTIONS["unflatten"]):
+            return Bad(call.span, wrong)
+        operand, *sides = call.arguments
+        term = self.term(operand)
+        rows, columns = (
+            self.symbols.statics.dim(side, f"the number of {what} of 'unflatten'")
+            for side, what in zip(sides, ("rows", "columns"), strict=True)
+        )
+        if isinstance(rows, Reported):
+            return Bad(call.span, rows)
+        if isinstance(columns, Reported):
+            return Bad(call.span, columns)
+        return Unflatten(term, rows, columns, call.span)
+
     def along_axis(self, name: str, call: Call) -> Term:
-        """`softmax(M, axis=rows)`, `normalize(M, axis=columns)`."""
+        """`softmax(M, axis=rows)`, `normalize(M, axis=columns)`, `sum(M, axis=rows)`."""
         if wrong := self.wrong_arguments(name, call, (1, 1), ("axis",)):
             return Bad(call.span, wrong)
         operand = self.term(call.arguments[0])
         axis = dict(call.keywords).get("axis")
         if isinstance(axis, Name) and axis.name in AXES:
             return OfMatrix(name, operand, axis.name, call.span)
-        what = "each row sums to 1" if name == "softmax" else "each row has the length 1"
-        help = f"after '{name}(M, axis=rows)' {what}; the other axis is 'columns'"
-        if axis is None:
-            help += "; a vector is normalised by 'v/sqrt(sum(v*v))'"
-            return Bad(call.span, self.report.error("RNN204", f"'{name}' takes an axis", call.span, help=help))
+        what = {"softmax": "each row sums to 1", "normalize": "each row has the length 1"}
+        help = f"after '{name}(M, axis=rows)' {what.get(name, 'there is one number for each row')}; the other axis is "
+        help += "'columns'"
         message = "an axis is 'rows' or 'columns'"
-        return Bad(call.span, self.report.error("RNN204", message, axis.span, "no such axis", help))
+        where = call.span if axis is None else axis.span
+        return Bad(call.span, self.report.error("RNN204", message, where, "no such axis", help))

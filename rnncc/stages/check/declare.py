@@ -10,6 +10,7 @@ from typing import assert_never
 from rnncc.ir.cell import Initialiser
 from rnncc.ir.dim import HIDDEN_SIZE, INPUT_SIZE, Dim
 from rnncc.ir.syntax import (
+    Call,
     CellDecl,
     ConstDecl,
     DimDecl,
@@ -27,7 +28,7 @@ from rnncc.ir.syntax import (
     Statement,
     WeightsDecl,
 )
-from rnncc.ir.typed import ParameterType
+from rnncc.ir.typed import ParameterType, Shape
 from rnncc.language.diagnostics import Label
 from rnncc.language.names import FUNCTIONS, instead_of_reserved, reserved
 from rnncc.language.outside import OUTSIDE_TYPES
@@ -36,6 +37,7 @@ from rnncc.language.source import NOWHERE, Span
 from rnncc.language.spelling import article, closest
 from rnncc.language.words import LEARNED
 from rnncc.stages.check.elsewhere import report_outside
+from rnncc.stages.check.first_input import first_input
 from rnncc.stages.check.initialise import beyond_float32, initialiser
 from rnncc.stages.check.low_rank import LowRank, low_rank
 from rnncc.stages.check.static import NumberValue, Statics
@@ -44,10 +46,17 @@ from rnncc.stages.check.types import BUILT_IN, parameter_type
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A declared value: its width (None: the default), and where."""
+    """A declared value: its width (None: the default), and where. A matrix has `columns`, and as many rows as it is
+    wide."""
 
     width: Dim | None
     span: Span
+    columns: Dim | None = None
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of a state or a local."""
+        return Shape(self.width or HIDDEN_SIZE, self.columns, "changing" if self.columns else "vector")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +82,12 @@ class Symbols:
     cell: str
     statics: Statics
     inputs: dict[str, Declared] = field(default_factory=dict)
+    first: str = "x"  # the input that every layer has
     defaults: dict[str, float] = field(default_factory=dict)  # of inputs
     per_sequence: set[str] = field(default_factory=set)  # inputs
     states: dict[str, Declared] = field(default_factory=dict)
     initial: dict[str, float | None] = field(default_factory=dict)
-    dims: dict[str, tuple[int | None, Span]] = field(default_factory=dict)
+    dims: dict[str, tuple[Dim | None, Span]] = field(default_factory=dict)
     constants: dict[str, DeclaredConstant] = field(default_factory=dict)
     locals: dict[str, Declared] = field(default_factory=dict)
     params: dict[str, DeclaredParam] = field(default_factory=dict)
@@ -90,6 +100,11 @@ class Symbols:
     kinds: dict[str, str] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
 
+    def reserved(self, name: str, kind: str = "") -> str:
+        """Why a name may not be declared, or nothing. Another input in its place frees x."""
+        free = name == "x" != self.first and kind not in ("input", "dim", "constant", "function")
+        return "" if free else reserved(name, kind)
+
 
 class _Declarer:
     def __init__(self, decl: CellDecl, shaping: Mapping[str, int | float | str], report: Report) -> None:
@@ -101,6 +116,7 @@ class _Declarer:
 
     def run(self) -> Symbols:
         statements = self.decl.statements
+        self.symbols.first = first_input(statements, self.report)
         # Widths may name dims and constants that stand further down.
         for statement in statements:
             match statement:
@@ -108,6 +124,9 @@ class _Declarer:
                     self._dim(statement)
                 case ConstDecl():
                     self._constant(statement)
+        for statement in statements:
+            if isinstance(statement, DimDecl) and statement.value is not None:
+                self._dim_default(statement.name, statement.value)
         for name in self.shaping:
             if name not in self.symbols.constants:
                 self.report.error(
@@ -120,11 +139,12 @@ class _Declarer:
             self._declare(statement)
         self.symbols.statics.changing.update(_changing(statements, self.symbols.kinds))
         # x is the layer's first argument wherever it is declared.
-        given = self.symbols.inputs.pop("x", None)
-        self.symbols.inputs = {"x": given or Declared(INPUT_SIZE, NOWHERE), **self.symbols.inputs}
+        first = self.symbols.first
+        given = self.symbols.inputs.pop(first, None)
+        self.symbols.inputs = {first: given or Declared(INPUT_SIZE, NOWHERE), **self.symbols.inputs}
         if given is None:
             # A state x was reported: its equation is not wrong as well.
-            self.symbols.kinds.setdefault("x", "input")
+            self.symbols.kinds.setdefault(first, "input")
         if not self.symbols.states:
             self.report.error(
                 "RNN231",
@@ -137,7 +157,7 @@ class _Declarer:
     def _take(self, name: str, kind: str, span: Span, allowed: frozenset[str] = frozenset()) -> bool:
         """Enter a name; False (and an error) where it is taken. A reserved one is entered all the same: what uses it
         is not wrong as well."""
-        why = reserved(name, kind)
+        why = self.symbols.reserved(name, kind)
         if why and name not in allowed:
             help = instead_of_reserved(name, kind)
             self.report.error("RNN217", f"'{name}' is {why}", span, "a reserved name", help)
@@ -154,16 +174,15 @@ class _Declarer:
         return True
 
     def _dim(self, statement: DimDecl) -> None:
-        default: int | None = None
-        if statement.value is not None:
-            given = self.symbols.statics.integer(statement.value, {}, f"the size of '{statement.name}'")
-            default = None if isinstance(given, Reported) else given
-            if default is not None and default < 1:
-                message = f"the size '{statement.name}' must be at least 1, not {default}"
-                self.report.error("RNN223", message, statement.value.span)
         if self._take(statement.name, "dim", statement.span):
-            self.symbols.dims[statement.name] = (default, statement.span)
+            self.symbols.dims[statement.name] = (None, statement.span)
             self.symbols.statics.dims.add(statement.name)
+
+    def _dim_default(self, name: str, written: Expression) -> None:
+        """What a dim is where nobody gives it. It may read constants that stand further down."""
+        default = self.symbols.statics.default(written, f"the size of '{name}'")
+        if name in self.symbols.dims and not isinstance(default, Reported):
+            self.symbols.dims[name] = (default, self.symbols.dims[name][1])
 
     def _constant(self, statement: ConstDecl) -> None:
         name, written = statement.name, statement.value
@@ -219,21 +238,21 @@ class _Declarer:
         match statement:
             case InputDecl(name, width, default, per_sequence):
                 given = self._width(width, f"the width of '{name}'")
-                if self._take(name, "input", statement.span, frozenset({"x"})):
+                if self._take(name, "input", statement.span, frozenset({symbols.first})):
                     symbols.inputs[name] = Declared(given or INPUT_SIZE, statement.span)
                     if default is not None:
                         symbols.defaults[name] = self._default(name, default)
                     if per_sequence:
                         self._per_sequence(name, statement.span)
             case StateDecl(name, width, initial):
-                given = self._width(width, f"the width of '{name}'")
+                given, columns = self._shape(width, name)
                 if self._take(name, "state", statement.span):
-                    symbols.states[name] = Declared(given or HIDDEN_SIZE, statement.span)
+                    symbols.states[name] = Declared(given or HIDDEN_SIZE, statement.span, columns)
                     symbols.initial[name] = self._initial(name, initial)
             case LocalDecl(name, width):
-                given = self._width(width, f"the width of '{name}'")
+                given, columns = self._shape(width, name)
                 if self._take(name, "local", statement.span):
-                    symbols.locals[name] = Declared(given, statement.span)
+                    symbols.locals[name] = Declared(given, statement.span, columns)
             case ParamDecl(name, written, initial, trained):
                 kind = "param" if trained else "buffer"
                 type_ = parameter_type(written, symbols.statics, self.report)
@@ -292,6 +311,19 @@ class _Declarer:
         self.symbols.groups.pop(name, None)
         self.symbols.groups[made.left], self.symbols.groups[made.right] = made.types
 
+    def _shape(self, written: Expression | None, name: str) -> tuple[Dim | None, Dim | None]:
+        """The width of a state or local, and its columns where it is a `matrix(rows, columns)`."""
+        called = written.name if isinstance(written, Name) else getattr(written, "function", None)
+        if written is None or called != "matrix" or called in self.symbols.kinds:
+            return self._width(written, f"the width of '{name}'"), None
+        if not isinstance(written, Call) or len(written.arguments) != 2 or written.keywords:
+            help = f"write '{name}: matrix(H, K)' with a size 'dim K = H'"
+            self.report.error("RNN227", "a matrix has rows and columns", written.span, "no size", help)
+            return HIDDEN_SIZE, HIDDEN_SIZE
+        sides = zip(written.arguments, ("rows", "columns"), strict=True)
+        rows, columns = (self._width(side, f"the number of {what} of '{name}'") or HIDDEN_SIZE for side, what in sides)
+        return rows, columns
+
     def _width(self, expression: Expression | None, what: str) -> Dim | None:
         """A width; the default after an error."""
         if expression is None:
@@ -312,14 +344,14 @@ class _Declarer:
         return self._number(expression, what, "RNN225", "a number, -inf or 'learned'", "no number to start from")
 
     def _default(self, name: str, expression: Expression) -> float:
-        if name == "x":
-            message = "'x' has no default: it gives the number of steps and the batch size"
+        if name == self.symbols.first:
+            message = f"'{name}' has no default: it gives the number of steps and the batch size"
             self.report.error("RNN238", message, expression.span, "every call gives it")
         return self._number(expression, f"the default of '{name}'", "RNN238", "a number", "no such number")
 
     def _per_sequence(self, name: str, span: Span) -> None:
-        if name == "x":
-            message = "'x' is given at every step: it says how many steps there are"
+        if name == self.symbols.first:
+            message = f"'{name}' is given at every step: it says how many steps there are"
             help = "declare another input: 'input c: 64 per sequence'"
             self.report.error("RNN238", message, span, "not per sequence", help)
         else:

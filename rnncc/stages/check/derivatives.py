@@ -8,10 +8,10 @@ from rnncc.ir.syntax import Binary, Call, Expression, Index, Keyword, Lambda, Na
 from rnncc.ir.term import Bad, Num, Op, Surrogate, Term, Val
 from rnncc.language.functions import MATRIX_FUNCTIONS, is_across_units
 from rnncc.language.names import reserved
-from rnncc.language.operators import GIVEN, SURROGATES
 from rnncc.language.report import Report, Reported
 from rnncc.language.source import Span
 from rnncc.language.spelling import article, closest
+from rnncc.language.surrogates import GIVEN, SURROGATES
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.static import NAMED_NUMBERS
 

@@ -9,21 +9,23 @@ from rnncc.ir import dim as dims
 from rnncc.ir.dim import HEADS, ONE
 from rnncc.ir.term import Num, OfMatrix, Op, Product, Term, Transposed, Val, names
 from rnncc.ir.typed import Shape
-from rnncc.language.functions import OF_SQUARE
-from rnncc.language.outside import MATRIX_STATE, PAIRS
+from rnncc.language.functions import ALONG_AXIS, OF_SQUARE, REDUCTIONS
+from rnncc.language.outside import pairs
 from rnncc.language.report import Reported
+from rnncc.language.spelling import as_operand, inside
 from rnncc.stages.check.agree import Agreement, Side
 from rnncc.stages.check.solver import is_unknown
 
 # What a function of matrices says of a vector: {0} is the vector, {1} the same as an operand.
 _OF_VECTORS = {
-    "norm": "the length of a vector is 'sqrt(sum({1}*{1}))'",
-    "normalize": "write '{1}/sqrt(sum({1}*{1}))'",
+    "normalize": "write 'normalize({0})': a vector has no axis",
     "softmax": "write 'softmax({0})': a vector has no axis",
     "inv": "write '1/{1}' for the reciprocal of each unit",
     "expm": "write 'exp({0})' for the exponential of each unit",
     "diag": "multiply unit by unit: '{1}*v' is what 'diag({0})@v' would be",
 }
+# What papers call I is no size.
+_INPUT_SIZE, _IDENTITY = dims.number_of("I"), "eye(H)"
 _KINDS = {"diag": "diagonal matrix"}
 
 
@@ -39,22 +41,33 @@ class Matrices:
         pairs = tuple(zip(term.arguments, shapes, strict=True))
         first = next(shape for shape in shapes if shape.is_matrix)
         for argument, shape in pairs:
-            if not shape.is_matrix and is_narrow(self.solver.resolve(shape.width)) and self.is_parameter(argument):
+            if term.operator in ("add", "sub") and isinstance(argument, Val) and argument.name == _INPUT_SIZE:
+                message = "'I' is the input size, a number, and not the identity matrix"
+                wrong = self.report.error("RNN211", message, argument.span, "a number", f"write '{_IDENTITY}'")
+                return self.agreement.unknown(wrong)
+            if not shape.is_matrix and is_narrow(self.solver.resolve(shape.width)):
                 continue
             if shape.kind != "matrix":
                 culprit = next((a for a, s in pairs if s.is_matrix), argument)
                 scales = shape.kind == "vector" and self.is_parameter(argument)
-                number = shape.kind == "vector" and is_narrow(self.solver.resolve(shape.width))
-                wrong = self.elementwise(term, culprit, argument, scales=scales, number=number)
-                return self.agreement.unknown(wrong)
+                return self.agreement.unknown(self.elementwise(term, culprit, argument, scales=scales))
             rows = self.solver.equal(first.width, shape.width, term.span, self.agreement.why(term.span))
             columns = self.solver.equal(
                 first.columns or ONE, shape.columns or ONE, term.span, self.agreement.why(term.span)
             )
             if not (rows and columns):
                 message = f"two matrices of different shape: {self.text(first)} and {self.text(shape)}"
-                self.report.error("RNN214", message, term.span)
+                self.report.error("RNN214", message, term.span, "different shape")
         return first
+
+    def change(self, term: Op, shapes: tuple[Shape, ...]) -> bool:
+        """Whether a matrix of parameters meets a number that changes with the step."""
+        numbers = (
+            argument
+            for argument, shape in zip(term.arguments, shapes, strict=True)
+            if not shape.is_matrix and is_narrow(self.solver.resolve(shape.width))
+        )
+        return any(shape.kind == "matrix" for shape in shapes) and not all(map(self.is_parameter, numbers))
 
     def text(self, shape: Shape) -> str:
         width, columns = self.solver.resolve(shape.width), self.solver.resolve(shape.columns or ONE)
@@ -63,28 +76,28 @@ class Matrices:
     def is_parameter(self, term: Term) -> bool:
         return all(name in self.from_parameters for name in names(term))
 
-    def elementwise(self, term: Op, matrix: Term, other: Term, *, scales: bool, number: bool) -> Reported:
-        """Report arithmetic of a matrix with something else. `scales`: with a vector of parameters; `number`: with one
-        number (per head)."""
+    def elementwise(self, term: Op, matrix: Term, other: Term, *, scales: bool) -> Reported:
+        """Report arithmetic of a matrix with a vector. `scales`: of parameters."""
         name = self.report.text(matrix.span)
-        if term.operator == "mul" and number:
-            scale = self.report.text(other.span)
-            scale = scale if isinstance(other, Val) or scale.startswith("(") else f"({scale})"
-            message = f"the matrix '{name}' is scaled by a number that changes from step to step"
-            help = f"scale the product: '{scale}*({name}@v)' is '({scale}*{name})@v'"
-            return self.report.error("RNN211", message, matrix.span, "a matrix", help)
-        if term.operator == "mul" and scales:
-            vector = self.report.text(other.span)
+        vector = self.report.text(other.span)
+        if term.operator == "mul" and other is not matrix and (scales or not isinstance(other, Val)):
+            vector = inside(vector)
             help = f"write 'diag({vector})@{name}' to multiply its rows, '{name}@diag({vector})' its columns"
         elif matrix is other or not isinstance(other, Val):
             help = f"write '{name}@x' for the product of the matrix with a vector"
         else:
-            vector = self.report.text(other.span)
             help = f"write '{name}@{vector}' for the product, or declare a vector: 'weights u: vector'"
-        if not scales and (term.operator != "mul" or not isinstance(other, Val)):
-            help += f"; {PAIRS.in_help}"
+        if not scales and term.operator in ("add", "sub"):
+            help += f"; {pairs(vector)}"
         message = f"the matrix '{name}' is used element by element"
         return self.report.error("RNN211", message, matrix.span, "a matrix", help)
+
+    def misplaced(self, term: Term, function: str) -> Reported:
+        """Report a matrix where a function takes a vector."""
+        message = f"'{function}' works on vectors; this is a matrix"
+        along = function in ALONG_AXIS or function in REDUCTIONS
+        help = f"write '{function}({self.report.text(term.span)}, axis=rows)'" if along else ""
+        return self.report.error("RNN211", message, term.span, "a matrix", help)
 
     def product(self, term: Product, left: Shape, right: Shape) -> Shape:
         if left.reported:
@@ -110,15 +123,6 @@ class Matrices:
         self.columns(term, left, right)
         return Shape(left.width)
 
-    def product_with_transposed(self, term: Product, left: Shape, operand: Shape) -> Shape:
-        """`M@T(operand)`; of two vectors it would make a matrix."""
-        assert isinstance(term.operand, Transposed)
-        if not (left.is_matrix or left.reported or operand.is_matrix or operand.reported):
-            return self.agreement.unknown(
-                self.report.error("RNN229", MATRIX_STATE.message, term.span, help=MATRIX_STATE.help)
-            )
-        return self.product(term, left, self.transposed(term.operand, operand))
-
     def columns(self, term: Product, left: Shape, right: Shape) -> None:
         columns = left.columns or ONE
         if not self.solver.equal(columns, right.width, term.span, self.agreement.why(term.span)):
@@ -129,20 +133,32 @@ class Matrices:
 
     def not_a_matrix(self, term: Product, right: Shape) -> Reported:
         text, other = self.report.text(term.matrix.span), self.report.text(term.operand.span)
-        if right.is_matrix:
+        read = set(names(term.matrix))
+        if _INPUT_SIZE in read:
+            help = f"'I' is the input size; the identity matrix is '{_IDENTITY}'"
+        elif right.is_matrix:
             help = f"the matrix stands on the left: '{other}@{text}'"
         else:
             help = f"write '{text}*{other}' to multiply element by element, or declare a matrix"
-        message = f"the left of '@' must be a matrix; '{text}' is a vector"
+        kind = "number" if _INPUT_SIZE in read and len(read) == 1 else "vector"
+        message = f"the left of '@' must be a matrix; '{text}' is a {kind}"
         return self.report.error("RNN212", message, term.matrix.span, "not a matrix", help)
 
     def transposed(self, term: Transposed, shape: Shape) -> Shape:
         if shape.reported:
             return shape
+        if shape.kind == "changing":
+            return Shape(shape.columns or ONE, shape.width, "changing")
         if shape.kind != "matrix":
-            message = "T(M) transposes a matrix" if shape.kind == "vector" else "a diagonal matrix is its own transpose"
-            self.report.error("RNN211" if shape.is_matrix else "RNN212", message, term.span)
-            return Shape(self.solver.fresh(), self.solver.fresh(), "matrix")
+            if shape.is_matrix:
+                wrong = self.report.error("RNN211", "a diagonal matrix is its own transpose", term.span)
+            else:
+                text = self.report.text(term.matrix.span)
+                total = f"sum(v*{as_operand(text)})"
+                message = "T(M) transposes a matrix; of a vector it stands directly right of '@' alone, after a vector"
+                help = f"write 'v@T({text})' for the products of the units of two vectors, '{total}' for their sum"
+                wrong = self.report.error("RNN212", message, term.span, "of a vector", help)
+            return self.agreement.unknown(wrong)
         return Shape(shape.columns or ONE, shape.width, "matrix")
 
     def function(self, term: OfMatrix, shape: Shape) -> Shape:
@@ -153,6 +169,11 @@ class Matrices:
             return self.agreement.unknown(wrong)
         if term.function == "norm":
             return Shape(HEADS)
+        if term.operator == "normalize":
+            help = "after 'normalize(M, axis=rows)' each row has the length 1; the other axis is 'columns'"
+            return self.agreement.unknown(
+                self.report.error("RNN204", "'normalize' of a matrix takes an axis", term.span, help=help)
+            )
         if term.function == "diag":
             return Shape(shape.width, shape.width, "matrix")
         columns = shape.columns or ONE

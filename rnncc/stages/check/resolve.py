@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rnncc.ir import dim as dims
 from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Keyword, Lambda, Name, Number, Unary, children
 from rnncc.ir.term import Argument, Bad, Equation, Num, Product, Term, Val, first_bad, negative, walk
 from rnncc.ir.typed import GroupMember, written
@@ -39,13 +40,20 @@ _OPERATORS = {
 @dataclass(frozen=True, slots=True)
 class Resolved:
     """A cell's equations in the order of the text. `state_delays` and `value_delays`: as in a typed cell. `wrong`: the
-    names in the equations that stand for nothing, with the error that says so."""
+    names in the equations that stand for nothing, with the error that says so. `sizes`: those that equations read as
+    numbers, with the place of the first reading."""
 
     equations: tuple[Equation, ...]
     members: dict[str, GroupMember]
     state_delays: dict[str, int]
     value_delays: dict[str, int]
     wrong: dict[str, Reported]
+    sizes: dict[str, Span]
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The names of these numbers."""
+        return tuple(map(dims.number_of, self.sizes))
 
 
 class _Resolver:
@@ -62,6 +70,7 @@ class _Resolver:
         self.calls = Calls(symbols, self.targets | self.bases, report, self.term)
         self.nodes = 0
         self.wrong: dict[str, Reported] = {}
+        self.sizes: dict[str, Span] = {}
 
     def run(self) -> Resolved:
         equations = [self.equation(instance) for instance in self.instances]
@@ -70,7 +79,8 @@ class _Resolver:
         for equation in equations:
             self.one_operand(equation)
         delays = self.times.check(equations)
-        return Resolved(tuple(equations), self.members, self.times.states, delays, self.wrong | self.times.wrong)
+        wrong = self.wrong | self.times.wrong
+        return Resolved(tuple(equations), self.members, self.times.states, delays, wrong, self.sizes)
 
     def equation(self, instance: Instance) -> Equation:
         self.instance, self.scope = instance, instance.scope
@@ -105,9 +115,7 @@ class _Resolver:
                 if bad := first_bad(self.term(left), self.term(right)):
                     return Bad(span, bad.reported)
                 help = "write 'a/b', or 'floor(a/b)' for the whole part of the quotient"
-                return Bad(
-                    span, self.report.error("RNN220", "'//' divides sizes and whole numbers only", span, help=help)
-                )
+                return Bad(span, self.report.error("RNN220", "'//' stands in widths and indices only", span, help=help))
             case Binary(operator, left, right, span):
                 name, arguments = _OPERATORS[operator], (self.term(left), self.term(right))
                 wrong = refuse_zero_divisor(name, arguments, self.report)
@@ -147,6 +155,9 @@ class _Resolver:
             return Bad(span, self.report.error("RNN211", message, span, "of low rank", help))
         if name in NAMED_NUMBERS:
             return Num(NAMED_NUMBERS[name], span)
+        if name in symbols.statics.dims:
+            self.sizes.setdefault(name, span)
+            return Val(dims.number_of(name), span)
         member = self.full_name(name, span)
         if member is not None:
             return member
@@ -162,12 +173,6 @@ class _Resolver:
         )
 
     def undefined(self, name: str, span: Span) -> Reported:
-        if name in self.symbols.statics.dims:
-            message = f"'{name}' is a size: it stands in widths and in eye({name}), not in arithmetic"
-            help = "declare 'const n = …' for a number"
-            if name == "I":
-                help = f"the identity matrix is 'eye(H)'; {help}"
-            return self.report.error("RNN202", message, span, "a size", help)
         if name == "t":
             help = "count in a state, 'n[t] = n[t-1] + 1', or add it as an input: 'input time: 1'"
             return self.report.once("RNN216", "the step's number 't' is no value", span, help)
@@ -183,7 +188,7 @@ class _Resolver:
     def suggestion(self, name: str, span: Span) -> str:
         symbols = self.symbols
         known = {*symbols.inputs, *symbols.states, *symbols.params, *symbols.constants, *map(written, symbols.groups)}
-        known |= self.targets | {"x"} | set(self.scope)
+        known |= self.targets | {symbols.first} | set(self.scope)
         multiplies = self.report.source.text[span.end :].lstrip().startswith("@")
         return undefined_name(name, symbols, known, multiplies=multiplies)
 
@@ -286,8 +291,8 @@ class _Resolver:
             message = f"'{name}' is defined for each turn of a loop: its index stands before the time"
             help = f"write '{name}[…][{self.report.text(expression.index.span)}]'"
             return Bad(span, self.report.error("RNN202", message, span, "which turn?", help))
-        if name in symbols.kinds or name in symbols.groups or written != name:
-            kind = symbols.kinds.get(name, "group")
+        if name in symbols.kinds or name in symbols.groups or name in symbols.statics.dims or written != name:
+            kind = "size" if name in symbols.statics.dims else symbols.kinds.get(name, "group")
             message = f"the {kind} '{written}' does not change with time"
             return Bad(span, self.report.error("RNN216", message, span, help=f"write '{written}'"))
         return Bad(span, self.undefined(name, expression.base_span))

@@ -19,35 +19,43 @@ from rnncc.ir.term import (
     Bad,
     Equation,
     Eye,
+    Filled,
     Num,
     OfMatrix,
     Op,
+    PerHead,
     Product,
     Row,
     Share,
     Surrogate,
     Term,
     Transposed,
+    Unflatten,
     Val,
     names,
     walk,
 )
 from rnncc.ir.typed import ParameterType, Shape
-from rnncc.language.functions import ALONG_AXIS
+from rnncc.language.functions import OF_VECTORS_TOO, REDUCTIONS
 from rnncc.language.report import Report, Reported
 from rnncc.language.source import Span
 from rnncc.stages.check.agree import Agreement, Side
 from rnncc.stages.check.declare import Symbols
+from rnncc.stages.check.grids import Grids
 from rnncc.stages.check.matrices import Matrices
 from rnncc.stages.check.resolve import Resolved
 from rnncc.stages.check.solver import Solver, is_unknown
 from rnncc.stages.check.split import Split, split_widths
+from rnncc.stages.check.targets import Targets
+from rnncc.stages.check.vectors import Vectors
 
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
     """`values` by name; `solved`: the dims that follow from others; `constraints`, `divisible` and `input_dims` as in a
-    typed cell."""
+    typed cell. `equations`: in the order of the text."""
+
+    equations: tuple[Equation, ...]
 
     values: dict[str, Shape]
     solved: dict[str, Dim]
@@ -69,17 +77,21 @@ class _Inference:
         self.wrong = resolved.wrong
         self.solved: dict[str, Dim] = {}
         # Values made of parameters and numbers only: matrices must be.
-        self.from_parameters: set[str] = {*symbols.constants, *symbols.params, *resolved.members}
-        # Values of width 1 made of numbers and constants only: they have no units.
-        self.numbers: set[str] = set(symbols.constants)
-        self.scalars = {*symbols.constants, *(name for name, p in symbols.params.items() if p.type.kind == "scalar")}
+        numbers = {*symbols.constants, *resolved.numbers}
+        self.from_parameters: set[str] = {*numbers, *symbols.params, *resolved.members}
+        # Values of width 1 made of numbers, constants and sizes only: they have no units.
+        self.numbers: set[str] = set(numbers)
+        self.scalars = {*numbers, *(name for name, p in symbols.params.items() if p.type.kind == "scalar")}
         self.scalars |= {n for n, member in resolved.members.items() if symbols.groups[member.group].kind == "scalar"}
         free = frozenset(name for name, (default, _) in symbols.dims.items() if default is None)
         given = {"I"} | {n for value in symbols.inputs.values() for n in dims.names(value.width or ONE)}
         self.solver = Solver(free, frozenset(given - {"num_heads"}))
         self.agreement = Agreement(self.solver, self.values, symbols, report, self.narrow)
         self.matrices = Matrices(self.agreement, self.from_parameters)
+        self.grids = Grids(self.agreement)
+        self.vectors = Vectors(self.agreement)
         self.input_dims = _input_dims(symbols)
+        self.targets = Targets(self.agreement, self.grids, self.bases, self.scalars, self.input_dims)
 
     def run(self) -> Shapes:
         self.known_values()
@@ -98,7 +110,8 @@ class _Inference:
             if number is not None and number < 1:
                 self.report.error("RNN223", f"the size '{name}' would be {number}", self.symbols.dims[name][1])
         divisible = frozenset(self.solver.divisible)
-        return Shapes(values, solved, constraints, divisible, self.input_dims)
+        equations = self.vectors.of_vectors(self.resolved.equations)
+        return Shapes(equations, values, solved, constraints, divisible, self.input_dims)
 
     def final(self, shape: Shape) -> Shape:
         columns = None if shape.columns is None else self.named(shape.columns)
@@ -113,13 +126,15 @@ class _Inference:
         for name, declared in symbols.inputs.items():
             values[name] = Shape(declared.width or INPUT_SIZE)
             self.older(name)
-            if name == "x" and declared.width not in (None, INPUT_SIZE):
+            if name == symbols.first and declared.width not in (None, INPUT_SIZE):
                 self.solver.equal(INPUT_SIZE, values[name].width, declared.span, self.agreement.why(declared.span))
         for name, declared in symbols.states.items():
-            values[name] = values[f"{name}__1"] = Shape(declared.width or HIDDEN_SIZE)
+            values[name] = values[f"{name}__1"] = declared.shape
+            if declared.columns and self.resolved.state_delays.get(name, 0) > 1:
+                self.grids.no_past(name, declared.span, state=True)
             for step in range(1, self.resolved.state_delays.get(name, 0)):
                 values[f"{name}__delay{step}"] = values[f"{name}__delay{step}__1"] = values[name]
-        for name in symbols.constants:
+        for name in self.numbers:
             values[name] = Shape(ONE)
         for name, param in symbols.params.items():
             values[name] = self.parameter(param.type, param.span)
@@ -128,6 +143,9 @@ class _Inference:
 
     def older(self, name: str) -> None:
         """The older values of an input or of a value that inputs make have its shape."""
+        if name in self.resolved.value_delays and self.values[name].kind == "changing":
+            span = next(each.target_span for each in self.equations if each.target == name)
+            self.grids.no_past(self.bases[name], span, state=False)
         for step in range(1, self.resolved.value_delays.get(name, 0) + 1):
             self.values[f"{name}__{step}"] = self.values[name]
 
@@ -149,17 +167,21 @@ class _Inference:
         shape = self.shape(term)
         if all(name in self.from_parameters for name in names(term)):
             self.from_parameters.add(target)
-        declared = self.values.get(target) or self.declared(equation)
+        declared = self.values.get(target) or self.targets.declared(equation)
         if shape.is_matrix:
-            self.matrix_target(equation, shape)
+            self.values[target] = self.targets.matrix(equation, shape, declared)
             return
         if shape.reported:
             # What is made of it is not wrong as well.
             self.values[target] = declared or shape
             return
+        if declared is not None and declared.is_matrix:
+            self.grids.filled(equation.written, term, declared)
+            self.values[target] = declared
+            return
         undeclared = declared is None
         if declared is None:
-            declared = self.undeclared(equation, shape)
+            declared = self.targets.undeclared(equation, shape)
         elif declared.width == ONE and shape.width == HEADS and target not in self.symbols.states:
             # One number per head is what a reduction leaves: `local m: 1` names it.
             declared = shape
@@ -170,54 +192,23 @@ class _Inference:
             return
         written = Side(declared.width, equation.target_span, f"'{equation.written}'")
         side = Side(shape.width, term.span, "its value", term)
-        wrong = self.agreement.same(written, side, self.declaration(equation, shape, undeclared))
+        wrong = self.agreement.same(written, side, self.targets.declaration(equation, shape, undeclared=undeclared))
         if wrong and undeclared:
             self.values[target] = self.agreement.unknown(wrong)
 
-    def declaration(self, equation: Equation, shape: Shape, undeclared: bool) -> str:
-        """How a target is declared whose value has another width, or nothing: of several numbers of each head, or where
-        nothing declares the target."""
-        width, base = self.solver.resolve(shape.width), self.bases[equation.target]
-        if dims.split_multiple(width)[1] == HEADS:
-            kind = "state" if base in self.symbols.states else "local"
-            return f"write '{kind} {base}: {dims.show(width)}', which is the width of its value"
-        if undeclared and not is_unknown(width):
-            return f"a value that nothing declares has width H: declare it, 'local {base}: {dims.show(width)}'"
-        return ""
-
-    def undeclared(self, equation: Equation, shape: Shape) -> Shape:
-        """The shape of a target whose width nothing declares: H, or one number (per head) where its value is that.
-        Scalars alone, which are no vectors, spread over H elements."""
-        width = self.solver.resolve(shape.width)
-        if not is_narrow(width) or all(name in self.scalars for name in names(equation.term)):
-            return Shape(HIDDEN_SIZE)
-        self.narrow[equation.target] = equation
-        return Shape(width)
-
-    def declared(self, equation: Equation) -> Shape | None:
-        found = self.symbols.locals.get(self.bases[equation.target])
-        return Shape(found.width) if found is not None and found.width is not None else None
-
-    def matrix_target(self, equation: Equation, shape: Shape) -> None:
-        term = equation.term
-        state = equation.target in self.symbols.states
-        if state or isinstance(term, Val) or shape.kind == "diag":
-            what = "a state is a vector" if state else "it must stand before '@'"
-            message = f"the value of '{equation.written}' is a matrix: {what}"
-            self.report.error("RNN211", message, term.span, help="write 'W@x' for a product")
-            self.values[equation.target] = self.values.get(equation.target, Shape(HIDDEN_SIZE))
-            return
-        self.values[equation.target] = shape
-
     def share(self, equation: Equation, term: Share) -> None:
         operand = self.shape(term.operand)
+        target = self.values.get(equation.target)
+        if target is not None and target.is_matrix:
+            self.grids.filled(equation.written, term, target)
+            return
         if operand.reported:
             # What is made of it is not wrong as well.
-            if equation.target not in self.symbols.states and self.declared(equation) is None:
+            if equation.target not in self.symbols.states and self.targets.declared(equation) is None:
                 self.values[equation.target] = operand
             return
         if operand.is_matrix:
-            self.misplaced(term.operand, "split")
+            self.matrices.misplaced(term.operand, "split")
             return
         whole = self.solver.resolve(operand.width)
         declared = {name: self.split_target(name) for name in term.targets}
@@ -257,28 +248,60 @@ class _Inference:
                 return self.pointwise(term, tuple(self.shape(argument) for argument in arguments))
             case Surrogate(_, operand):
                 return self.shape(operand)
-            case Product(matrix, Transposed(operand)):
-                return self.matrices.product_with_transposed(term, self.shape(matrix), self.shape(operand))
-            case Product(matrix, operand):
-                left, right = self.shape(matrix), self.shape(operand)
-                return self.matrices.product(term, left, right)
+            case Product():
+                return self.product(term)
             case Row(function, arguments, times):
-                return self.row(function, arguments, times)
+                return self.row(function, arguments, times, [self.shape(argument) for argument in arguments])
             case Transposed(matrix):
                 return self.matrices.transposed(term, self.shape(matrix))
-            case OfMatrix(_, operand):
-                return self.matrices.function(term, self.shape(operand))
+            case OfMatrix(function, operand, axis):
+                shape = self.shape(operand)
+                if function in OF_VECTORS_TOO and not axis and not shape.is_matrix:
+                    self.vectors.taken.add(term)
+                    return self.row(function, (operand,), 1, [shape])
+                if function == "diag" and self.matrices.is_parameter(operand):
+                    return self.matrices.function(term, shape)
+                changing = None if shape.reported else self.grids.function(term, shape)
+                return changing or self.matrices.function(term, shape)
+            case Unflatten(operand):
+                shape = self.shape(operand)
+                return self.agreement.unknown(shape.reported) if shape.reported else self.grids.unflatten(term, shape)
             case Eye(dim):
                 return Shape(dim, dim, "matrix")
+            case Filled(_, dim):
+                return Shape(dim)
+            case PerHead(operand):
+                return self.vectors.per_head(term, self.shape(operand))
             case Share(operand):
                 return self.shape(operand)
             case _:
                 assert_never(term)
 
+    def product(self, term: Product) -> Shape:
+        """`matrix @ operand`, in which `T(v)` may be that of a vector."""
+        match term:
+            case Product(Transposed(vector), operand) if not (shape := self.shape(vector)).is_matrix:
+                right = self.shape(operand)
+                wrong = shape.reported or right.reported or self.grids.transposed_vector(term, vector, right)
+                return self.agreement.unknown(wrong)
+            case Product(matrix, Transposed(operand) as flipped):
+                left, inner = self.shape(matrix), self.shape(operand)
+                if left.reported or inner.reported or left.is_matrix or inner.is_matrix:
+                    right = self.matrices.transposed(flipped, inner)
+                else:
+                    return self.grids.outer(term, left, inner)
+            case Product(matrix, operand):
+                left, right = self.shape(matrix), self.shape(operand)
+        if not (left.reported or right.reported) and "changing" in (left.kind, right.kind):
+            return self.grids.product(term, left, right)
+        return self.matrices.product(term, left, right)
+
     def pointwise(self, term: Op, shapes: tuple[Shape, ...]) -> Shape:
         for shape in shapes:
             if shape.reported:
                 return self.agreement.unknown(shape.reported)
+        if any(shape.kind == "changing" for shape in shapes) or self.matrices.change(term, shapes):
+            return self.grids.arithmetic(term, shapes)
         if any(shape.is_matrix for shape in shapes):
             return self.matrices.arithmetic(term, shapes)
         wide: list[Side] = []
@@ -295,17 +318,19 @@ class _Inference:
         reported = any(isinstance(part, Row) for part in walk(term))
         return not reported and all(name in self.numbers for name in names(term))
 
-    def misplaced(self, term: Term, function: str) -> Reported:
-        message = f"'{function}' works on vectors; this is a matrix"
-        help = f"write '{function}({self.report.text(term.span)}, axis=rows)'" if function in ALONG_AXIS else ""
-        return self.report.error("RNN211", message, term.span, "a matrix", help)
-
-    def row(self, function: str, arguments: tuple[Term, ...], times: int) -> Shape:
+    def row(self, function: str, arguments: tuple[Term, ...], times: int, found: list[Shape]) -> Shape:
+        """The shape of a function across the units of these arguments; `found` are their shapes."""
         shapes = []
-        for argument in arguments:
-            shape = self.shape(argument)
+        if function == "roll" and len(arguments) > 1:
+            is_number = self.is_number(arguments[1]) and self.solver.resolve(found[1].width) == ONE
+            if wrong := self.vectors.wrong_fill(arguments[1], is_number=is_number):
+                return self.agreement.unknown(wrong)
+            arguments, found = arguments[:1], found[:1]
+        for argument, shape in zip(arguments, found, strict=True):
+            if shape.kind == "changing" and function in REDUCTIONS:
+                return Shape(HEADS)
             if shape.is_matrix:
-                shape = self.agreement.unknown(self.misplaced(argument, function))
+                shape = self.agreement.unknown(self.matrices.misplaced(argument, function))
             elif self.solver.resolve(shape.width) == ONE and self.is_number(argument):
                 message = (
                     f"'{function}' works on the units of a vector; {self.agreement.describe(argument)} is a number"
@@ -317,7 +342,7 @@ class _Inference:
                 return self.agreement.unknown(shape.reported)
         first = shapes[0].width
         match function:
-            case "sum" | "mean" | "max" | "min":
+            case "sum" | "mean" | "max" | "min" | "norm" | "logsumexp":
                 return Shape(reduced(self.solver.resolve(first), self.input_dims))
             case "repeat":
                 return Shape(dims.scale(self.solver.resolve(first), times))
@@ -335,7 +360,9 @@ def _input_dims(symbols: Symbols) -> frozenset[str]:
     inputs = {"I"} | {name for value in symbols.inputs.values() for name in dims.names(value.width or ONE)}
     inside = [*symbols.states.values(), *symbols.locals.values()]
     return frozenset(
-        inputs - {"H", "num_heads"} - {name for value in inside for name in dims.names(value.width or ONE)}
+        inputs
+        - {"H", "num_heads"}
+        - {name for value in inside for side in (value.width, value.columns) for name in dims.names(side or ONE)}
     )
 
 

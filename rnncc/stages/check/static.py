@@ -7,17 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rnncc.ir import dim as dims
-from rnncc.ir.dim import Dim
+from rnncc.ir.dim import HEADS, Dim
 from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Name, Number, Unary
 from rnncc.language.names import reserved
 from rnncc.language.report import Report, Reported
 from rnncc.language.source import Span
 from rnncc.language.spelling import article, closest
+from rnncc.stages.check.mentions import names_in
 
 # A size or an index beyond this is a slip (and would make exact arithmetic slow).
 LARGEST = 2**31
 # A size whose text is longer is not one that anybody wrote on purpose; the bound keeps dim arithmetic cheap.
 LONGEST_DIM = 200
+# The sizes that every layer has.
+SIZES = frozenset({"I", "H", "num_heads"})
 NAMED_NUMBERS: dict[str, float] = {"inf": math.inf, "pi": math.pi}
 
 NumberValue = int | float
@@ -55,7 +58,7 @@ class Statics:
     def __init__(self, report: Report) -> None:
         self.report = report
         self.constants: dict[str, NumberValue] = {}
-        self.dims: set[str] = {"I", "H", "num_heads"}
+        self.dims: set[str] = set(SIZES)
         self.shaping: set[str] = set()
         # What has a value at run time: the kind of each name.
         self.changing: dict[str, str] = {}
@@ -87,12 +90,30 @@ class Statics:
             return self.report.error("RNN220", f"{what} must be a whole number, not {value}", expression.span)
         return value
 
-    def dim(self, expression: Expression, what: str) -> Dim | Reported:
-        """A size."""
+    def default(self, expression: Expression, what: str) -> Dim | Reported:
+        """What a size is where nobody gives it: a number, or a formula of the sizes that every layer has."""
+        found: Dim | Reported
+        if names_in(expression) & self.dims:
+            found = self.dim(expression, what, by_heads=True)
+            if not isinstance(found, Reported) and (others := dims.names(found) - SIZES):
+                message = f"{what} may be a formula of H, I and num_heads; the size '{min(others)}' is chosen apart"
+                help = "write a formula of these, or leave it out: then equations or the caller give the size"
+                return self.report.error("RNN220", message, expression.span, help=help)
+            return found
+        number = self.integer(expression, {}, what)
+        if isinstance(number, Reported):
+            return number
+        return self._positive(dims.constant(number), expression, what)
+
+    def dim(self, expression: Expression, what: str, *, by_heads: bool = False) -> Dim | Reported:
+        """A size. `by_heads`: num_heads may divide it."""
         try:
-            found = self._dim(expression)
+            found = self._dim(expression, by_heads)
         except _NotStatic as error:
             return self.report.error(error.code, f"{what} {error.message}", error.span, help=error.help)
+        return self._positive(found, expression, what)
+
+    def _positive(self, found: Dim, expression: Expression, what: str) -> Dim | Reported:
         known = dims.as_int(found)
         if known is not None and known < 1:
             return self.report.error("RNN223", f"{what} must be at least 1, not {known}", expression.span)
@@ -181,12 +202,13 @@ class Statics:
                     raise _NotStatic("RNN220", f"must be a whole number, not {value}", expression.span)
                 return 0, value
 
-    def _dim(self, expression: Expression) -> Dim:
+    def _dim(self, expression: Expression, by_heads: bool) -> Dim:
         match expression:
             case Name(name) if name in self.dims:
                 return dims.named(name)
             case Binary("+" | "*" | "//" as operator, left, right):
-                return _dim_arithmetic(operator, self._dim(left), self._dim(right), expression.span)
+                first, second = self._dim(left, by_heads), self._dim(right, by_heads)
+                return _dim_arithmetic(operator, first, second, expression.span, by_heads)
             case Name(name) if not (name in self.constants or name in NAMED_NUMBERS or name == "t"):
                 known = closest(name, [*self.dims, *self.constants])
                 help = known or f"'H' is the hidden size; another size is declared, 'dim {name} = 64'"
@@ -200,7 +222,7 @@ class Statics:
                 return dims.constant(value)
             case _:
                 message = "must be made of I, H, num_heads, declared dims and whole numbers with + * //"
-                less = isinstance(expression, Binary) and expression.operator == "-"
+                less = isinstance(expression, Binary) and expression.operator == "-" and not by_heads
                 help = "declare the smaller size, and add: 'dim M = 7', 'state u: M + 1'" if less else ""
                 raise _NotStatic("RNN220", message, expression.span, help)
 
@@ -274,11 +296,12 @@ def _power(left: NumberValue, right: NumberValue) -> NumberValue | complex:
     return power if power.imag else power.real
 
 
-def _dim_arithmetic(operator: str, left: Dim, right: Dim, span: Span) -> Dim:
+def _dim_arithmetic(operator: str, left: Dim, right: Dim, span: Span, by_heads: bool) -> Dim:
     if operator == "//":
         if dims.as_int(right) is not None and (dims.as_int(right) or 0) < 1:
             raise _NotStatic("RNN223", "is divided by something that is not positive", span)
-        if "num_heads" in dims.names(left) | dims.names(right):
+        of_matrix = right == HEADS and _is_product(left)
+        if not by_heads and not of_matrix and "num_heads" in dims.names(left) | dims.names(right):
             help = "declare a dim for the units of one head: 'dim D', 'local v: D*num_heads'"
             raise _NotStatic("RNN220", "may not divide by num_heads, or divide it", span, help)
         found = dims.floor_divide(left, right)
@@ -290,3 +313,9 @@ def _dim_arithmetic(operator: str, left: Dim, right: Dim, span: Span) -> Dim:
     if len(found.terms) > LONGEST_DIM or len(dims.show(found)) > LONGEST_DIM:
         raise _NotStatic("RNN221", "is too long a formula", span)
     return found
+
+
+def _is_product(width: Dim) -> bool:
+    """Whether it may count the elements of a matrix: `H*K`, `4*K`."""
+    ((atoms, coefficient),) = width.terms if len(width.terms) == 1 else (((), 0),)
+    return len(atoms) + (coefficient > 1) > 1

@@ -17,7 +17,7 @@ def undefined_name(name: str, symbols: Symbols, values: set[str], *, multiplies:
         _of_equation(name, symbols, values, multiplies=multiplies)
         or _notation(name, symbols, values, multiplies=multiplies)
         or closest(name, values)
-        or _declaration(name)
+        or _declaration(name, symbols.first)
     )
 
 
@@ -38,7 +38,7 @@ def _of_equation(name: str, symbols: Symbols, values: set[str], *, multiplies: b
 
 
 def _has_equation(name: str, symbols: Symbols, values: set[str]) -> bool:
-    given = (symbols.inputs, symbols.params, symbols.constants, symbols.groups, {"x"})
+    given = (symbols.inputs, symbols.params, symbols.constants, symbols.groups, {symbols.first})
     return name in values and not any(name in names for names in given)
 
 
@@ -78,9 +78,11 @@ def _notation(name: str, symbols: Symbols, values: set[str], *, multiplies: bool
     return ""
 
 
-def _declaration(name: str) -> str:
+def _declaration(name: str, first: str) -> str:
+    if name == "x":
+        return f"write '{first}', which stands in place of x, or define it: 'x = …'"
     if name == "u":
-        return "write 'x' for the input of the step, which state-space papers call u, or define it: 'u = …'"
+        return "write 'x' for the input of the step, or 'input u in place of x' above all; or define it: 'u = …'"
     if name[:1].isupper():
         return f"declare it: 'weights {name}: matrix' (one for each equation) or 'param {name}: matrix' (one for all)"
     return f"define it, '{name} = …', or declare it: 'param {name}: vector', 'const {name} = 0.1', 'input x, {name}: 1'"

@@ -1,4 +1,4 @@
-"""The types of parameters: `vector`, `scalar`, `matrix(P, H)`, `diag`, `blockdiag(n)`, `lowrank(k)`,
+"""The types of parameters: `vector`, `vector(P)`, `scalar`, `matrix(P, H)`, `diag`, `blockdiag(n)`, `lowrank(k)`,
 `sparse(density=d)`, `mask`."""
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from rnncc.stages.check.elsewhere import report_outside
 from rnncc.stages.check.static import Statics
 
 _ANY_TYPE = (
-    "one of: vector, scalar, matrix, matrix(rows, columns), diag, blockdiag(n), lowrank(k), sparse(density=d), mask"
+    "one of: vector, vector(width), scalar, matrix, matrix(rows, columns), diag, blockdiag(n), lowrank(k), "
+    "sparse(density=d), mask"
 )
 
 BUILT_IN = {
@@ -53,15 +54,12 @@ def parameter_type(written: TypeDecl, statics: Statics, report: Report) -> Param
         if isinstance(columns, Reported):
             return columns
         return ParameterType("matrix", rows, columns, span=span)
+    if name == "vector" and len(arguments) == 1:
+        width = statics.dim(arguments[0], "the width")
+        return width if isinstance(width, Reported) else ParameterType("vector", width, span=span)
     if arguments:
-        shape = "two sizes or none" if name == "matrix" else "no arguments"
-        help = ""
-        if name == "vector" and len(arguments) == 1:
-            width = report.text(arguments[0].span)
-            help = (
-                f"it is as wide as what it stands beside: after 'local v: {width}' and 'v = W@x + b', b is {width} wide"
-            )
-        return report.error("RNN227", f"'{name}' takes {shape}", span, help=help)
+        shape = {"matrix": "two sizes or none", "vector": "one size or none"}.get(name, "no arguments")
+        return report.error("RNN227", f"'{name}' takes {shape}", span)
     return ParameterType(name, ONE if name == "scalar" else None, span=span)
 
 

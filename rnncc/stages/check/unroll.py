@@ -105,7 +105,7 @@ class _Unroller:
         kind = "loop variable" if name in scope else symbols.kinds.get(name, "")
         if name in symbols.groups:
             kind = "group"
-        why = reserved(name)
+        why = symbols.reserved(name)
         if kind not in ("", "state", "local"):
             help = "give the value another name"
             if kind == "group":

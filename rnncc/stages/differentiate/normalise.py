@@ -9,22 +9,28 @@ Norms and softmax are taken apart (rnncc/analysis/norms.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from rnncc.analysis.norms import NORMS, apart
 from rnncc.ir.cell import Node, Placement, Pointwise, Role, RowOp, Value, rename
 from rnncc.ir.dim import HEADS, ONE, Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
-from rnncc.language.operators import DERIVATIVES, OPERATORS
+from rnncc.language.operators import OPERATORS
 from rnncc.language.source import Span
+from rnncc.language.surrogates import DERIVATIVES
 
 NARROW = (ONE, HEADS)
 
 
-def is_constant(expr: Expr, values: Mapping[str, Value]) -> bool:
+def constants_of(values: Mapping[str, Value]) -> frozenset[str]:
+    """The names of the constants among values."""
+    return frozenset(name for name, value in values.items() if value.role is Role.CONSTANT)
+
+
+def is_constant(expr: Expr, constants: Collection[str]) -> bool:
     """Whether nothing but numbers and constants stand in it, so that no gradient flows through it."""
-    return all(values[name].role is Role.CONSTANT for name in references(expr))
+    return all(name in constants for name in references(expr))
 
 
 def is_opaque(operator: str) -> bool:
@@ -32,13 +38,13 @@ def is_opaque(operator: str) -> bool:
     return not OPERATORS[operator].smooth
 
 
-def is_arithmetic(expr: Apply, values: Mapping[str, Value]) -> bool:
+def is_arithmetic(expr: Apply, constants: Collection[str]) -> bool:
     """Whether sympy differentiates this operation itself: sums, products, small powers, division by a constant."""
     match expr:
         case Apply("add" | "sub" | "mul" | "neg"):
             return True
         case Apply("div", (_, denominator)):
-            return is_constant(denominator, values)
+            return is_constant(denominator, constants)
         case Apply("pow", (_, Const(exponent))):
             return exponent in (1.0, 2.0, 3.0, 4.0)
         case _:
@@ -76,6 +82,7 @@ class Normaliser:
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         self.values = dict(values)
+        self._constants = constants_of(values)
         self.new: list[Value] = []
         self._named: dict[tuple[Expr, Dim], str] = {}
         self._rows: dict[RowOp, str] = {}  # without their targets
@@ -120,9 +127,9 @@ class Normaliser:
         return self._rows[key]
 
     def _root(self, expr: Expr) -> Expr:
-        if not isinstance(expr, Apply) or is_constant(expr, self.values):
+        if not isinstance(expr, Apply) or is_constant(expr, self._constants):
             return expr
-        if is_arithmetic(expr, self.values):
+        if is_arithmetic(expr, self._constants):
             return Apply(expr.operator, tuple(self._inline(argument) for argument in expr.arguments))
         call = self._call(expr)
         known = self._named.get((call, self.values[self._target].width))
@@ -141,9 +148,9 @@ class Normaliser:
 
     def _inline(self, expr: Expr) -> Expr:
         """The expression with calls replaced by names."""
-        if not isinstance(expr, Apply) or is_constant(expr, self.values):
+        if not isinstance(expr, Apply) or is_constant(expr, self._constants):
             return expr
-        if is_arithmetic(expr, self.values):
+        if is_arithmetic(expr, self._constants):
             result = Apply(expr.operator, tuple(self._inline(argument) for argument in expr.arguments))
             # What is one number for many units is computed, and its cotangent summed, once.
             narrower = self._width(result) in NARROW and self.values[self._target].width not in NARROW
@@ -157,7 +164,7 @@ class Normaliser:
     def _atom(self, expr: Expr) -> Expr:
         """The argument of a call: a name, a number or an opaque call."""
         result = self._inline(expr)
-        if isinstance(result, Apply) and not is_constant(result, self.values) and not is_opaque(result.operator):
+        if isinstance(result, Apply) and not is_constant(result, self._constants) and not is_opaque(result.operator):
             return self._name(result, f"{self._target}__in")
         return result
 
@@ -175,7 +182,9 @@ class Normaliser:
         name, number = wish, 2
         while name in self.values:
             name, number = f"{wish}{number}", number + 1
-        self.values[name] = Value(name, Role.NODE, Placement.S, width, span=self._span)
+        target = self.values.get(self._target)
+        grid = target.grid if target is not None and target.width == width else None
+        self.values[name] = Value(name, Role.NODE, Placement.S, width, span=self._span, grid=grid)
         self.new.append(self.values[name])
         return name
 

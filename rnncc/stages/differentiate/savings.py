@@ -11,6 +11,7 @@ from rnncc.analysis.bounds import Bounds
 from rnncc.analysis.graph import components
 from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, Segment, operands
 from rnncc.ir.expr import Ref
+from rnncc.ir.row_operator import MATRICES
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +25,14 @@ class Savings:
 
 
 def choose(segment: Segment, needed: Iterable[str]) -> Savings:
-    """Walk the forward nodes in order: a needed value is recomputed where pointwise operations make it from streams,
-    states, weights, constants and what is saved already; else it is saved. So are the states that saved values follow
-    from: these can then be made again."""
+    """Walk the forward nodes in order: a needed value is recomputed where pointwise operations (and operators that make
+    matrices) make it from streams, states, weights, constants and what is saved already; else it is saved. So are the
+    states that saved values follow from: these can then be made again."""
     wanted = set(needed)
+    for node in reversed(segment.nodes):
+        # A matrix is made again of what it is made of, which is smaller, or a state.
+        if isinstance(node, RowOp) and node.operator in MATRICES and node.target in wanted:
+            wanted.update(node.operands)
     within: dict[str, bool] = {}  # of a node's target: whether the backward step has or can recompute it
     saved: list[str] = []
     for node in segment.nodes:
@@ -37,6 +42,9 @@ def choose(segment: Segment, needed: Iterable[str]) -> Savings:
             continue
         match node:
             case Pointwise():
+                within[name] = all(within.get(operand, True) for operand in operands(node))
+            case RowOp(_, operator) if operator in MATRICES:
+                # For all steps they would take as much memory as all states.
                 within[name] = all(within.get(operand, True) for operand in operands(node))
             case Contraction() | RowOp() | Delay():
                 within[name] = False

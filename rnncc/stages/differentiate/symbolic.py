@@ -7,14 +7,13 @@ of other operators come from the operator table. Forward code never passes throu
 from __future__ import annotations
 
 import operator as python
-from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+from collections.abc import Callable, Collection
+from functools import cache
 from itertools import count
 from typing import Any
 
 import sympy
 
-from rnncc.ir.cell import Value
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply, references
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.operators import OPERATORS
@@ -54,8 +53,8 @@ class _Functions:
 class Translation:
     """Expr to sympy and back. What sympy must not look into (comparisons, infinities) goes in as a symbol."""
 
-    def __init__(self, values: Mapping[str, Value]) -> None:
-        self._values = values
+    def __init__(self, constants: Collection[str]) -> None:
+        self._constants = constants
         self._hidden: dict[str, Expr] = {}
 
     def _hide(self, expr: Expr) -> Any:
@@ -70,7 +69,7 @@ class Translation:
                 return sympy.Symbol(name)
             case Const(value) if abs(value) < float("inf"):
                 return sympy.Rational(value)  # exact
-            case Apply(operator, arguments) if is_arithmetic(expr, self._values):
+            case Apply(operator, arguments) if is_arithmetic(expr, self._constants):
                 terms = [self.to_sympy(argument) for argument in arguments]
                 match operator:
                     case "add":
@@ -182,31 +181,16 @@ def _fold(operator: str, terms: list[Expr]) -> Expr:
     return result
 
 
-_Named = tuple[tuple[str, Expr], ...]
-
-
-def contributions(
-    target: str, expr: Expr, cotangent: str, wanted: tuple[str, ...], shared: str, values: Mapping[str, Value]
-) -> tuple[_Named, _Named]:
-    """What `target = expr` gives to the cotangents of its operands `wanted`.
-
-    `cotangent` is the target's. Returns (shared subexpressions, called `shared` and a number; pairs of an operand and
-    its cotangent's share), pairs in the order of `wanted` without those that are zero.
-    """
-    read = tuple((name, values[name]) for name in dict.fromkeys(references(expr)) if name in values)
-    return _contributions(target, expr, cotangent, wanted, shared, read)
-
-
-# The plain and the masked program of a cell have most equations in common. sympy takes milliseconds for each.
-@lru_cache(maxsize=1 << 14)
-def _contributions(
-    target: str, expr: Expr, cotangent: str, wanted: tuple[str, ...], prefix: str, read: tuple[tuple[str, Value], ...]
-) -> tuple[_Named, _Named]:
-    translation = Translation(dict(read))
-    d = sympy.Symbol(cotangent)
-    partials = _partials(target, expr, wanted, translation)
+def contributions_of(
+    expr: Expr, wanted: tuple[str, ...], constants: Collection[str]
+) -> tuple[tuple[tuple[str, Expr], ...], tuple[tuple[str, Expr], ...]]:
+    """What `t = expr` gives to the cotangents of its operands `wanted`; the names are those of an `Equation`
+    (derivatives.py), whose `Derivative` it returns in two parts."""
+    translation = Translation(constants)
+    d = sympy.Symbol("d_")
+    partials = _partials("t", expr, wanted, translation)
     products = [(name, d * partial) for name, partial in partials if partial != 0]
-    symbols = (sympy.Symbol(f"{prefix}{number}") for number in count())
+    symbols = (sympy.Symbol(f"d_s{number}") for number in count())
     shared, reduced = sympy.cse([product for _, product in products], symbols=symbols, order="canonical")
     temporaries = tuple((symbol.name, translation.to_expr(value)) for symbol, value in shared)
     pairs = tuple((name, translation.to_expr(value)) for (name, _), value in zip(products, reduced, strict=True))
@@ -214,7 +198,7 @@ def _contributions(
 
 
 def _partials(target: str, expr: Expr, wanted: tuple[str, ...], translation: Translation) -> list[tuple[str, Any]]:
-    if not isinstance(expr, Apply) or is_arithmetic(expr, translation._values):
+    if not isinstance(expr, Apply) or is_arithmetic(expr, translation._constants):
         value = translation.to_sympy(expr)
         return [(name, sympy.diff(value, sympy.Symbol(name))) for name in wanted]
     arguments = [translation.to_sympy(argument) for argument in expr.arguments]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Node, Pointwise, Segment, Value
-from rnncc.ir.dim import HIDDEN_SIZE, Dim, add, constant, named, names, substitute
+from rnncc.ir.dim import HIDDEN_SIZE, Dim, Grid, add, constant, named, names, substitute
 from rnncc.ir.expr import Const, Expr, Ref
 from rnncc.ir.step import (
     Edge,
@@ -159,6 +159,7 @@ class Needs:
     outputs    the tensors of each value
     outlasting values that a stage must store although no stage reads them
     lasting    values that must stay readable until the end of a block of steps
+    grids      the shapes of the matrices among the values
     """
 
     def __init__(self, values: Mapping[str, Value], constants: tuple[str, ...], *, masked: bool) -> None:
@@ -175,6 +176,7 @@ class Needs:
         self.zeros: list[Zero] = []
         self.weights: list[WeightShape] = []
         self.widths = {name: value.width for name, value in values.items()}
+        self.grids = {name: value.grid for name, value in values.items() if value.grid is not None}
 
     def input(self, each: Input) -> None:
         """Adds or replaces what is read from the call's tensors."""
@@ -238,4 +240,6 @@ def unified(cell: Cell, values: Mapping[str, Value]) -> dict[str, Value]:
 
 def _written(value: Value, known: Mapping[str, Dim]) -> Value:
     columns = None if value.columns is None else substitute(value.columns, known)
-    return replace(value, width=substitute(value.width, known), columns=columns)
+    grid = None if value.grid is None else Grid(*(substitute(side, known) for side in value.grid.sides))
+    width = substitute(value.width, known) if grid is None else grid.width
+    return replace(value, width=width, columns=columns, grid=grid)

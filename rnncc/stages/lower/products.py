@@ -10,8 +10,9 @@ from typing import assert_never
 from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, operands
 from rnncc.ir.dim import HEADS, ONE, Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
-from rnncc.ir.step import Matrix, Product, row_parts
+from rnncc.ir.step import Product, row_parts
 from rnncc.ir.structure import diagonal_blocks
+from rnncc.stages.lower.needs import Needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +31,10 @@ class Accumulated:
     accumulators: tuple[Accumulator, ...]
 
 
-def accumulate(
-    nodes: Iterable[Node], stored: Iterable[str], widths: Mapping[str, Dim], matrices: Mapping[str, Matrix]
-) -> Accumulated:
+def accumulate(nodes: Iterable[Node], stored: Iterable[str], needs: Needs) -> Accumulated:
     """A contraction that only one sum reads joins that sum's accumulator, one that only one statement of its width
     reads is an accumulator of its own; any other is `NAME__sum`, and a statement copies it to its name."""
+    widths, matrices = needs.widths, needs.matrices
     body = list(nodes)
     contractions = {node.target: node for node in body if isinstance(node, Contraction)}
     kept = set(stored)
@@ -45,8 +45,8 @@ def accumulate(
             case Pointwise(target, expr):
                 for name in references(expr):
                     uses[name] += 1
-                    # A reader of another width needs the value stored.
-                    uses[name] += widths[target] != widths[name]
+                    # A reader of another width, and one whose units are elements of a matrix, needs the value stored.
+                    uses[name] += widths[target] != widths[name] or target in needs.grids
                     reader[name] = node
             case Contraction() | RowOp() | Delay():
                 for name in operands(node):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rnncc.ir.cell import RowOperator
 from rnncc.ir.expr import Apply, Expr, Ref, references, substitute
 from rnncc.ir.fused import MatrixRule, Relation
+from rnncc.ir.row_operator import RowOperator
 from rnncc.ir.step import Statement
 from rnncc.stages.lower.operations import Operation, PartProduct
 

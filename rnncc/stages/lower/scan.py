@@ -16,7 +16,7 @@ from rnncc.ir.expr import Apply, Expr, Ref, references
 from rnncc.ir.fused import FusedEdge, FusedRead, FusedRow, FusedVector, FusedWrite
 from rnncc.ir.lowered import NoForm, Unfit
 from rnncc.ir.scan import AffineMap, ScanLoop, Tangent
-from rnncc.ir.step import Edge, Read, RowStage, Statement, Step, Table, Vector
+from rnncc.ir.step import Edge, MatrixStage, Read, RowStage, Statement, Step, Table, Vector
 from rnncc.language.operators import OPERATORS
 
 # A map of n carries has n² + n numbers, and joining two takes n³ + n² products.
@@ -69,6 +69,8 @@ def _loop(step: Step) -> ScanLoop:
 def _only_width(step: Step) -> Dim:
     """The width of all values that a step makes, where every unit of a batch entry is alone."""
     for stage in step.stages:
+        if isinstance(stage, MatrixStage):
+            raise Unfit("a step has a matrix that changes with the step")
         if isinstance(stage, RowStage):
             raise Unfit(f"a step takes the {stage.operator.value} of a row")
     if any(stage.products for stage in step.tiles):

@@ -18,9 +18,9 @@ from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Apply, Const, Ref
 from rnncc.ir.kernel import Program, Slot, StoredSlot, TileSlot, ViewSlot
 from rnncc.ir.lowered import LoweredLoop
-from rnncc.ir.step import Access, Edge, Product, RowStage, Stage, Step, TileStage
+from rnncc.ir.step import Access, Edge, MatrixStage, Product, RowStage, Stage, Step, TileStage
 from rnncc.language.diagnostics import Diagnostic, RnnccError
-from rnncc.stages.lower.stages import Key
+from rnncc.stages.lower.passes import Key, key_of
 
 MOST = (1 << 15) - 1
 # The line of a statement stands in a comment only.
@@ -66,10 +66,16 @@ def _barriers(step: Step) -> tuple[bool, ...]:
 def _keys(step: Step) -> Iterator[tuple[str, Key | None]]:
     """What the stage that makes a value shares with others; None: it is a row operator."""
     for stage in step.stages:
-        if isinstance(stage, RowStage):
-            yield stage.target, None
-        else:
-            yield from ((each.target, Key(stage.width, stage.blocks)) for each in stage.statements)
+        match stage:
+            case RowStage():
+                yield stage.target, None
+            case MatrixStage():
+                yield from ((each.target, key_of(stage)) for each in stage.statements)
+                yield from ((each.target, None) for each in stage.reductions)
+            case TileStage():
+                yield from ((each.target, key_of(stage)) for each in stage.statements)
+            case _:
+                assert_never(stage)
 
 
 def _reads(step: Step, stage: Stage, keys: Mapping[str, Key | None]) -> Iterator[tuple[str, bool]]:
@@ -79,9 +85,12 @@ def _reads(step: Step, stage: Stage, keys: Mapping[str, Key | None]) -> Iterator
     named: list[tuple[str, bool]]  # and whether a unit reads its own
     match stage:
         case TileStage():
-            key = Key(stage.width, stage.blocks)
+            key = key_of(stage)
             named = [(product.operand, False) for product in stage.products]
             named += [(load.name, load.access is Access.UNIT) for load in stage.loads]
+        case MatrixStage():
+            key = key_of(stage)
+            named = [(load.name, load.access is Access.UNIT) for load in stage.loads]
         case RowStage():
             named = [(name, True) for name in stage.operands]
         case _:
@@ -99,7 +108,15 @@ def _reads(step: Step, stage: Stage, keys: Mapping[str, Key | None]) -> Iterator
 
 
 def _writes(stage: Stage) -> tuple[str, ...]:
-    return stage.stored if isinstance(stage, TileStage) else (stage.target,)
+    match stage:
+        case TileStage():
+            return stage.stored
+        case MatrixStage():
+            return stage.written
+        case RowStage():
+            return (stage.target,)
+        case _:
+            assert_never(stage)
 
 
 def check_limits(cell: str, loops: tuple[LoweredLoop, ...]) -> None:
@@ -131,6 +148,8 @@ def _needs(program: Program) -> Counter[str]:
                 found["matrices of products"] += len(value.matrices)
             case TileStage():
                 found["values that a step stores"] += len(value.stored)
+            case MatrixStage():
+                found["values that a step stores"] += len(value.written)
             case RowStage():
                 found["values that a step stores"] += 1 + len(value.operands)
             case StoredSlot():

@@ -7,17 +7,20 @@ thread may own, so these begin a new level. One stage a level and width.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, RowOperator, operands
-from rnncc.ir.dim import HEADS, ONE, Dim, split_multiple
+from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, operands
+from rnncc.ir.dim import HEADS, ONE, Dim, Grid, split_multiple
 from rnncc.ir.expr import Ref, references
+from rnncc.ir.row_operator import RowOperator
 from rnncc.ir.step import (
     Access,
     Edge,
     Load,
+    MatrixStage,
+    Reduction,
     RowStage,
     Stage,
     Statement,
@@ -30,15 +33,17 @@ from rnncc.ir.structure import diagonal_blocks
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.source import NOWHERE, Source, Span, line_and_column
 from rnncc.stages.lower.needs import Needs
+from rnncc.stages.lower.passes import Home, Key, Passes
 from rnncc.stages.lower.products import Accumulator, accumulate, form_products
 
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """What the statements of a stage share: the width, and the blocks that its tiles must not cross."""
-
-    width: Dim
-    blocks: Dim
+_ALONG = {RowOperator.BY_ROW: Access.ROW, RowOperator.BY_COLUMN: Access.COLUMN}
+# The axis whose lines are reduced, and whether the largest element is taken, not the sum.
+_REDUCTIONS = {
+    RowOperator.ROW_SUMS: (Access.ROW, False),
+    RowOperator.COLUMN_SUMS: (Access.COLUMN, False),
+    RowOperator.ROW_MAXIMA: (Access.ROW, True),
+    RowOperator.COLUMN_MAXIMA: (Access.COLUMN, True),
+}
 
 
 def staged(needs: Needs, source: Source) -> Step:
@@ -71,6 +76,7 @@ class Group:
 
     nodes: list[Pointwise] = field(default_factory=list)
     accumulators: list[Accumulator] = field(default_factory=list)
+    reductions: list[Reduction] = field(default_factory=list)
 
 
 class _Stager:
@@ -81,8 +87,14 @@ class _Stager:
         body = self._with_operands(_alive(needs.nodes, needs.outlasting))
         self.views = {node.target: node for node in body if isinstance(node, RowOp) and self._is_view(node)}
         nodes = [node for node in body if node.target not in self.views]
-        found = accumulate(nodes, needs.outlasting, self.widths, needs.matrices)
-        self.nodes = found.nodes
+        found = accumulate(nodes, needs.outlasting, needs)
+        # What fills the rows or columns of a matrix is read where it lies, by the statements of that matrix.
+        self.spreads = {
+            node.target: node
+            for node in found.nodes
+            if isinstance(node, RowOp) and self._is_read_along(node, found.nodes)
+        }
+        self.nodes = [node for node in found.nodes if node.target not in self.spreads]
         self.accumulators = {accumulator.name: accumulator for accumulator in found.accumulators}
         for name in self.accumulators:
             self.widths[name] = self.widths[name.removesuffix("__sum")]
@@ -119,43 +131,89 @@ class _Stager:
             return False
         return is_contiguous(node.offset, self.widths[node.target], self.widths[node.operands[0]])
 
+    def _is_read_along(self, node: RowOp, nodes: Sequence[Node]) -> bool:
+        """Whether a vector that fills rows or columns lies in one piece, and only statements of that matrix read it."""
+        if node.operator not in _ALONG or node.target in self.needs.outlasting:
+            return False
+        readers = (each for each in nodes if node.target in operands(each))
+        alike = all(isinstance(each, Pointwise) and self.needs.grids.get(each.target) == node.grid for each in readers)
+        return alike and row_parts(self.widths[node.operands[0]]) == 1
+
+    def _reduction(self, node: RowOp) -> Reduction | None:
+        """What a row operator takes of the rows or columns of a matrix, in the pass over its elements."""
+        found = _REDUCTIONS.get(node.operator)
+        if found is None or row_parts(self.widths[node.target]) != 1:
+            return None
+        axis, largest = found
+        return Reduction(node.target, node.operands[0], axis, largest)
+
     def stages(self) -> list[Stage]:
         """The stages, in order."""
+        home = self._homes({})
+        passes = Passes(self.nodes, self._sources)
+        while (later := passes.later(home)) is not None:
+            home = self._homes(later)
         groups: dict[tuple[int, Key], Group] = {}
         order: dict[int, list[Key | RowOp]] = {}
-        home: dict[str, tuple[int, Key]] = {}
         for node in self.nodes:
+            place = home.get(node.target)
+            if place is None:
+                assert isinstance(node, RowOp)
+                order.setdefault(self.levels[node.target], []).append(node)
+                continue
+            level, key = place
+            if place not in groups:
+                groups[place] = Group()
+                order.setdefault(level, []).append(key)
+            group = groups[place]
             match node:
-                case Pointwise(target, expr):
-                    key = self._key(node)
+                case Pointwise(_, expr):
+                    group.nodes.append(node)
                     own = [name for name in dict.fromkeys(references(expr)) if name in self.accumulators]
-                    level = max((self._level_for(name, key) for name in references(expr)), default=0)
-                    self.levels[target], self.keys[target] = level, key
-                    home[target] = (level, key)
-                    if (level, key) not in groups:
-                        groups[level, key] = Group()
-                        order.setdefault(level, []).append(key)
-                    groups[level, key].nodes.append(node)
-                    groups[level, key].accumulators.extend(self.accumulators[name] for name in own)
-                case RowOp(target):
-                    level = max(self._level_for(name, None) for name in node.operands)
-                    self.levels[target], self.keys[target] = level, None
-                    order.setdefault(level, []).append(node)
-                case Contraction() | Delay():
-                    raise InternalError(f"{node.target} does not belong in a loop's statements")
+                    group.accumulators.extend(self.accumulators[name] for name in own)
+                case RowOp() if reduction := self._reduction(node):
+                    group.reductions.append(reduction)
                 case _:
-                    assert_never(node)
+                    raise InternalError(f"{node.target} does not belong in a loop's statements")
         stored = self._stored(home)
         return [
-            self._tile_stage(entry, groups[level, entry], stored) if isinstance(entry, Key) else self._row_stage(entry)
+            self._stage(entry, groups[level, entry], stored) if isinstance(entry, Key) else self._row_stage(entry)
             for level in sorted(order)
             for entry in order[level]
         ]
 
+    def _homes(self, least: Mapping[str, int]) -> dict[str, Home]:
+        """The level and the key of each node that shares a stage, where some have a level of their own at `least`.
+        Sets the levels of all."""
+        home: dict[str, Home] = {}
+        for node in self.nodes:
+            target, key = node.target, None
+            match node:
+                case Pointwise(_, expr):
+                    key = self._key(node)
+                    level = max((self._level_for(name, key) for name in references(expr)), default=0)
+                case RowOp() if (reduction := self._reduction(node)) and node.grid:
+                    key = Key(node.grid.width, HEADS, node.grid)
+                    level = self._level_for(reduction.source, key)
+                case RowOp():
+                    level = max(self._level_for(name, None) for name in node.operands)
+                case Contraction() | Delay():
+                    raise InternalError(f"{target} does not belong in a loop's statements")
+                case _:
+                    assert_never(node)
+            level = max(level, least.get(target, 0))
+            if key is not None:
+                home[target] = (level, key)
+            # What a row adds up to is there when all of it is.
+            self.levels[target], self.keys[target] = level, key if isinstance(node, Pointwise) else None
+        return home
+
     def _key(self, node: Pointwise) -> Key:
-        width = self.widths[node.target]
+        width, grid = self.widths[node.target], self.needs.grids.get(node.target)
         if width == ONE:
             return Key(width, ONE)
+        if grid is not None and grid.width == width:
+            return Key(width, HEADS, grid)
         usual = ONE if is_narrow(width) else HEADS
         for name in references(node.expr):
             accumulator = self.accumulators.get(name)
@@ -173,28 +231,65 @@ class _Stager:
             return max(self._level_for(operand, None) for operand in reads)
         if name in self.views:
             return self._level_for(self.views[name].operands[0], None)
+        if name in self.spreads:
+            return self._level_for(self.spreads[name].operands[0], None)
         if name not in self.levels:
             return 0
         return self.levels[name] + (key is None or self.keys[name] != key)
 
-    def _stored(self, home: dict[str, tuple[int, Key]]) -> dict[str, None]:
+    def _sources(self, name: str) -> Iterator[str]:
+        """The nodes that what stands under a name is made of."""
+        if name in self.accumulators:
+            for contraction in self.accumulators[name].contractions:
+                yield from self._sources(contraction.operand)
+        elif (whole := self.views.get(name) or self.spreads.get(name)) is not None:
+            yield from self._sources(whole.operands[0])
+        else:
+            yield name
+
+    def _stored(self, home: Mapping[str, Home]) -> dict[str, None]:
         """Values that need an address: what must have one, and what another stage reads."""
         stored = dict(self.needs.outlasting)
 
         def read(name: str) -> None:
-            while name in self.views:
-                name = self.views[name].operands[0]
+            while (whole := self.views.get(name) or self.spreads.get(name)) is not None:
+                name = whole.operands[0]
             if name in self.levels:
                 stored[name] = None
 
         for node in self.nodes:
+            own = home.get(node.target)
             for name in operands(node):
-                if not isinstance(node, Pointwise) or home.get(name) != home[node.target]:
+                if own is None or home.get(name) != own:
                     read(name)
         for accumulator in self.accumulators.values():
             for contraction in accumulator.contractions:
                 read(contraction.operand)
         return stored
+
+    def _stage(self, key: Key, group: Group, stored: dict[str, None]) -> Stage:
+        return self._tile_stage(key, group, stored) if key.grid is None else self._matrix_stage(key.grid, group, stored)
+
+    def _matrix_stage(self, grid: Grid, group: Group, stored: dict[str, None]) -> MatrixStage:
+        inside = {node.target for node in group.nodes}
+        names = [name for node in group.nodes for name in references(node.expr)]
+        names += [reduction.source for reduction in group.reductions]
+        loads = []
+        for name in dict.fromkeys(names):
+            if name in self.needs.constants or name in inside:
+                continue
+            if spread := self.spreads.get(name):
+                loads.append(Load(spread.operands[0], _ALONG[spread.operator], name))
+            else:
+                loads.append(Load(name, access(self.widths[name], grid.width)))
+        return MatrixStage(
+            grid,
+            tuple(loads),
+            tuple(name for name in self.needs.constants if name in names),
+            tuple(Statement(node.target, node.expr, self._line(node.span)) for node in group.nodes),
+            tuple(group.reductions),
+            tuple(node.target for node in group.nodes if node.target in stored),
+        )
 
     def _tile_stage(self, key: Key, group: Group, stored: dict[str, None]) -> TileStage:
         accumulators = list({accumulator.name: accumulator for accumulator in group.accumulators}.values())
@@ -220,7 +315,7 @@ class _Stager:
 
     def _row_stage(self, node: RowOp) -> RowStage:
         width = self.widths[node.target]
-        return RowStage(node.target, node.operator, node.operands, width, node.offset, node.times)
+        return RowStage(node.target, node.operator, node.operands, width, node.offset, node.times, node.grid)
 
     def _line(self, span: Span) -> int:
         return 0 if span == NOWHERE else line_and_column(self.source, span.start)[0]

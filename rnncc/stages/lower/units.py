@@ -13,14 +13,16 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from functools import partial, reduce
 from itertools import cycle
+from typing import assert_never
 
-from rnncc.ir.cell import RowOperator
 from rnncc.ir.dim import HEADS, ONE, Dim, split_multiple
 from rnncc.ir.expr import Const, Expr, Ref, apply, references, substitute
 from rnncc.ir.fused import FusedReduction, MatrixPart, ReductionKind, head_dim_name
 from rnncc.ir.lowered import Unfit
-from rnncc.ir.step import Matrix, Product, RowStage, Statement, Step, TileStage
+from rnncc.ir.row_operator import RowOperator
+from rnncc.ir.step import Matrix, MatrixStage, Product, RowStage, Statement, Step, TileStage
 from rnncc.ir.structure import diagonal_blocks
+from rnncc.language.diagnostics import InternalError
 from rnncc.stages.lower.operations import (
     NO_PLAIN_SUM,
     OVER_ALL_HEADS,
@@ -34,6 +36,7 @@ from rnncc.stages.lower.operations import (
 )
 from rnncc.stages.lower.rules import rule_of
 
+_CHANGES = "a step has a matrix that changes with the step"
 _SEVERAL_WIDTHS = "values of several widths are put together, or a value is cut into such: use values of one width"
 
 # The most tensors that a kernel reads, and that it writes: as many as a word has bits (call.cuh). A value has no more
@@ -146,7 +149,15 @@ class Units:
     def operations(self) -> Iterator[Operation]:
         """All operations."""
         for stage in self.step.stages:
-            yield from self.of_row(stage) if isinstance(stage, RowStage) else self.of_tile(stage)
+            match stage:
+                case RowStage():
+                    yield from self.of_row(stage)
+                case TileStage():
+                    yield from self.of_tile(stage)
+                case MatrixStage():
+                    raise Unfit(_CHANGES)
+                case _:
+                    assert_never(stage)
 
     def of_tile(self, stage: TileStage) -> Iterator[Operation]:
         count = self.count(stage.width)
@@ -251,6 +262,8 @@ class Units:
 
     def of_row(self, stage: RowStage) -> Iterator[Operation]:
         operator, target = stage.operator, stage.target
+        if stage.grid is not None:
+            raise Unfit(_CHANGES)
         given = [self.values(name) for name in stage.operands]
         wide = self.step.widths[stage.operands[0]]
         match operator:
@@ -305,6 +318,10 @@ class Units:
                 self.read_as[target] = (*zeros[:first], *given[0], *zeros[first + len(given[0]) :])
             case RowOperator.CUMSUM | RowOperator.CUMSUM_REVERSED | RowOperator.REPEAT | RowOperator.SEGMENT_SUM:
                 yield from self.of_rules(stage)
+            case RowOperator.ROLL | RowOperator.SHIFT:
+                raise Unfit("a step moves units of a head to other places, which other threads have")
+            case _:
+                raise InternalError(f"{operator.value} in a loop")
         # The target may be stored, so it is a value of its own too.
         if target in self.read_as:
             for part, value in zip(self.parts(target), self.read_as[target], strict=True):

@@ -117,7 +117,11 @@ class _Builder(Transformer[Token, Built]):
     def input_item(self, children: list[Any]) -> InputDecl:
         per_sequence = any(isinstance(child, Token) and child.type == "SEQUENCE" for child in children)
         width, default = _after(children, "COLON"), _after(children, "EQUAL")
-        return InputDecl(str(children[0]), width, default, per_sequence, _from(children))
+        return InputDecl(str(children[0]), width, default, per_sequence, span=_from(children))
+
+    def renamed(self, children: list[Any]) -> tuple[InputDecl]:
+        own = children[1:]
+        return (InputDecl(str(own[0]), _after(own, "COLON"), in_place_of=str(own[-1]), span=_from(own)),)
 
     def state_item(self, children: list[Any]) -> StateDecl:
         return StateDecl(str(children[0]), _after(children, "COLON"), _after(children, "EQUAL"), _from(children))

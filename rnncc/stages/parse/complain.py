@@ -9,26 +9,12 @@ from lark import Token
 from lark.exceptions import UnexpectedToken
 
 from rnncc.language.diagnostics import Diagnostic
-from rnncc.language.outside import COMPLEX, MATRIX_STATE, MEMORY, Outside
+from rnncc.language.outside import COMPLEX, MEMORY, MORE_AXES, Outside
 from rnncc.language.source import Source, Span
 from rnncc.language.words import STATEMENTS
+from rnncc.stages.parse.forms import FORMS
 from rnncc.stages.parse.lexer import Statement, span_of
 
-_FORMS = {
-    "CELL": "cell NAME",
-    "INPUT": "input x, gap: 1, c: 64 per sequence",
-    "STATE": "state h, c: P = 0",
-    "OUTPUT": "output y",
-    "DIM": "dim P = 64, K",
-    "CONST": "const dt = 0.1, act = tanh",
-    "LOCAL": "local v: 4*H, w: P",
-    "PARAM": "param g: vector = 1, M: matrix",
-    "BUFFER": "buffer M: matrix = orthogonal",
-    "WEIGHTS": "weights p: vector, Q: matrix",
-    "INIT": "init R = orthogonal",
-    "DEF": "def gate(u) = sigmoid(W@x + R@u + b)",
-    "FOR": "for l in 1..L:",
-}
 # Statements of other languages, and what says the same here.
 _STATEMENTS = {
     "memory": MEMORY.in_help,
@@ -46,6 +32,8 @@ _WORDS = {
     "IN": "'in'",
     "ELSE": "'else'",
     "SEQUENCE": "'sequence'",
+    "PLACE": "'place'",
+    "OF": "'of'",
     "COMMA": "','",
     "COLON": "':'",
     "EQUAL": "'='",
@@ -121,7 +109,7 @@ class _Complaint:
             return self._loop()
         if first == "DEF":
             return self._function()
-        return self._operator() or (self._declaration() if first in _FORMS else self._equation())
+        return self._operator() or (self._declaration() if first in FORMS else self._equation())
 
     def _header(self) -> Diagnostic:
         if len(self.tokens) == 1:
@@ -181,10 +169,12 @@ class _Complaint:
 
     def _declaration(self) -> Diagnostic:
         kind = self.tokens[0].type
-        form = _FORMS[kind]
+        form = FORMS[kind]
         help = f"the form is `{form}`"
         if (axes := self._axes()) is not None:
-            return self._outside(MEMORY if kind == "INPUT" else MATRIX_STATE, axes)
+            return self._outside(MEMORY, axes) if kind == "INPUT" else self._matrix(axes)
+        if kind == "INPUT" and any(token.type == "IN" for token in self.tokens):
+            help = "the form is `input u in place of x`, alone on its line"
         if kind == "WEIGHTS" and self.at < len(self.tokens) and self.tokens[self.at].type == "EQUAL":
             help = self._initialised_group()
         if self.tokens[0].type == "OUTPUT" and self.at == 2 and self.tokens[2].type == "COLON":
@@ -223,6 +213,18 @@ class _Complaint:
             opening = max(at for at in range(self.at) if self.tokens[at].type == "LPAR" and depths[at] == 0)
             return self._between(opening, self._closing(opening))
         return None
+
+    def _matrix(self, axes: Span) -> Diagnostic:
+        written = self.source.text[axes.start : axes.end]
+        kind = self.source.text[self.span.start :].split(maxsplit=1)[0]
+        name, indexed, _ = written.partition("[")
+        if indexed:
+            help = f"write `{kind} {name}: matrix(H, K)` for a matrix, `{kind} {name}: K` for a vector"
+            return self._say("RNN110", "a declaration has no index", axes, "not expected here", help)
+        if written.count(",") > 1:
+            return self._outside(MORE_AXES, axes)
+        help = f"write `{kind} S: matrix{written}` for a matrix"
+        return self._say("RNN110", "a pair is no width", axes, "no width", help)
 
     def _closing(self, opening: int) -> int:
         """Where the bracket closes that a token opens: brackets come in pairs here."""

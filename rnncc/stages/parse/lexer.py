@@ -17,7 +17,7 @@ from rnncc.language.diagnostics import Diagnostic, Label
 from rnncc.language.greek import in_ascii
 from rnncc.language.outside import COMPLEX
 from rnncc.language.source import Source, Span
-from rnncc.language.words import EVERYWHERE, PER, SEQUENCE, STATEMENTS
+from rnncc.language.words import EVERYWHERE, OF, PER, PLACE, SEQUENCE, STATEMENTS
 from rnncc.stages.parse.characters import (
     FOREIGN,
     LENGTH_HELP,
@@ -331,17 +331,21 @@ def _retag(tokens: list[Token]) -> None:
         if following not in ("EQUAL", "COMMA", "LSQB", "LPAR") or (first, following) == ("def", "LPAR"):
             first.type = first.upper()
     if first.type == "INPUT":
-        _retag_per_sequence(tokens)
+        _retag_input(tokens)
 
 
-def _retag_per_sequence(tokens: list[Token]) -> None:
-    """`per` behind a name or a width, where no name can stand, and `sequence` behind that are words of the language.
-    Elsewhere they are names."""
+def _retag_input(tokens: list[Token]) -> None:
+    """`per` behind a name or a width, where no name can stand, and `sequence` behind that are words of the language; so
+    are `place` behind `in`, and `of` behind that. Elsewhere they are names."""
     for before, token in pairwise(tokens):
         if token == PER and before.type in ("NAME", "NUMBER", "RPAR"):
             token.type = "PER"
         elif token == SEQUENCE and before.type == "PER":
             token.type = "SEQUENCE"
+        elif token == PLACE and before.type == "IN":
+            token.type = "PLACE"
+        elif token == OF and before.type == "PLACE":
+            token.type = "OF"
 
 
 def comment_lines(lexed: Lexed, line: int) -> tuple[int, ...]:

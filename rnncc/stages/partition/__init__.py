@@ -71,7 +71,7 @@ def _states(typed: Typed) -> Iterator[State]:
         yield state
         delayed = state.name
         for delay in delay_states(typed, state.name):
-            yield State(delay, state.width, state.initial, delayed, state.span)
+            yield State(delay, state.width, state.initial, delayed, state.span, state.grid)
             delayed = delay
 
 
@@ -90,7 +90,7 @@ def _given(typed: Typed, parameters: Sequence[Parameter]) -> Iterator[Value]:
             structure = parameter.structure
             yield Value(member.name, Role.PARAMETER, Placement.P, member.width, parameter.columns, structure, span)
     for state in _states(typed):
-        yield Value(f"{state.name}__1", Role.PREVIOUS, Placement.S, state.width, span=state.span)
+        yield Value(f"{state.name}__1", Role.PREVIOUS, Placement.S, state.width, span=state.span, grid=state.grid)
 
 
 def _made(flat: FlatCell, placed: Placed, headed: Heads, order: Sequence[Node]) -> Iterator[Value]:
@@ -100,4 +100,4 @@ def _made(flat: FlatCell, placed: Placed, headed: Heads, order: Sequence[Node]) 
         columns = shape.columns if shape.kind == "matrix" else None
         structure = headed.structures.get(name, DENSE)
         placement = Placement.X if isinstance(node, Delay) else placed.placement[name]
-        yield Value(name, Role.NODE, placement, shape.width, columns, structure, node.span)
+        yield Value(name, Role.NODE, placement, shape.width, columns, structure, node.span, shape.grid)

@@ -8,24 +8,29 @@ from __future__ import annotations
 from typing import assert_never
 
 from rnncc.ir import dim as dims
-from rnncc.ir.cell import Contraction, Delay, Pointwise, RowOp, RowOperator
+from rnncc.ir.cell import Contraction, Delay, Pointwise, RowOp
 from rnncc.ir.dim import HEADS, ONE, Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply
+from rnncc.ir.row_operator import RowOperator
 from rnncc.ir.term import (
     Argument,
     Bad,
     Equation,
     Eye,
+    Filled,
     Num,
     OfMatrix,
     Op,
+    PerHead,
     Product,
     Row,
     Share,
     Surrogate,
     Term,
     Transposed,
+    Unflatten,
     Val,
+    names,
     walk,
 )
 from rnncc.ir.typed import Shape, Typed, delay_states
@@ -33,6 +38,7 @@ from rnncc.language.diagnostics import InternalError
 from rnncc.language.report import Report
 from rnncc.language.source import NOWHERE, Span
 from rnncc.stages.partition.flat import FlatCell, live
+from rnncc.stages.partition.grids import Grids
 from rnncc.stages.partition.nodes import Nodes
 from rnncc.stages.partition.row_functions import RowFunctions
 
@@ -50,6 +56,13 @@ class _Flattener:
         self.compiled_in = {constant.name: constant.value for constant in typed.constants if constant.shaping}
         self.aliases = self.find_aliases()
         self.terms = {equation.target: equation.term for equation in typed.equations}
+        self.grids = Grids(self)
+        # Values of parameters and numbers alone.
+        self.fixed = {param.name for param in typed.params} | {*self.members}
+        self.fixed |= {constant.name for constant in typed.constants}
+        for equation in typed.equations:
+            if self.of_parameters(equation.term):
+                self.fixed.add(equation.target)
         # What `Argument` stands for, in the slopes of surrogates that are being flattened, the innermost last.
         self.steps: list[Expr] = []
 
@@ -105,12 +118,15 @@ class _Flattener:
         """The node that defines the target, after the nodes it needs."""
         target, term = equation.target, equation.term
         width = self.shapes[target].width
+        if self.shapes[target].grid is not None:
+            self.nodes.define(Pointwise(target, self.grids.expression(term), equation.span))
+            return
         if self.shapes[target].is_matrix:
             self.nodes.define(Pointwise(target, self.matrix_expression(term, term), equation.span))
             return
         # What a state takes from inputs alone is computed before its loop: `merge` joins the two where it is not so.
         is_state = target in self.states
-        if isinstance(term, Product) and not is_state and self.diagonal(term.matrix) is None:
+        if isinstance(term, Product) and not is_state and self.is_contraction(term):
             key = (self.matrix(term.matrix), self.operand(term.operand))
             if key not in self.products and self.shapes[key[0]].width == width:
                 self.products[key] = target
@@ -119,10 +135,14 @@ class _Flattener:
         if isinstance(term, Share):
             self.share(term, equation)
             return
-        if isinstance(term, Row) and not is_state:
+        if isinstance(term, Row) and not is_state and not any(map(self.grids.is_grid, term.arguments)):
             self.nodes.define(self.functions.node(term, self.operands(term), target))
             return
         self.nodes.define(Pointwise(target, self.expression(term), equation.span))
+
+    def is_contraction(self, term: Product) -> bool:
+        """Whether a product is one with a matrix of parameters that is not diagonal."""
+        return not self.grids.is_grid(term.matrix) and self.diagonal(term.matrix) is None
 
     def share(self, term: Share, equation: Equation) -> None:
         operand = self.operand(term.operand)
@@ -151,11 +171,19 @@ class _Flattener:
                 return self.value(name)
             case Op(operator, arguments):
                 return Apply(operator, tuple(self.expression(argument) for argument in arguments))
+            case Product(matrix, operand) if self.grids.is_grid(matrix):
+                return self.grids.times_vector(matrix, operand)
             case Product(matrix, operand):
                 diagonal = self.diagonal(matrix)
                 if diagonal is not None:
                     return apply("mul", Ref(self.operand(diagonal)), self.expression(operand))
                 return Ref(self.product(term))
+            case OfMatrix() if self.grids.is_reduction(term):
+                return self.grids.reduction(term)
+            case OfMatrix("norm", matrix) if self.grids.is_grid(matrix):
+                return self.grids.norm(matrix)
+            case OfMatrix("diag", matrix, _, span) if self.grids.is_grid(matrix):
+                return self.grids.diagonal_of(matrix, span)
             case OfMatrix("norm", matrix, _, span):
                 norm = apply("norm", Ref(self.matrix(matrix)))
                 return Ref(self.nodes.named(norm, Shape(HEADS), span))
@@ -165,7 +193,11 @@ class _Flattener:
                 return self.steps[-1]
             case Row():
                 return Ref(self.functions.value(term, self.operands(term)))
-            case Share() | Transposed() | OfMatrix() | Eye() | Bad():
+            case Filled(function, dim):
+                return Ref(self.functions.filled(function, dim))
+            case PerHead(inner):
+                return Ref(self.functions.per_head(term, self.operand(inner)))
+            case Share() | Transposed() | OfMatrix() | Eye() | Unflatten() | Bad():
                 raise InternalError(f"a {type(term).__name__} inside an expression")
             case _:
                 assert_never(term)
@@ -183,8 +215,18 @@ class _Flattener:
         name = self.actual(name)
         return Const(float(self.compiled_in[name])) if name in self.compiled_in else Ref(name)
 
+    def of_parameters(self, term: Term) -> bool:
+        """Whether parameters and numbers alone make a value."""
+        return all(name in self.fixed for name in names(term))
+
+    def shape_of(self, name: str) -> Shape:
+        """The shape of a value."""
+        return self.shapes[self.actual(name)]
+
     def operand(self, term: Term) -> str:
-        """The name of a vector, which is a value's or stands for an expression."""
+        """The name of a vector, which is a value's or stands for an expression. A matrix that changes is one, too."""
+        if self.grids.is_grid(term):
+            return self.grids.named(term)
         return self.nodes.named(self.expression(term))
 
     def operands(self, term: Row) -> tuple[str, ...]:
@@ -287,16 +329,18 @@ class _Flattener:
                 return self.matrix_shape(operand)
             case Transposed(matrix):
                 shape = self.matrix_shape(matrix)
-                return Shape(shape.columns or ONE, shape.width, "matrix")
+                return Shape(shape.columns or ONE, shape.width, "matrix") if shape.is_matrix else shape
             case OfMatrix("norm"):
                 return Shape(HEADS)
-            case OfMatrix("diag", vector):
+            case OfMatrix("diag", vector) if not self.grids.is_grid(vector):
                 width = self.vector_width(vector)
                 return Shape(width, width, "matrix")
-            case OfMatrix(_, matrix):
+            case OfMatrix(_, matrix) if not self.grids.is_reduction(term):
                 return self.matrix_shape(matrix)
             case Product(left, right):
-                return Shape(self.matrix_shape(left).width, self.matrix_shape(right).columns, "matrix")
+                rows, columns = self.matrix_shape(left), self.matrix_shape(right)
+                both = rows.is_matrix and columns.is_matrix
+                return Shape(rows.width, columns.columns, "matrix") if both else Shape(ONE)
             case Eye(dim):
                 return Shape(dim, dim, "matrix")
             case _:

@@ -58,7 +58,7 @@ class _Packer:
         for state in self.learned:
             name = f"{state}0"
             row = Member(name, self.shapes[state].width, self.start(name))
-            result.append(Parameter(name, name, (row,)))
+            result.append(Parameter(name, name, (row,), grid=self.shapes[state].grid))
         self.check_attributes(result)
         self.check_square(result)
         return tuple(result)

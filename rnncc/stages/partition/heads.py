@@ -8,9 +8,10 @@ from typing import assert_never
 from rnncc.analysis.norms import NORMS
 from rnncc.analysis.widths import is_of_inputs, reduced
 from rnncc.ir import dim as dims
-from rnncc.ir.cell import Constraint, Contraction, Pointwise, RowOp, RowOperator, operands
+from rnncc.ir.cell import Constraint, Contraction, Pointwise, RowOp, operands
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, ONE, Dim
-from rnncc.ir.expr import references
+from rnncc.ir.expr import Apply, references
+from rnncc.ir.row_operator import RowOperator
 from rnncc.ir.structure import DENSE, BlockDiagonal, Dense, Structure, diagonal_blocks
 from rnncc.language.report import Report
 from rnncc.language.source import NOWHERE, Span
@@ -18,7 +19,15 @@ from rnncc.stages.partition.flat import FlatCell
 from rnncc.stages.partition.place import Placed
 
 # Operators that work on the units of one head at a time.
-_HEADWISE_OPERATORS = NORMS | {RowOperator.SUM, RowOperator.MEAN, RowOperator.MAX, RowOperator.CUMSUM}
+_HEADWISE_OPERATORS = NORMS | {
+    RowOperator.SUM,
+    RowOperator.MEAN,
+    RowOperator.MAX,
+    RowOperator.CUMSUM,
+    RowOperator.ROLL,
+    RowOperator.SHIFT,
+    RowOperator.ARANGE,
+}
 _BLOCK_PER_HEAD = BlockDiagonal(HEADS)
 
 
@@ -53,13 +62,21 @@ class _Heads:
         self.declared_structures()
         self.divides("", HIDDEN_SIZE, NOWHERE)
         for state in self.typed.states:
-            self.divides(state.name, state.width, state.span)
+            if state.grid is None:
+                self.divides(state.name, state.width, state.span)
         for name, node in self.nodes.items():
             if isinstance(node, Contraction):
                 self.contraction(node)
             elif isinstance(node, RowOp):
                 self.row(node)
-            width = self.shapes[name].width
+            width, grid = self.shapes[name].width, self.shapes[name].grid
+            if isinstance(node, Pointwise) and isinstance(node.expr, Apply) and node.expr.operator == "entries":
+                (matrix,) = references(node.expr)
+                self.block(self.made_of(matrix), matrix, matrix, node.span)
+            if grid is not None:
+                self.divides(name, grid.rows, node.span)
+                self.divides(name, grid.columns, node.span)
+                continue
             if isinstance(node, Pointwise) and not self.depends_on_state(name):
                 self.of_inputs(node, width)
             # A single number is not divided among heads, unless a product makes it.
@@ -183,6 +200,17 @@ class _Heads:
         """Constraints of a function across units. `split` and `concat` can cut and join values by heads only where all
         widths are multiples of one size."""
         width = self.shapes[node.operands[0]].width
+        if node.grid is not None:
+            vectors = (name for name in (node.target, *node.operands) if self.shapes[name].grid is None)
+            if any(is_of_inputs(self.shapes[name].width, self.input_dims) for name in vectors):
+                self.couple("a matrix that has heads meets an input, which has none", node.span)
+            return
+        if node.operator is RowOperator.PER_HEAD:
+            if self.depends_on_state(node.target):
+                message = "'heads' is not available on values that depend on a state"
+                help = "such a value has heads already: 'local k: D*num_heads', 'k = R@h[t-1]'"
+                self.report.error("RNN230", message, node.span, help=help)
+            return
         if not self.depends_on_state(node.target) and reduced(width, self.input_dims) == ONE != width:
             self.couple("a function across units works on an input, which has no heads", node.span)
         elif node.operator in _HEADWISE_OPERATORS and width != ONE:

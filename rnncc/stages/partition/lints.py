@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rnncc.analysis.bounds import Bounds
-from rnncc.ir.cell import Contraction, Node, Placement, Pointwise, RowOp, RowOperator, Segment
+from rnncc.ir.cell import Contraction, Node, Placement, Pointwise, RowOp, Segment
 from rnncc.ir.expr import Apply, Expr, Ref, references
+from rnncc.ir.row_operator import RowOperator
 from rnncc.language.diagnostics import Severity
-from rnncc.language.operators import DERIVATIVES
 from rnncc.language.report import Report
+from rnncc.language.surrogates import DERIVATIVES
 from rnncc.stages.partition.cost import WARN_SECONDS, cost, most_expensive
 from rnncc.stages.partition.flat import FlatCell
 from rnncc.stages.partition.place import Placed
@@ -52,7 +53,7 @@ def _conventions(subject: _Subject, report: Report) -> None:
 def _unbounded_exp(subject: _Subject, report: Report) -> None:
     # What a user passes beside x is a time, a gap or a gate as a rule: it is taken to be non-negative, so that a decay
     # `exp(-softplus(lam)*gap)` is quiet.
-    beside_x = frozenset(given.name for given in subject.flat.typed.inputs if given.name != "x")
+    beside_x = frozenset(given.name for given in subject.flat.typed.inputs[1:])
 
     bounds = Bounds(subject.parts.segments, subject.placed.placement, subject.parts.prologue, beside_x)
     for segment in subject.parts.segments:
@@ -136,10 +137,11 @@ def _phases(subject: _Subject, report: Report) -> None:
 
 
 def _reductions(subject: _Subject, report: Report) -> None:
-    layout = (RowOperator.SLICE, RowOperator.CONCAT, RowOperator.REPEAT)
+    layout = (RowOperator.SLICE, RowOperator.CONCAT, RowOperator.REPEAT, RowOperator.ROLL, RowOperator.SHIFT)
     for segment in subject.parts.segments:
         for node in segment.nodes:
-            reduces = isinstance(node, RowOp) and node.operator not in layout
+            # What adds up rows or columns of a matrix goes through all of it anyway.
+            reduces = isinstance(node, RowOp) and node.grid is None and node.operator not in layout
             if reduces and subject.placed.placement.get(node.target) is Placement.S:
                 message = f"the equation of '{_owner(node)}' reduces over the units at every step"
                 report.warn("RNN272", message, node.span, severity=Severity.NOTE)

@@ -1,6 +1,7 @@
 """Where each node runs: in a loop, batched before one, in the prologue or the epilogue; what sinks into loops.
 
-A loop reads pre-activations: elementwise values of inputs are computed in it, unless batched work needs them too.
+A loop reads pre-activations: elementwise values of inputs are computed in it, unless batched work needs them too. So
+are matrices that change, whatever makes them: for all steps they would take as much memory as all states.
 """
 
 from __future__ import annotations
@@ -117,20 +118,28 @@ class _Locator:
             case Placement.Q:
                 self.put(name, Part.BATCHED)
             case Placement.X:
-                if not isinstance(node, Pointwise) or any(self.is_row(operand) for operand in operands(node)):
+                heavy = not isinstance(node, Pointwise) or any(self.is_row(operand) for operand in operands(node))
+                if heavy and not self.is_of_matrices(node):
                     self.located.heavy.add(name)
             case Placement.Y:
                 self.sink_output(name, node)
 
     def is_row(self, name: str) -> bool:
         node = self.flat.nodes.get(name)
-        return isinstance(node, RowOp) and self.placed.placement[name] is Placement.X
+        if not isinstance(node, RowOp) or self.is_of_matrices(node):
+            return False
+        return self.placed.placement[name] is Placement.X
+
+    def is_of_matrices(self, node: Node) -> bool:
+        """Whether a node makes or takes a matrix that changes with the step."""
+        return any(self.flat.shapes[name].grid is not None for name in (node.target, *operands(node)))
 
     def sink_output(self, name: str, node: Node) -> None:
         """An elementwise value of Y is computed in the last loop it reads from, where all it reads is at hand."""
         last = self.placed.last_segment[name]
         ready = all(self.at_hand(operand, last) for operand in operands(node))
-        if isinstance(node, Pointwise) and ready and in_loop(node.expr):
+        fits = in_loop(node.expr) if isinstance(node, Pointwise) else self.is_of_matrices(node)
+        if ready and fits:
             self.put(name, Part.LOOP, last)
         else:
             self.put(name, Part.EPILOGUE)
@@ -154,15 +163,18 @@ class _Locator:
         node = self.flat.nodes[name]
         readers = self.readers.get(name, [])
         loops = {self.located.segment[reader] if self.located.part[reader] is Part.LOOP else -1 for reader in readers}
+        if isinstance(node, Pointwise):
+            worth_batching = not self.is_of_matrices(node) and self.located.is_worth_batching(terms(node.expr))
+            fits = in_loop(node.expr) and not worth_batching
+        else:
+            fits = self.is_of_matrices(node)
         sinks = (
-            isinstance(node, Pointwise)
+            fits
             and name != self.flat.typed.output
             and len(loops) == 1
             and -1 not in loops
             and name not in self.located.heavy
-            and in_loop(node.expr)
             and not any(self.hides(reader, name) for reader in readers)
-            and not self.located.is_worth_batching(terms(node.expr))
         )
         if sinks:
             self.put(name, Part.LOOP, loops.pop())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rnncc.ir.cell import Node, Pointwise
-from rnncc.ir.expr import Expr, Ref
+from rnncc.ir.dim import Grid
+from rnncc.ir.expr import Const, Expr, Ref
 from rnncc.ir.typed import Shape, Typed
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.source import NOWHERE, Span
@@ -16,11 +17,12 @@ class Nodes:
 
     def __init__(self, typed: Typed) -> None:
         self.input_dims = typed.input_dims
-        self.shapes: dict[str, Shape] = dict(typed.shapes)
+        self.shapes: dict[str, Shape] = {name: shape.laid_out for name, shape in typed.shapes.items()}
         self.made: dict[str, Node] = {}
         self.target, self.span = "", NOWHERE
         self._states = {state.name for state in typed.states}
-        self._temporaries: dict[Expr, str] = {}
+        self._temporaries: dict[tuple[Expr, Grid | None], str] = {}
+        self._constants: dict[tuple[float, Shape], str] = {}
         self._numbered = Numbered()
 
     def define(self, node: Node) -> None:
@@ -43,12 +45,19 @@ class Nodes:
         stem = f"{name}_" if suffix else name
         return self._numbered.name(stem, self.shapes, but_one=not suffix and self.target in self._states)
 
+    def constant(self, value: float, shape: Shape) -> str:
+        """The name of a value that is the same number everywhere."""
+        if (value, shape) not in self._constants:
+            self._constants[value, shape] = self.temporary(Pointwise(self.name(), Const(value), self.span), shape)
+        return self._constants[value, shape]
+
     def named(self, expr: Expr, shape: Shape | None = None, span: Span | None = None) -> str:
         """The name of an expression's value: one temporary for all equal ones. `shape` is that of a matrix; a vector's
         follows from the expression."""
-        if isinstance(expr, Ref):
+        grid = shape.grid if shape else None
+        if isinstance(expr, Ref) and grid in (None, self.shapes[expr.name].grid):
             return expr.name
-        if expr not in self._temporaries:
+        if (expr, grid) not in self._temporaries:
             shape = shape or Shape(width_of(expr, self.shapes, self.input_dims))
-            self._temporaries[expr] = self.temporary(Pointwise(self.name(), expr, span or self.span), shape)
-        return self._temporaries[expr]
+            self._temporaries[expr, grid] = self.temporary(Pointwise(self.name(), expr, span or self.span), shape)
+        return self._temporaries[expr, grid]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rnncc.ir.cell import Node, Pointwise, RowOp, RowOperator
+from rnncc.ir.cell import Node, Pointwise, RowOp
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref
+from rnncc.ir.row_operator import RowOperator
 from rnncc.stages.partition.flat import FlatCell, live
 
 _OF_SQUARES = {RowOperator.SUM: RowOperator.SQUARES, RowOperator.MEAN: RowOperator.VARIANCE}

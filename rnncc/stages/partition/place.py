@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rnncc.analysis import graph
-from rnncc.ir.cell import Placement, Pointwise, operands
+from rnncc.ir.cell import Placement, Pointwise, RowOp, operands
 from rnncc.ir.expr import Ref
 from rnncc.ir.typed import delay_states
 from rnncc.language.diagnostics import InternalError
@@ -73,23 +73,25 @@ def place(flat: FlatCell) -> Placed:
 def merge(flat: FlatCell, placed: Placed) -> FlatCell:
     """Make `h = M @ v` of `h = h__M` and `h__M = M @ v`, for every state h where both run in the loop, nothing else
     reads h__M, and both have the same width. (Where h is wider, as with a reduction in place of the product, the copy
-    broadcasts.)"""
+    broadcasts.) The same of any value that is a product with a matrix that changes, `y = S @ q`."""
     readers: dict[str, int] = {}
     for node in flat.nodes.values():
         for name in operands(node):
             readers[name] = readers.get(name, 0) + 1
     nodes = dict(flat.nodes)
-    for state in flat.typed.states:
-        copy = nodes[state.name]
+    states = {state.name for state in flat.typed.states}
+    for name, copy in flat.nodes.items():
         if not isinstance(copy, Pointwise) or not isinstance(copy.expr, Ref):
             continue
         source = nodes.get(copy.expr.name)
-        same_loop = placed.owner.get(copy.expr.name) == placed.owner[state.name]
+        if name not in states and not (isinstance(source, RowOp) and source.grid is not None):
+            continue
+        same_loop = placed.owner.get(copy.expr.name) == placed.owner.get(name)
         is_user_named = "__" not in copy.expr.name
         if source is None or is_user_named or not same_loop or readers[source.target] > 1:
             continue
-        if flat.width(state.name) == flat.width(source.target):
-            nodes[state.name] = replace(source, target=state.name)
+        if flat.width(name) == flat.width(source.target):
+            nodes[name] = replace(source, target=name)
             del nodes[source.target]
     return replace(flat, nodes=nodes)
 

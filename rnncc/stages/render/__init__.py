@@ -27,10 +27,10 @@ from rnncc.ir.request import Request
 from rnncc.machine.paths import templates_dir
 from rnncc.stages.render.cpp import cpu_kernels
 from rnncc.stages.render.cpp.binding import binding_file
-from rnncc.stages.render.cuda import gpu_kernels
+from rnncc.stages.render.cuda import gpu_kernels, shared_gpu_kernels
 from rnncc.stages.render.python import python_files
 
-__all__ = ["kernels", "render"]
+__all__ = ["kernels", "render", "shared_kernels"]
 
 INCLUDE = "src/include"
 
@@ -43,7 +43,15 @@ def render(request: Request, cells: Sequence[CompiledCell]) -> tuple[tuple[File,
 def kernels(request: Request, cells: Sequence[CompiledCell]) -> Bundle:
     """The kernels that the request asks for, of these cells and of every package. If it asks for none, the bundle is
     empty."""
-    on_cpu, on_gpu = cpu_kernels(request, cells), gpu_kernels(request, cells)
+    return _together(cpu_kernels(request, cells), gpu_kernels(request, cells))
+
+
+def shared_kernels(request: Request) -> Bundle:
+    """The kernels that are the same for every cell, of all packages for these processors and kinds of devices."""
+    return _together(cpu_kernels(request, ()), shared_gpu_kernels() if request.is_for_gpus else Bundle((), (), ()))
+
+
+def _together(on_cpu: Bundle, on_gpu: Bundle) -> Bundle:
     files = (*_headers(on_cpu, on_gpu), *on_cpu.files, *on_gpu.files)
     return Bundle(files, on_cpu.units + on_gpu.units, (INCLUDE,), on_gpu.device_units)
 

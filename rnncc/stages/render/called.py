@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from rnncc.analysis.functions import MOST_COPIES, functions_of
 from rnncc.ir.kernel import Program
-from rnncc.ir.step import TileStage
 from rnncc.language.operators import OPERATORS
 
 
@@ -22,7 +21,7 @@ class Called:
 
 def called(program: Program) -> Called:
     """The functions that a program calls: all or none."""
-    stages = [stage for stage in program.stages if isinstance(stage, TileStage)]
+    stages = program.step.elementwise
     found = [*functions_of(statement.expr for stage in stages for statement in stage.statements)]
     forms = {operator: OPERATORS[operator].cpp for operator in found if len(found) > MOST_COPIES}
     names = tuple(form.partition("(")[0] for form in forms.values())

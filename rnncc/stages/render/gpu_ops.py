@@ -23,6 +23,10 @@ CORE = GpuOps("core", ("permute_rows",))
 HEAD_NORM = GpuOps("head_norm", ("head_norm", "head_norm_backward"))
 
 
+# All of them.
+GPU_OPS = (CORE, HEAD_NORM)
+
+
 def gpu_ops(request: Request, cells: Sequence[CompiledCell]) -> Iterator[GpuOps]:
     """The ops that a package's layers call."""
     if request.is_for_gpus:

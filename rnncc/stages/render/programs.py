@@ -13,7 +13,7 @@ from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import Program, Slot, StoredSlot, TileSlot, ViewSlot
 from rnncc.ir.lowered import LoweredCell, NoForm, loop_name
 from rnncc.ir.scan import ScanLoop
-from rnncc.ir.step import Access, Edge, Load, Product, Read, RowStage, TileStage, Vector
+from rnncc.ir.step import Access, Edge, Load, MatrixStage, Product, Read, RowStage, TileStage, Vector
 from rnncc.ir.structure import BlockDiagonal, Dense
 from rnncc.language.diagnostics import InternalError
 
@@ -42,7 +42,7 @@ class NamedProgram:
 def launches(program: Program) -> int:
     """How many launches run a single step. templates/include/rnncc/cuda/single_call.h says which stages each runs."""
     pairs = zip(pairwise(program.stages), program.barriers[1:], strict=True)
-    return 1 + sum(waits or RowStage in map(type, both) for both, waits in pairs)
+    return 1 + sum(waits or not all(isinstance(each, TileStage) for each in both) for both, waits in pairs)
 
 
 def named_programs(plan: LoweredCell) -> Iterator[NamedProgram]:
@@ -116,6 +116,9 @@ def readers(program: Program) -> dict[str, bool]:
                 for load in stage.loads:
                     if not isinstance(table[load.name], TileSlot):
                         read(load.name, not is_early(load, stage, table, homes))
+            case MatrixStage():
+                for load in stage.loads:
+                    read(load.name, True)
             case RowStage():
                 for name in stage.operands:
                     read(name, True)

@@ -11,6 +11,11 @@ def segment_name(cell: Cell, index: int) -> str:
     return f"{cell.name.lower()}_{index}"
 
 
+def has_matrices(cell: Cell, segment: Segment) -> bool:
+    """Whether a state of the segment is a matrix."""
+    return any(state.grid is not None for state in cell.states if state.name in segment.states)
+
+
 def saved_names(adjoint: Adjoint) -> tuple[str, ...]:
     """What a training forward stores, in the kernels' order."""
     return adjoint.saved + adjoint.saved_states

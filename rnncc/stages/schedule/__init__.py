@@ -25,9 +25,9 @@ from rnncc.ir.target import Target
 from rnncc.language.diagnostics import InternalError
 from rnncc.stages.schedule.alternating import alternating_us
 from rnncc.stages.schedule.cost import LoopCost, cost_of
-from rnncc.stages.schedule.expect import after_us, expected, step_times, step_us
+from rnncc.stages.schedule.expect import after_us, expected, step_times
 from rnncc.stages.schedule.families import MODELS, families_for
-from rnncc.stages.schedule.layout_model import TILE_BATCH, UNIT_BLOCK
+from rnncc.stages.schedule.layout_model import TILE_BATCH, UNIT_BLOCK, LayoutModel
 from rnncc.stages.schedule.scan import plan_scan, scan_schedule
 from rnncc.stages.schedule.stepwise import stepwise, stepwise_takes, stepwise_us
 from rnncc.stages.schedule.table import BATCHES, Candidate, table
@@ -92,7 +92,8 @@ def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> SearchRe
     if taken is not None:
         others = [entry for entry in others if entry.family is not taken.family]
         others.append(Rejected(ALTERNATING, alternating, ()))
-        found = replace(found, step_us=round(step_us(cost, taken, problem, target), 3))
+        us = next(each.us for each in search.candidates if each.kernel is taken)
+        found = replace(found, step_us=round(us(problem.batch), 3))
     return SearchResult(replace(found, rejected=tuple(others)), search.proofs)
 
 
@@ -119,6 +120,7 @@ class _Search:
 
     candidates  the kernels that were found
     proofs      why a family has no kernel
+    models      the models of the families
     nodes       the nodes of the searches that found a kernel
     """
 
@@ -127,6 +129,7 @@ class _Search:
     target: Target
     candidates: list[Candidate] = field(default_factory=list)
     proofs: dict[Family | None, Infeasible] = field(default_factory=dict)
+    models: dict[Family, LayoutModel] = field(default_factory=dict)
     nodes: int = 0
 
     def run(self) -> None:
@@ -165,9 +168,11 @@ class _Search:
         return True
 
     def _quickest(self, family: Family, problem: Problem) -> Candidate:
-        layout_model = MODELS[family](self.cost, problem, self.target)
+        if family not in self.models:
+            self.models[family] = MODELS[family](self.cost, self.problem, self.target)
+        layout_model = self.models[family]
         try:
-            solution = layout_model.best()
+            solution = layout_model.best(problem.batch)
         except LimitReached as reason:
             raise InternalError(f"the schedule of {family.name} for {problem} takes too long: {reason}") from reason
         except WrongAnswer as mistake:

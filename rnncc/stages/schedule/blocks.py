@@ -88,7 +88,7 @@ def blocks(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
     """Make the model for one loop, problem and GPU."""
     rate = rates(target)
     model = Model()
-    batch = batch_variable(model, problem)
+    batch = batch_variable(model)
     warps = model.choice("warps", _WARPS)
     unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # blocks of 8 units per CTA
     tiles = model.choice("entry_tiles", _TILES)
@@ -121,7 +121,7 @@ def blocks(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
     )
     group_batch = 8 * tiles * turns
     launch_batch = group_batch * by(unit_blocks, seats)
-    model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
+    model.require(launch_batch >= batch, because="batch: all groups of a launch must run at once")
     model.require(cost.sums * unit_blocks <= 2 * warps, because="rows: each band of 16 rows of a CTA has a warp")
     products = cost.products
     warp_squares = [each(phase, lambda own, _: own.squares) for phase in products]

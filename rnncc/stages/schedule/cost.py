@@ -4,7 +4,7 @@ numbers."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -222,6 +222,9 @@ def cost_of(loop: FusedLoop, dtype: str) -> LoopCost:
     float_writes = sum(is_float(write.place) for write in loop.writes)
     carries = len(loop.edges) + len(loop.kept)
     pieces = len(loop.reads) + float_reads
+    # On how many sides of the first product a tensor is read: 1 or 2.
+    before, *after = ({name for each in stage for name in references(each.expr)} for stage in loop.stages)
+    sides = Counter(before) + Counter(set().union(*after))
     relays = loop.relays
     relayed = (False,) * len(loop.phases) if relays is None else map(bool, relays.phases)
     return LoopCost(
@@ -237,7 +240,7 @@ def cost_of(loop: FusedLoop, dtype: str) -> LoopCost:
             _operations(statement.expr, _FUNCTION_OPERATIONS[dtype]) for stage in loop.stages for statement in stage
         ),
         unit_bytes=2 * (pieces + len(loop.writes) + float_writes),
-        held_pieces=sum((1 + is_float(read.place)) * _times_read(read.name, loop) for read in loop.reads),
+        held_pieces=sum((1 + is_float(read.place)) * sides[read.name] for read in loop.reads),
         vectors=len(loop.vectors),
         widths=len(loop.widths),
         masked=loop.masked,
@@ -263,12 +266,6 @@ def _phase_facts(phase: FusedPhase, relays: bool) -> PhaseCost:
     )
 
 
-def _times_read(name: str, loop: FusedLoop) -> int:
-    """On how many sides of the first product a tensor is read: 1 or 2."""
-    start, *later = ({name for each in stage for name in references(each.expr)} for stage in loop.stages)
-    return (name in start) + any(name in stage for stage in later)
-
-
 def _operations(expr: Expr, function_operations: int) -> int:
     match expr:
         case Const() | Ref():
@@ -291,8 +288,14 @@ def memory_us(cost: LoopCost, problem: Problem, target: Target) -> float:
     return elements * cost.unit_bytes / (1000 * reached_gb_s(target))
 
 
-def beside_memory_us(step_us: float, cost: LoopCost, problem: Problem, target: Target) -> float:
-    """The time of a step that takes `step_us` on the chip, its tensors' way through memory included, in microseconds.
-    One hides the other, but not all of it where both take about as long."""
-    hiding = rates(target).hiding_exponent
-    return float((step_us**hiding + memory_us(cost, problem, target) ** hiding) ** (1 / hiding))
+def beside_memory(cost: LoopCost, problem: Problem, target: Target) -> Callable[[float, int], float]:
+    """The time of a step from its time on the chip and its batch, its tensors' way through memory included, in
+    microseconds. One hides the other, but not all of it where both take about as long."""
+    hiding, gb_s = rates(target).hiding_exponent, reached_gb_s(target)
+    entry_bytes = problem.hidden * cost.unit_bytes
+
+    def us(chip_us: float, batch: int) -> float:
+        memory_us = batch * entry_bytes / (1000 * gb_s)
+        return float((chip_us**hiding + memory_us**hiding) ** (1 / hiding))
+
+    return us

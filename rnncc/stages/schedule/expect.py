@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 from rnncc.ir.family import Scope
@@ -67,16 +67,16 @@ def step_times(
     layout_model: LayoutModel, kernel: KernelLayout, problem: Problem, target: Target
 ) -> Callable[[int], float]:
     """The same for any batch, by the model from which the kernel was made."""
-    value_at = cache(lambda batch: layout_model.value_in(kernel, batch))
+    given = layout_model.step_us(layout_model.solution_of(kernel), problem, target, kernel.shared_bytes)
     seats = max(1, kernel.concurrent_groups // kernel.heads)
 
     @cache
     def launch_us(batch: int) -> float:
         # The values depend on the groups that run side by side, whether or not the last one is full.
         group = kernel.group(batch)
-        value = value_at(group * min(seats, ceil(batch, group)))
-        return layout_model.expected_us(value, replace(problem, batch=batch), target, kernel.shared_bytes)
+        return given(batch, group * min(seats, ceil(batch, group)))
 
+    @cache
     def us(batch: int) -> float:
         before, each = kernel.launches(batch) - 1, kernel.batch_of_a_launch(batch)
         return launch_us(batch - before * each) + (before * launch_us(each) if before else 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rnncc.constrint import Model, by, ceil_div, lookup, maximum, minimum
+from rnncc.constrint import Model, by, ceil_div, lookup
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import GATHER
 from rnncc.ir.layout import ceil
@@ -17,6 +17,7 @@ from rnncc.stages.schedule.layout_model import (
     TILE_BATCH,
     LayoutModel,
     batch_variable,
+    cluster_group,
     cluster_passes,
     elements,
     fragments_of,
@@ -28,7 +29,7 @@ from rnncc.stages.schedule.layout_model import (
     registers_of,
     require_registers,
     require_shared,
-    share,
+    require_shared_part,
     summed,
     tensor_products,
 )
@@ -49,11 +50,10 @@ _OVERCOUNT = 44
 
 def gather(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
     """Make the model for one loop, problem and GPU."""
-    rate, clusters, element = rates(target), dict(target.clusters), elements(problem)
-    sizes = tuple(clusters)
+    rate, element = rates(target), elements(problem)
     model = Model()
-    batch = batch_variable(model, problem)
-    ctas = model.choice("ctas", sizes)  # per cluster
+    batch = batch_variable(model)
+    ctas = model.choice("ctas", dict(target.clusters))  # per cluster
     k_warps = model.choice("k_warps", _K_WARPS)
     unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # blocks of 8 units per warp
     unit_warps = model.integer("unit_warps", 1, MOST_WARPS)
@@ -70,7 +70,8 @@ def gather(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
     dim = ctas * items  # in blocks of 8 units
     model.require(dim * 8 >= problem.head_dim, because="head_dim: the CTAs cover it")
     model.require(
-        dim * 8 - problem.head_dim < maximum(8 * ctas * unit_blocks, 32 * k_warps),
+        dim * 8 - problem.head_dim
+        < by((ctas, unit_blocks, k_warps), lambda c, blocks, warp_count: max(8 * c * blocks, 32 * warp_count)),
         because="padding: no warp is without work",
     )
     model.require(items == unit_warps * unit_blocks, because="items: the unit warps share them")
@@ -80,8 +81,7 @@ def gather(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
 
     fragments = [by(unit_blocks, fragments_of(element, sums)) for sums in cost.kinds]
     halves = [sums * unit_blocks for sums in cost.kinds]
-    for held, whole in zip(register_pairs, pairs, strict=True):
-        model.require(held <= whole, because="matrix: a warp's part of it, in registers or in shared memory")
+    shared_pairs = [require_shared_part(model, *own) for own in zip(register_pairs, pairs, strict=True)]
     sums_and_operands = by(
         (unit_blocks, lane_rows),
         lambda u, row_limit: (
@@ -104,7 +104,6 @@ def gather(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
         + PAIR_REGISTERS * summed(f * held for f, held in zip(fragments, register_pairs, strict=True))
     )
     spilled = require_registers(model, needed, registers)
-    shared_pairs = [whole - held for whole, held in zip(pairs, register_pairs, strict=True)]
     matrix_bytes = element.half_bytes * warps * summed(h * own for h, own in zip(halves, shared_pairs, strict=True))
     shared_bytes = (
         buffers * element.operand_bytes * cost.operands * k_warps * range_length
@@ -138,7 +137,7 @@ def gather(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
     posts = cost.operands * owned * by(ctas, send_time)
     # Each item gives a part of each reduction.
     joined = rate.reduction_part * cost.reductions * dim
-    group = minimum(TILE_BATCH, share(batch, by(ctas, lambda c: clusters[c] // problem.heads)))
+    group = cluster_group(batch, ctas, problem, target)
     messages = ceil(cost.operands * problem.head_dim * element.size, 16)  # per batch entry
     merge_times = {1: 0, 2: rate.gather_merge_of_2, 4: rate.gather_merge_of_4, 8: rate.gather_merge_of_8}
     step = (
@@ -158,7 +157,7 @@ def gather(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
         model=model,
         batch=batch,
         step=step,
-        total=step * by(ctas, lambda c: cluster_passes(problem, clusters[c])),
+        total=step * cluster_passes(batch, ctas, problem, target),
         busy=ceil_div(warps * (rate.warp_issue + posts + item * owned), 4) + joined + multiplied,
         needed=needed,
         overcount=_OVERCOUNT,

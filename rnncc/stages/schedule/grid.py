@@ -67,7 +67,7 @@ def grid(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
     if narrow:
         cost = cost.dealt(problem)
     choices = _MORE_UNIT_BLOCKS if narrow else _UNIT_BLOCKS
-    batch = batch_variable(model, problem)
+    batch = batch_variable(model)
     unit_blocks = model.choice("unit_blocks", choices)  # blocks of 8 units per CTA
     tiles = model.choice("tiles", _TILES)  # tiles of 8 batch entries per group
     polled = model.choice("polled", _MORE_POLLED) if narrow else _POLLED  # pieces that a lane asks for at a time
@@ -114,7 +114,7 @@ def grid(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
         problem.heads * ctas <= target.sms, because="residency: the CTAs of all heads run at once, one per SM"
     )
     launch_batch = TILE_BATCH * tiles * by(unit_blocks, seats)
-    model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
+    model.require(launch_batch >= batch, because="batch: all groups of a launch must run at once")
     if (runs := max(phase.runs for phase in parted)) > 1:
         model.require(ctas >= runs, because="runs: each CTA has relayed sums that take the same operands")
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TypeVar
 
-from rnncc.constrint import Expression, Limits, Model, Solution, Variable, ceil_div, maximum, minimum
+from rnncc.constrint import Expression, Limits, Model, Solution, Variable, by, ceil_div, lookup, maximum, minimum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import Family, Scope
 from rnncc.ir.layout import KernelLayout, ceil
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import REGISTERS, Target
 from rnncc.language.diagnostics import InternalError
-from rnncc.stages.schedule.cost import LoopCost, PhaseCost, beside_memory_us, reached_gb_s
+from rnncc.stages.schedule.cost import LoopCost, PhaseCost, beside_memory, reached_gb_s
 from rnncc.stages.schedule.lanes import float_sum_registers
 from rnncc.stages.schedule.rates import Rates
 
@@ -31,11 +30,13 @@ BASE_REGISTERS = 30
 # of 768 and 2048.)
 MOST_SPILLED = 32
 TENTHS_OF_NS = 10_000  # per microsecond
+MOST_BATCH = 1 << 16  # for which a layout can be asked for
 # A search takes some tens of nodes; far more would be a mistake in a model.
 LIMITS = Limits(nodes=1_000, steps=20_000)
 
 Part = TypeVar("Part", int, Expression)
-Value = Callable[[Operand], int]
+# The time of a step by the batch, and by the batch that it would be if its last group were full.
+StepTime = Callable[[int, int], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class LayoutModel:
 
     step        the time of a step of all groups that run side by side, in tenths of a nanosecond
     total       the time of a step of the whole batch: the passes that it takes, times `step`
-    batch       the batch, which the search cannot change: the times are also asked for with another one
+    batch       the batch, which a search cannot change: one model serves all batches
     busy        the part of `step` in which a CTA has its SM to itself; other CTAs of the SM wait
     needed      registers per thread, as counted; nvcc takes about `overcount` fewer
     shape, tiles, ctas, threads, shared_bytes, registers, group_batch, launch_batch, multiple, exchange_steps, relayed,
@@ -74,39 +75,45 @@ class LayoutModel:
     relayed: tuple[Operand, ...] = ()
     cluster: Operand = 1
 
-    def best(self, given: Mapping[Variable, int] | None = None) -> Solution:
-        """The layout with the least time. Raises Infeasible, LimitReached or WrongAnswer, as `Model.minimise` does."""
-        return self.model.minimise(self.total, given=given, limits=LIMITS)
+    def best(self, batch: int, given: Mapping[Variable, int] | None = None) -> Solution:
+        """The layout with the least time for a batch; of several, one with the fewest CTAs. Raises Infeasible,
+        LimitReached or WrongAnswer, as `Model.minimise` does."""
+        return self.model.minimise((self.total, self.ctas), given=given, where={self.batch: batch}, limits=LIMITS)
 
-    def expected_us(self, value: Value, problem: Problem, target: Target, shared_bytes: int) -> float:
-        """The time of a step of the whole batch, in microseconds, its tensors' way through memory included. `value`:
-        the value of an expression, in a solution at that batch; `shared_bytes`: shared memory per CTA."""
+    def step_us(self, solution: Solution, problem: Problem, target: Target, shared_bytes: int) -> StepTime:
+        """The time of a step of the whole batch, in microseconds, its tensors' way through memory included.
+        `shared_bytes`: shared memory per CTA."""
         match self.family.scope:
             case Scope.GRID:
-                return self._grid_us(value, problem, target)
+                return self._grid_us(solution, problem, target)
             case Scope.CLUSTER:
-                return self._clusters_us(value, problem, target, shared_bytes)
+                return self._clusters_us(solution, problem, target, shared_bytes)
             case _:
                 raise InternalError(f"no model says what a step of {self.family.name} takes")
 
-    def _grid_us(self, value: Value, problem: Problem, target: Target) -> float:
+    def _grid_us(self, solution: Solution, problem: Problem, target: Target) -> StepTime:
         """All CTAs run at once. The memory through which they send each other operands and parts of reductions is
         cleared before. Where it holds all steps, that takes time per step (make_exchange in host/run.h has the same
         size)."""
         narrow = self.cost.narrow(problem) if self.relayed else 0
         operands = self.cost.exchanged_terms(problem.head_dim, narrow) * problem.element_bytes
         reductions = self.cost.reductions * round_up(problem.head_dim // 8, 4) * 4
-        exchanged = problem.batch * problem.heads * (operands + reductions) if self.exchange_steps is None else 0
-        step_us = value(self.step) / TENTHS_OF_NS
-        return beside_memory_us(step_us, self.cost, problem, target) + exchanged / (1000 * reached_gb_s(target))
+        exchanged = problem.heads * (operands + reductions) if self.exchange_steps is None else 0
+        step, gb_s = solution.along(self.batch)(self.step), reached_gb_s(target)
+        with_memory = beside_memory(self.cost, problem, target)
 
-    def _clusters_us(self, value: Value, problem: Problem, target: Target, shared_bytes: int) -> float:
+        def us(batch: int, full: int) -> float:
+            return with_memory(step(full) / TENTHS_OF_NS, batch) + batch * exchanged / (1000 * gb_s)
+
+        return us
+
+    def _clusters_us(self, solution: Solution, problem: Problem, target: Target, shared_bytes: int) -> StepTime:
         """As many clusters run at once as registers and shared memory allow, several CTAs per SM, and the others after
         them. The CTAs of an SM hide each other's latencies. They do not hide what they are busy with, so together they
         take as long as one alone or as the sum of all busy parts, whichever is longer."""
-        ctas, threads = value(self.ctas), value(self.threads)
+        ctas, threads = solution.value(self.ctas), solution.value(self.threads)
         at_once = dict(target.clusters)[ctas]
-        registers = round_up(value(self.needed) - self.overcount, 8)
+        registers = round_up(solution.value(self.needed) - self.overcount, 8)
         resident = min(
             REGISTERS // (threads * registers),
             (target.shared_bytes + 1024) // (shared_bytes + 1024),
@@ -114,19 +121,27 @@ class LayoutModel:
             target.ctas,
         )
         places = at_once * max(1, resident)
-        left = problem.heads * ceil(problem.batch, cluster_batch(problem, at_once))
-        step_us = value(self.step) / TENTHS_OF_NS
-        busy_us = value(self.busy) / TENTHS_OF_NS * ctas / target.sms  # per cluster, as a share of all SMs
-        total_us = 0.0
-        while left > 0:
-            total_us += max(step_us, min(left, places) * busy_us)
-            left -= places
-        return beside_memory_us(total_us, self.cost, problem, target)
+        along = solution.along(self.batch)
+        step, busy = along(self.step), along(self.busy)
+        with_memory = beside_memory(self.cost, problem, target)
+
+        def us(batch: int, full: int) -> float:
+            left = problem.heads * ceil(batch, min(TILE_BATCH, ceil(batch, max(1, at_once // problem.heads))))
+            step_us = step(full) / TENTHS_OF_NS
+            busy_us = busy(full) / TENTHS_OF_NS * ctas / target.sms  # per cluster, as a share of all SMs
+            total_us = 0.0
+            while left > 0:
+                total_us += max(step_us, min(left, places) * busy_us)
+                left -= places
+            return with_memory(total_us, batch)
+
+        return us
 
     def scheduled(self, solution: Solution, problem: Problem, target: Target) -> KernelLayout:
         """The kernel of a solution. It is planned with one CTA per SM: the CTAs of a grid wait for each other, and two
         on one SM would each take up to twice as long."""
         value = solution.value
+        step_us = self.step_us(solution, problem, target, value(self.shared_bytes))
         ctas = value(self.ctas)
         cluster = value(self.cluster) if self.family.scope is Scope.GRID else ctas
         return KernelLayout(
@@ -145,19 +160,14 @@ class LayoutModel:
             launch_batch=None if self.launch_batch is None else value(self.launch_batch),
             heads=problem.heads,
             concurrent_groups=dict(target.clusters)[cluster] * cluster // ctas,
-            step_us=round(self.expected_us(value, problem, target, value(self.shared_bytes)), 3),
+            step_us=round(step_us(problem.batch, problem.batch), 3),
             solution=solution.values_by_index,
         )
 
-    def value_in(self, kernel: KernelLayout, batch: int) -> Value:
-        """The values of expressions in the solution from which a kernel of this family was made, at another batch. The
-        loop may be that of inference, so the solution spills no more registers than the loop must."""
-        values = list(kernel.solution)
-        values[self.batch.index] = batch
-        if isinstance(spilled := self.tiles["spilled_registers"], Variable):
-            found = Solution(self.model.variables, kernel.solution)
-            values[spilled.index] = max(0, found.value(self.needed) - found.value(self.registers))
-        return cache(Solution(self.model.variables, tuple(values)).value)
+    def solution_of(self, kernel: KernelLayout) -> Solution:
+        """The solution from which a kernel of this family was made. The loop may be that of inference, which spills
+        fewer registers."""
+        return Solution(self.model.variables, kernel.solution)
 
 
 def tensor_products(rate: Rates, warps: Operand, kinds: Iterable[tuple[Operand, Operand]]) -> Operand:
@@ -199,6 +209,13 @@ def of_phases(kinds: Sequence[Hashable], pairs: Sequence[Operand], held: Sequenc
             left[kind] = left[kind] - taken
         tiles.append(2 * taken)
     return tuple(tiles)
+
+
+def require_shared_part(model: Model, held: Expression, whole: Operand) -> Expression:
+    """The limit on what registers hold of a warp's part of a matrix. The result is the rest, in shared memory."""
+    model.require(held <= whole, because="matrix: a warp's part of it, in registers or in shared memory")
+    # A search has better bounds where it knows at once that this is not negative.
+    return maximum(whole - held, 0)
 
 
 def kind_of(phase: PhaseCost) -> int | None:
@@ -264,9 +281,9 @@ def elements(problem: Problem) -> Elements:
     return Elements(4, 1152, 2) if problem.is_float else Elements(2, 640, 4)
 
 
-def batch_variable(model: Model, problem: Problem) -> Variable:
-    """The batch: a variable of one value."""
-    return model.integer("batch", problem.batch, problem.batch)
+def batch_variable(model: Model) -> Variable:
+    """The batch, which a question gives."""
+    return model.integer("batch", 1, MOST_BATCH)
 
 
 def share(batch: Operand, seats: Operand) -> Expression:
@@ -274,14 +291,16 @@ def share(batch: Operand, seats: Operand) -> Expression:
     return ceil_div(batch, maximum(seats, 1))
 
 
-def cluster_batch(problem: Problem, places: int) -> int:
-    """The batch of a group, where `places` clusters run side by side: KernelLayout.group has the same rule."""
-    return min(TILE_BATCH, ceil(problem.batch, max(1, places // problem.heads)))
+def cluster_group(batch: Variable, ctas: Variable, problem: Problem, target: Target) -> Expression:
+    """The batch of a group of clusters of so many CTAs: KernelLayout.group has the same rule."""
+    places = dict(target.clusters)
+    return minimum(TILE_BATCH, ceil_div(batch, by(ctas, lambda c: max(1, places[c] // problem.heads))))
 
 
-def cluster_passes(problem: Problem, places: int) -> int:
-    """How many times `places` clusters must run until all groups of all heads have run."""
-    return ceil(problem.heads * ceil(problem.batch, cluster_batch(problem, places)), places)
+def cluster_passes(batch: Variable, ctas: Variable, problem: Problem, target: Target) -> Expression:
+    """How many times clusters run side by side until all groups of all heads have run."""
+    groups = problem.heads * ceil_div(batch, cluster_group(batch, ctas, problem, target))
+    return ceil_div(groups, lookup(ctas, dict(target.clusters)))
 
 
 def piece_registers(cost: LoopCost, items: Operand, warps: Operand) -> Expression:
@@ -298,15 +317,16 @@ def require_at_most(model: Model, name: str, value: int, most: int, because: str
         model.require(model.integer(name, value, value) <= most, because=f"{name}: {because}")
 
 
-def require_registers(model: Model, needed: Expression, registers: Operand) -> Variable:
+def require_registers(
+    model: Model, needed: Expression, registers: Operand, most_spilled: Operand = MOST_SPILLED
+) -> Expression:
     """The limit on registers per thread, for every family. The result is how many go to memory and back at every
     step."""
-    spilled = model.integer("spilled_registers", 0, MOST_SPILLED)
     model.require(
-        needed <= registers + spilled,
+        needed <= registers + most_spilled,
         because="registers: a thread holds its part of the matrix, sums, operands and items; a few may spill",
     )
-    return spilled
+    return maximum(needed - registers, 0)
 
 
 def require_shared(model: Model, shared_bytes: Expression, target: Target) -> None:

@@ -23,6 +23,7 @@ from rnncc.stages.schedule.layout_model import (
     require_at_most,
     require_registers,
     require_shared,
+    require_shared_part,
     tensor_products,
 )
 from rnncc.stages.schedule.parts import times
@@ -37,11 +38,10 @@ _OVERCOUNT = 20
 
 def scatter(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
     """Make the model for one loop, problem and GPU."""
-    rate, clusters, element = rates(target), dict(target.clusters), elements(problem)
-    sizes = tuple(clusters)
+    rate, element = rates(target), elements(problem)
     model = Model()
-    batch = batch_variable(model, problem)
-    ctas = model.choice("ctas", sizes)  # per cluster
+    batch = batch_variable(model)
+    ctas = model.choice("ctas", dict(target.clusters))  # per cluster
     k_warps = model.choice("k_warps", _K_WARPS)
     row_warps = model.integer("row_warps", 1, MOST_WARPS)
     most = min(ceil(problem.head_dim, 8) + 2, _MOST_ITEMS)
@@ -60,7 +60,7 @@ def scatter(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
     model.require(2 * rows * row_warps == cost.sums * dim, because="rows: the row warps share them in tiles of 16")
 
     pairs = ceil_div(cost.operands * items, 4 * k_warps)
-    model.require(register_pairs <= pairs, because="matrix: a warp's part of it, in registers or in shared memory")
+    shared_pairs = require_shared_part(model, register_pairs, pairs)
     owned = ceil_div(items, warps)
     registers = by(warps, registers_of)
     needed = (
@@ -76,7 +76,7 @@ def scatter(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
         + PAIR_REGISTERS * element.fragments(2) * rows * register_pairs
     )
     spilled = require_registers(model, needed, registers)
-    matrix_bytes = element.half_bytes * warps * 2 * rows * (pairs - register_pairs)
+    matrix_bytes = element.half_bytes * warps * 2 * rows * shared_pairs
     shared_bytes = (
         2 * element.operand_bytes * k_warps * pairs
         + 512 * cost.sums * dim * k_warps
@@ -93,7 +93,7 @@ def scatter(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
         multiplied = (
             lanes.products([LaneProduct(halves, halves, pairs)])
             + lanes.folded([LaneProduct(halves, halves)])
-            + lanes.matrices([LaneProduct(halves, halves, pairs - register_pairs)])
+            + lanes.matrices([LaneProduct(halves, halves, shared_pairs)])
         )
     else:
         product_time = tensor_products(rate, warps, [(element.fragments(2) * rows, pairs)])
@@ -107,7 +107,7 @@ def scatter(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
         model=model,
         batch=batch,
         step=step,
-        total=step * by(ctas, lambda c: cluster_passes(problem, clusters[c])),
+        total=step * cluster_passes(batch, ctas, problem, target),
         busy=ceil_div(warps * (rate.warp_issue + item * owned), 4) + multiplied + sent,
         needed=needed,
         overcount=_OVERCOUNT,
@@ -119,7 +119,7 @@ def scatter(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
             "k_warps": k_warps,
             "batch_tile": TILE_BATCH,
             "register_pairs": register_pairs,
-            "shared_pairs": pairs - register_pairs,
+            "shared_pairs": shared_pairs,
             "spilled_registers": spilled,
             **({"lane_rows": lane_rows} if element.is_float else {}),
         },

@@ -20,6 +20,7 @@ from rnncc.stages.schedule.layout_model import (
     batch_variable,
     elements,
     registers_of,
+    require_registers,
     require_shared,
     round_up,
     share,
@@ -66,7 +67,7 @@ def sparse(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
     rate, element = rates(target), elements(problem)
     model = Model()
     unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # blocks of 8 units per CTA
-    batch = batch_variable(model, problem)
+    batch = batch_variable(model)
     entries = model.choice("entries", _ENTRIES)  # batch entries per turn
     turns = model.choice("turns", _TURNS)
     products = cost.products
@@ -107,7 +108,7 @@ def sparse(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
     model.require(problem.heads * ctas <= at_once, because="residency: the CTAs of all heads run at once, one per SM")
     seats = at_once // (problem.heads * ctas)
     launch_batch = turns * entries * seats
-    model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
+    model.require(launch_batch >= batch, because="batch: all groups of a launch must run at once")
     most_rows = 8 * unit_blocks * cost.sums * split
     model.require(most_rows <= _LISTS, because="rows: each row that a CTA has elements of has a thread")
     most_terms = divided(wave_of)
@@ -174,8 +175,6 @@ def sparse(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
     polls = [ceil_div(minimum(own, most_terms), poll_terms) for own in slices]  # in a wave
     own_polls = maximum(*(ceil_div(own, _WARPS) for own in polls), 1)  # of a warp
     has_waves = minimum(most_waves - 1, 1)
-    spilled: Operand = model.integer("spilled_registers", 0, _MOST_SPILLED) if most_operands > 1 else 0
-    model.require(spilled <= _MOST_SPILLED * has_waves, because="spills: only kernels with waves spill registers")
     needed = (
         maximum(
             _POLL_REGISTERS + 2 * element.size * minimum(_POLLED * 2 // element.size, own_polls),
@@ -186,9 +185,8 @@ def sparse(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
         + _OPERAND_REGISTERS * (max(phase.operands for phase in cost.phases) - 1)
         + 2 * _QUAD * element.size // 4 * held
     )
-    model.require(
-        needed <= registers_of(_WARPS) + spilled, because="registers: a thread holds some of its words, sums and items"
-    )
+    # Only kernels with waves may spill registers.
+    spilled = require_registers(model, needed, registers_of(_WARPS), _MOST_SPILLED * has_waves)
     term_bytes = element.size * entries
     terms = poll_terms * ceil_div(most_terms, poll_terms)
     operand_bytes = terms * term_bytes + 128  # with zeros behind them, in all banks

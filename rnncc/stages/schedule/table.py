@@ -86,8 +86,8 @@ def _saves_time(candidate: Candidate, candidates: Iterable[Candidate], alternati
     batch = candidate.kernel.launch_batch
     if not candidate.kernel.family.for_zeros or batch is None:
         return True
-    others = (each.us(batch) for each in candidates if not each.kernel.family.for_zeros)
-    return candidate.us(batch) <= SPARSE_WORTH * min(*others, alternating_us(batch))
+    others = [each.us(batch) for each in candidates if not each.kernel.family.for_zeros]
+    return candidate.us(batch) <= SPARSE_WORTH * min([*others, alternating_us(batch)])
 
 
 def _ends(kernel: KernelLayout) -> Iterator[int]:

@@ -33,7 +33,7 @@ def wide(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
     """Make the model for one loop, problem and GPU."""
     rate, element = rates(target), elements(problem)
     model = Model()
-    batch = batch_variable(model, problem)
+    batch = batch_variable(model)
     unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # blocks of 8 units per CTA
     buffers = model.choice("buffers", _BUFFERS)  # chunks of operands: one is multiplied, the others are on their way
     require_at_most(model, "reductions", cost.reductions, 0, "its kernels have none")
@@ -57,7 +57,7 @@ def wide(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
         problem.heads * ctas <= target.sms, because="residency: the CTAs of all heads run at once, one per SM"
     )
     launch_batch = _ENTRIES * by(unit_blocks, seats)
-    model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
+    model.require(launch_batch >= batch, because="batch: all groups of a launch must run at once")
 
     blocks = [phase.operands * problem.head_dim // _TERMS for phase in cost.products]
     most_chunks = ceil(ceil(max(blocks, default=0), _WARPGROUPS), _CHUNK)

@@ -9,10 +9,11 @@ syntax match rnnName "\v<[0-9]@!\k+>"
 syntax match rnnValue "\v<(inf|pi|π|learned|default|zeros|ones|xavier|xavier_normal|kaiming|orthogonal|eye)>"
 syntax match rnnGiven "\v<(W|R|b|bR|x|t|I|H|num_heads)>"
 syntax match rnnOwn "\v<[0-9]@!\k+>\ze\s*\("
-syntax match rnnFunction "\v<(T|abs|atan|cayley|clamp|concat|constant|cos|cumsum|detach|diag|elu|exp|expm|eye|fast_sigmoid|floor|gelu|hardsigmoid|hardtanh|heaviside|inv|layernorm|leakyrelu|log|log1p|logaddexp|logsigmoid|max|mean|min|mod|norm|normal|normalize|relu|repeat|rmsnorm|round|sigmoid|sign|silu|sin|softmax|softplus|spectral|split|sqrt|sum|tanh|triangular|tril|triu|uniform|where|σ)>\ze\s*\("
+syntax match rnnFunction "\v<(T|abs|arange|atan|cayley|clamp|concat|constant|cos|cumsum|detach|diag|elu|exp|expm|eye|fast_sigmoid|floor|gelu|hardsigmoid|hardtanh|heads|heaviside|inv|layernorm|leakyrelu|log|log1p|logaddexp|logsigmoid|logsumexp|max|mean|min|mod|norm|normal|normalize|ones|relu|repeat|rmsnorm|roll|round|sigmoid|sign|silu|sin|softmax|softplus|spectral|split|sqrt|sum|tanh|triangular|tril|triu|unflatten|uniform|where|σ)>\ze\s*\("
 syntax match rnnType "\v:\s*\zs<(vector|scalar|matrix|diag|blockdiag|sparse|mask|lowrank)>"
 syntax match rnnWord "\v<per\s+sequence>"
 syntax match rnnControl "\v<(for|if|else|in)>"
+syntax match rnnWord "\v<in\s+\zsplace\s+of>"
 syntax match rnnStatement "\v(^|;)\s*\zs<(input|state|output|dim|const|local|param|buffer|weights|init)>(\s*[=,[(])@!"
 syntax match rnnStatement "\v(^|;)\s*\zs<cell>(\s+\k)@=" nextgroup=rnnCell skipwhite
 syntax match rnnStatement "\v(^|;)\s*\zs<def>(\s+\k)@=" nextgroup=rnnOwn skipwhite

@@ -34,10 +34,23 @@ def _variants(request: Request) -> Iterator[tuple[str, str]]:
     return product(sets, request.compute_types)
 
 
-def _code(request: Request) -> dict[str, str]:
-    """What code there is of each compute type, as RNNCC_DISPATCH takes it."""
+def _choice(request: Request) -> dict[str, object]:
+    """What there is to choose from: what code there is of each compute type, as RNNCC_DISPATCH takes it, and what a
+    processor needs for it."""
     sets = request.instructions
-    return {each: sets if each in request.compute_types else f"late_{sets}" for each in COMPUTE_TYPES}
+    code = {each: sets if each in request.compute_types else f"late_{sets}" for each in COMPUTE_TYPES}
+    return {"code": code, "needs": processor_needs()}
+
+
+def processor_needs() -> list[str]:
+    """What a processor must have for each instruction set, in lines that dispatch.h expects before it."""
+    lines, before = [], ""
+    for name, features in INSTRUCTION_SETS.items():
+        if features:
+            needs = " | ".join([*([before] if before else []), *(f"RNNCC_{each.upper()}" for each in sorted(features))])
+            before = f"RNNCC_{name.upper()}"
+            lines.append(f"#define {before} ({needs})")
+    return lines
 
 
 def _driver(request: Request) -> Iterator[tuple[File, Unit]]:
@@ -46,18 +59,24 @@ def _driver(request: Request) -> Iterator[tuple[File, Unit]]:
         content = text("cpp/core.cpp.j2", isa=isa, suffix=compute_type, scalar=COMPUTE_TYPES[compute_type])
         yield _unit(f"_core_{isa}_{compute_type}", isa, content, shared=True, compute_type=compute_type)
     # What chooses may throw, as the binding does.
-    yield _unit("_core", "binding", text("cpp/core_dispatch.cpp.j2", code=_code(request)), shared=True)
+    yield _unit("_core", "binding", text("cpp/core_dispatch.cpp.j2", **_choice(request)), shared=True)
     yield _unit("_core_binding", "binding", text("cpp/core_binding.cpp.j2"), shared=True)
 
 
 def _loops(plan: LoweredCell, request: Request) -> Iterator[tuple[File, Unit]]:
-    """For each instruction set and compute type a unit, and one that chooses among them."""
+    """For each instruction set and compute type two units, which two cores compile at once: the loops without masks and
+    those with. Another unit chooses among them."""
     name, programs = plan.cell.lower(), list(named_programs(plan))
-    about = {"cell": plan.cell, "name": name, "programs": programs}
-    yield _unit(f"{name}_dispatch", "binding", text("cpp/dispatch.cpp.j2", **about, code=_code(request)))
-    for isa, compute_type in _variants(request):
-        content = text("cpp/cell.cpp.j2", **about, isa=isa, suffix=compute_type, scalar=COMPUTE_TYPES[compute_type])
-        yield _unit(f"{name}_{isa}_{compute_type}", isa, content, compute_type=compute_type)
+    about = {"cell": plan.cell, "name": name}
+    yield _unit(
+        f"{name}_dispatch", "binding", text("cpp/dispatch.cpp.j2", **about, programs=programs, **_choice(request))
+    )
+    for (isa, compute_type), masked in product(_variants(request), (False, True)):
+        own = [each for each in programs if each.program.step.masked == masked]
+        calls = f"with{'' if masked else 'out'} lengths or resets"
+        code = {"isa": isa, "suffix": compute_type, "scalar": COMPUTE_TYPES[compute_type], "calls": calls}
+        content = text("cpp/cell.cpp.j2", **about, programs=own, **code)
+        yield _unit(f"{name}_{isa}_{compute_type}{masked * '_masked'}", isa, content, compute_type=compute_type)
 
 
 def _headers(plan: LoweredCell) -> Iterator[File]:
@@ -67,7 +86,9 @@ def _headers(plan: LoweredCell) -> Iterator[File]:
     tables = [program_tables(program, plan.sizes) for program in programs]
     yield File(f"src/{name}_tables.h", text("cpp/tables.h.j2", **about, programs=tables))
     functions = [program_functions(program, plan.source) for program in programs]
-    yield File(f"src/{name}_functions.h", text("cpp/functions.h.j2", **about, programs=functions))
+    has_matrices = any(program.matrices for program in functions)
+    content = text("cpp/functions.h.j2", **about, programs=functions, has_matrices=has_matrices)
+    yield File(f"src/{name}_functions.h", content)
 
 
 def _unit(name: str, isa: str, content: str, *, shared: bool = False, compute_type: str = "") -> tuple[File, Unit]:

@@ -16,7 +16,14 @@ from rnncc.ir.structure import stored_columns
 from rnncc.stages.render.gpu_ops import gpu_ops
 from rnncc.stages.render.notation import cpp_dim
 from rnncc.stages.render.python.whole import whole_product
-from rnncc.stages.render.segments import saved_names, saved_rounded, saved_sequence, saved_state, segment_name
+from rnncc.stages.render.segments import (
+    has_matrices,
+    saved_names,
+    saved_rounded,
+    saved_sequence,
+    saved_state,
+    segment_name,
+)
 from rnncc.stages.render.templates import text
 from rnncc.version import VERSION
 
@@ -40,7 +47,8 @@ class LoopBinding:
 
 @dataclass(frozen=True, slots=True)
 class SegmentBinding:
-    """One segment in the table. `whole`: it has the ops of a whole layer, too."""
+    """One segment in the table. `borders`: training keeps states at borders alone. `whole`: it has the ops of a whole
+    layer, too."""
 
     name: str
     sizes: int
@@ -49,6 +57,7 @@ class SegmentBinding:
     states: int
     sequences: int
     clips: str
+    borders: str
     stream_widths: tuple[str, ...]
     state_widths: tuple[str, ...]
     sequence_widths: tuple[str, ...]
@@ -120,6 +129,7 @@ def _segment(compiled: CompiledCell, index: int, cuda: bool) -> SegmentBinding:
         states=len(segment.states),
         sequences=len(segment.sequences),
         clips=str(bool(recurrent_reads(segment).aliases)).lower(),
+        borders=str(has_matrices(cell, segment)).lower(),
         stream_widths=widths([total([table[m].width for m in stream.members]) for stream in segment.streams]),
         state_widths=widths([table[state].width for state in segment.states]),
         sequence_widths=widths([table[value].width for value in segment.sequences]),

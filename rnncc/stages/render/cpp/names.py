@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from rnncc.ir.kernel import Program
 from rnncc.ir.lowered import LoweredCell
-from rnncc.ir.step import TileStage
 from rnncc.stages.render.notation import listed
 
 # The names that macros of the standard's, the system's or CUDA's headers may have.
@@ -48,6 +47,5 @@ def macro_names(plan: LoweredCell) -> tuple[str, ...]:
             found.update(slot.name for slot in program.slots)
             found.update(matrix.name for matrix in program.step.matrices)
             found.update(program.step.constants)
-            tiles = [stage for stage in program.stages if isinstance(stage, TileStage)]
-            found.update(statement.target for stage in tiles for statement in stage.statements)
+            found.update(each.target for stage in program.step.elementwise for each in stage.statements)
     return tuple(sorted(name for name in found if _MACRO.fullmatch(name) and "__" not in name))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from rnncc.ir.cell import ACTIVE
-from rnncc.ir.dim import ONE, Dim, constant
+from rnncc.ir.dim import HEADS, ONE, Dim, constant
 from rnncc.ir.kernel import Program, Slot, StoredSlot, TileSlot, ViewSlot
-from rnncc.ir.step import Edge, Matrix, Place, Product, Read, RowStage, Sum, TileStage, Vector, row_parts
+from rnncc.ir.step import Edge, Matrix, MatrixStage, Place, Product, Read, RowStage, Sum, TileStage, Vector, row_parts
 from rnncc.ir.structure import diagonal_blocks
 from rnncc.stages.render.cpp.info import loop_info
 from rnncc.stages.render.cpp.initialisers import Member, numbers, row, rows, struct
@@ -72,6 +72,14 @@ class _Dims:
     def place(self, place: Place) -> dict[str, Member]:
         """The members that say where units of a tensor are."""
         return {"table": place.table.value, "index": place.index, "offset": self(place.offset)}
+
+
+def dims_of(program: Program) -> Mapping[Dim, int]:
+    """The places of a program's dims."""
+    dim = _Dims(program)
+    arrays = _arrays(program, dim)
+    _tables(program, arrays, dim)
+    return {each: index for index, each in enumerate(dim.all())}
 
 
 def _arrays(program: Program, dim: _Dims) -> dict[str, str]:
@@ -230,6 +238,25 @@ def _stages(program: Program, dim: _Dims) -> tuple[list[str], list[str]]:
                 products += len(stage.products)
                 functions += 1
                 named += stage.stored
+            case MatrixStage():
+                rows, columns = (dim(side) for side in stage.grid.sides)
+                found.append(
+                    row(
+                        "",
+                        barrier=waits,
+                        row="RowOperator::elements",
+                        width=dim(stage.grid.width),
+                        parts=1,
+                        blocks=dim(HEADS),
+                        first_stored=first,
+                        stored=len(stage.written),
+                        function=functions,
+                        matrix_rows=rows,
+                        matrix_columns=columns,
+                    )
+                )
+                functions += 1
+                named += stage.written
             case RowStage():
                 found.append(
                     row(
@@ -246,6 +273,8 @@ def _stages(program: Program, dim: _Dims) -> tuple[list[str], list[str]]:
                         offset=dim(stage.offset),
                         times=stage.times or None,
                         function=-1,
+                        matrix_rows=None if stage.grid is None else dim(stage.grid.rows),
+                        matrix_columns=None if stage.grid is None else dim(stage.grid.columns),
                     )
                 )
                 named += [stage.target, *stage.operands]

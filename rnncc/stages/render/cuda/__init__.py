@@ -14,7 +14,7 @@ from rnncc.stages.render.cuda.fused import fused_architectures, fused_files
 from rnncc.stages.render.cuda.host import host_text
 from rnncc.stages.render.cuda.scalars import SCALARS
 from rnncc.stages.render.cuda.scan import scan_files
-from rnncc.stages.render.gpu_ops import gpu_ops
+from rnncc.stages.render.gpu_ops import GPU_OPS, GpuOps, gpu_ops
 from rnncc.stages.render.templates import text
 
 
@@ -22,40 +22,32 @@ def gpu_kernels(request: Request, cells: Sequence[CompiledCell]) -> Bundle:
     """Returns the files that a package for GPUs has besides. Its kernels that take all sizes belong to a cell, or to an
     op that is the same for every cell. Both kinds have a source file of the host side, and files of kernels. Fused
     kernels are added to them, where there are any."""
-    hosts = tuple(_hosts(request, cells)) if request.is_for_gpus else ()
-    shared = tuple(_shared_kernels(request, cells)) if request.is_for_gpus else ()
+    shared = shared_gpu_kernels(tuple(gpu_ops(request, cells))) if request.is_for_gpus else Bundle((), (), ())
+    hosts = [_host(f"{cell.plan.cell.lower()}_cuda", host_text(cell)) for cell in cells if request.is_for_gpus]
     own = tuple(_kernels(cells)) if request.is_for_gpus else ()
     with_fused = [cell for cell in cells if cell.fused]
     fused = tuple(fused_files(with_fused))
-    units = (
-        *(replace(unit, shared=True) for unit in _device_units(shared, {})),
-        *_device_units(own, {}),
-        *_device_units(fused, fused_architectures(with_fused)),
+    device_units = (*_device_units(own, {}), *_device_units(fused, fused_architectures(with_fused)))
+    files = (*shared.files, *(file for file, _ in hosts), *own, *fused)
+    units = (*shared.units, *(unit for _, unit in hosts))
+    return Bundle(files, units, (), (*shared.device_units, *device_units))
+
+
+def shared_gpu_kernels(ops: Sequence[GpuOps] = GPU_OPS) -> Bundle:
+    """Those that are the same for every cell: of ops, and of packages that call these ops."""
+    hosts = [_host(f"_{each.unit}_cuda", text(f"cuda/{each.unit}_host.cpp.j2"), shared=True) for each in ops]
+    hosts.append(_host("_loops_cuda", text("cuda/loops_host.cpp.j2"), shared=True))
+    kernels = (
+        *(File(f"src/_{each.unit}.cu", text(f"cuda/{each.unit}.cu.j2")) for each in ops),
+        *(File(f"src/_small_{scalar.suffix}.cu", text("cuda/small.cu.j2", scalar=scalar)) for scalar in SCALARS),
     )
-    files = (*(file for file, _ in hosts), *shared, *own, *fused)
-    return Bundle(files, tuple(unit for _, unit in hosts), (), units)
-
-
-def _hosts(request: Request, cells: Sequence[CompiledCell]) -> Iterator[tuple[File, Unit]]:
-    for ops in gpu_ops(request, cells):
-        yield _host(f"_{ops.unit}_cuda", text(f"cuda/{ops.unit}_host.cpp.j2"), shared=True)
-    if cells:
-        yield _host("_loops_cuda", text("cuda/loops_host.cpp.j2"), shared=True)
-    for cell in cells:
-        yield _host(f"{cell.plan.cell.lower()}_cuda", host_text(cell))
+    device_units = tuple(replace(unit, shared=True) for unit in _device_units(kernels, {}))
+    return Bundle((*(file for file, _ in hosts), *kernels), tuple(unit for _, unit in hosts), (), device_units)
 
 
 def _host(name: str, content: str, shared: bool = False) -> tuple[File, Unit]:
     path = f"src/{name}.cpp"
     return File(path, content), Unit(path, "binding", shared)
-
-
-def _shared_kernels(request: Request, cells: Sequence[CompiledCell]) -> Iterator[File]:
-    """Those that are the same for every cell."""
-    for ops in gpu_ops(request, cells):
-        yield File(f"src/_{ops.unit}.cu", text(f"cuda/{ops.unit}.cu.j2"))
-    for scalar in SCALARS:
-        yield File(f"src/_small_{scalar.suffix}.cu", text("cuda/small.cu.j2", scalar=scalar))
 
 
 def _kernels(cells: Sequence[CompiledCell]) -> Iterator[File]:

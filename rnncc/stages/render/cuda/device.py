@@ -19,14 +19,21 @@ from rnncc.ir.dim import Dim
 from rnncc.ir.kernel import Program, TileSlot
 from rnncc.ir.lowered import LoweredCell
 from rnncc.ir.scan import ScanLoop
-from rnncc.ir.step import Access, RowStage, TileStage
+from rnncc.ir.step import Access, MatrixStage, RowStage, Statement, TileStage
 from rnncc.stages.render.cpp.expressions import expression_text
 from rnncc.stages.render.cpp.names import macro_names, slot_name
 from rnncc.stages.render.cuda.scalars import SCALARS
 from rnncc.stages.render.programs import NamedProgram, homes_of, is_early, named_programs, slot_table
 from rnncc.stages.render.templates import text
 
-_INDEX = {Access.UNIT: "at__.unit", Access.HEAD: "at__.head", Access.ONE: "0"}
+_OF_UNITS = {Access.UNIT: "at__.unit", Access.HEAD: "at__.head", Access.ONE: "0"}
+_INDEX = {
+    Access.UNIT: "at__.unit()",
+    Access.ROW: "at__.row()",
+    Access.COLUMN: "at__.in_row()",
+    Access.HEAD: "at__.head",
+    Access.ONE: "0",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +56,32 @@ class StageStruct:
 
 
 @dataclass(frozen=True, slots=True)
+class SumOf:
+    """What lines of a matrix add up to: the slot that it goes to, its source, and whether it is the largest element."""
+
+    slot: str
+    source: str
+    largest: str
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixStruct:
+    """The struct of a stage of a matrix's elements; `lines` are the body of `element`."""
+
+    name: str
+    lines: tuple[str, ...]
+    rows: tuple[SumOf, ...]
+    columns: tuple[SumOf, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceProgram:
-    """A program's structs. `order`: what stands for each stage of a step, tile stages and row stages. `has_single`: as
-    a NamedProgram has it."""
+    """A program's structs: of tile stages, and of stages of matrices. `order`: what stands for each stage of a step.
+    `has_single`: as a NamedProgram has it."""
 
     name: str
     stages: tuple[StageStruct, ...]
+    matrices: tuple[MatrixStruct, ...]
     order: tuple[str, ...]
     has_single: bool
 
@@ -88,17 +115,59 @@ def device_program(named: NamedProgram, source: str) -> DeviceProgram:
     """The program's device code."""
     program = named.program
     homes = homes_of(program)
-    stages, order = [], []
+    stages, matrices, order = [], [], []
     for index, stage in enumerate(program.stages):
         match stage:
             case TileStage():
                 stages.append(_stage_struct(f"Stage{index}", stage, program, homes, source))
                 order.append(f"Stage{index}")
+            case MatrixStage():
+                matrices.append(_matrix_struct(f"Stage{index}", stage, program, source))
+                order.append(f"Stage{index}")
             case RowStage():
                 order.append("RowStage")
             case _:
                 assert_never(stage)
-    return DeviceProgram(named.name, tuple(stages), tuple(order), named.has_single)
+    return DeviceProgram(named.name, tuple(stages), tuple(matrices), tuple(order), named.has_single)
+
+
+def _matrix_struct(name: str, stage: MatrixStage, program: Program, source: str) -> MatrixStruct:
+    lines = [
+        f"const float {load.local} = rnncc::load<{slot_name(load.name)}>(run__, at__.entry, {_INDEX[load.access]});"
+        for load in stage.loads
+    ]
+    lines += _constants(stage, program)
+    for statement in stage.statements:
+        lines.append(_statement(statement, source))
+        if statement.target in stage.stored:
+            slot = slot_name(statement.target)
+            lines.append(f"if (STORES__) rnncc::store<{slot}>(run__, at__.entry, at__.unit(), {statement.target});")
+    rows, columns = (
+        tuple(
+            SumOf(slot_name(each.target), each.source, str(each.largest).lower())
+            for each in stage.reductions
+            if each.axis is axis
+        )
+        for axis in (Access.ROW, Access.COLUMN)
+    )
+    for what, sums in (("rows", rows), ("columns", columns)):
+        for index, each in enumerate(sums):
+            total, operator = f"sums__.{what}[{index}]", "max" if each.largest == "true" else "sum"
+            lines.append(f"{total} = rnncc::combine(rnncc::RowOperator::{operator}, {total}, {each.source});")
+    return MatrixStruct(name, tuple(lines), rows, columns)
+
+
+def _constants(stage: TileStage | MatrixStage, program: Program) -> list[str]:
+    """Lines that take over constants."""
+    return [
+        f"const float {constant} = run__.plan.constants[{program.step.constants.index(constant)}];"
+        for constant in stage.constants
+    ]
+
+
+def _statement(statement: Statement, source: str) -> str:
+    origin = f"  // {source}:{statement.line}" if statement.line else ""
+    return f"const float {statement.target} = {expression_text(statement.expr)};{origin}"
 
 
 def _stage_struct(
@@ -110,20 +179,16 @@ def _stage_struct(
         if isinstance(table[load.name], TileSlot):
             lines.append(f"const float {load.name} = sums__[{stage.accumulators.index(load.name)}];")
             continue
-        field = Field(load.name, f"rnncc::load<{slot_name(load.name)}>(run__, at__.entry, {_INDEX[load.access]})")
+        field = Field(load.name, f"rnncc::load<{slot_name(load.name)}>(run__, at__.entry, {_OF_UNITS[load.access]})")
         if is_early(load, stage, table, homes):
             early.append(field)
             lines.append(f"const float {load.name} = early__.{load.name};")
         else:
             late.append(field)
             lines.append(f"const float {load.name} = late__.{load.name};")
-    lines += [
-        f"const float {constant} = run__.plan.constants[{program.step.constants.index(constant)}];"
-        for constant in stage.constants
-    ]
+    lines += _constants(stage, program)
     for statement in stage.statements:
-        origin = f"  // {source}:{statement.line}" if statement.line else ""
-        lines.append(f"const float {statement.target} = {expression_text(statement.expr)};{origin}")
+        lines.append(_statement(statement, source))
         if statement.target in stage.stored:
             arguments = f"<{slot_name(statement.target)}>(run__, at__.entry, at__.unit"
             lines.append(f"rnncc::publish{arguments}, {statement.target});")

@@ -24,12 +24,15 @@ class _Piece:
 def bind(cell: Cell, names: Iterable[str], table: Mapping[str, Value], *, wide: bool = False) -> list[str]:
     """Lines that fetch values which the function itself does not compute. `wide`: 16-bit ones in float32."""
     places = member_places(cell)
+    sizes = {constant.name: constant.size for constant in cell.constants if constant.size}
     lines = []
     for name in sorted(names):
         value = table[name]
         match value.role:
             case Role.PARAMETER:
                 source = stacked((name,), places)
+            case Role.CONSTANT if name in sizes:
+                source = f'float(sizes["{sizes[name]}"])'
             case Role.CONSTANT:
                 source = f'constants["{name}"]'
             case Role.INPUT | Role.PREVIOUS | Role.NODE:

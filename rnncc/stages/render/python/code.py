@@ -1,7 +1,8 @@
 """The cell's nodes as lines of plain torch code.
 
 A value's name is also its Python variable, but for the few names that the generated functions use themselves. Widths
-become expressions of `sizes`. `elementwise`, `matrices` and `rows` are modules of the runtime that a package contains.
+become expressions of `sizes`. `elementwise`, `grids`, `matrices` and `rows` are modules of the runtime that a package
+contains.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from rnncc.ir.cell import (
     Pointwise,
     Role,
     RowOp,
-    RowOperator,
     Value,
     value_table,
 )
-from rnncc.ir.dim import HEADS, ONE, Dim, repeats_whole, split_multiple
+from rnncc.ir.dim import HEADS, ONE, Dim, Grid, floor_divide, repeats_whole, split_multiple
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.dim import constant as constant_dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
+from rnncc.ir.row_operator import RowOperator
+from rnncc.ir.step import row_parts
 from rnncc.ir.structure import BlockDiagonal, Dense
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.operators import OPERATORS
@@ -38,8 +40,8 @@ from rnncc.stages.render.notation import python_dim, without_brackets
 
 _OWN_NAMES = frozenset(
     {
-        "torch", "elementwise", "matrices", "rows", "tools", "values", "parameters", "constants", "sizes", "streams",
-        "states", "weights", "step", "inf",
+        "torch", "elementwise", "grids", "matrices", "rows", "tools", "values", "parameters", "constants", "sizes",
+        "streams", "states", "weights", "step", "inf",
     }
 )  # fmt: skip
 # An operator's form that is a call: its arguments stand between brackets and commas.
@@ -153,6 +155,8 @@ class Emitter:
                     assert_never(target.structure)
         if isinstance(expr, Apply) and expr.operator == "norm":
             return self._norm(expr, target, "norms")
+        if isinstance(expr, Apply) and expr.operator == "entries":
+            return self._expression(expr, target)
         text = self._expression(expr, target)
         wide = any(self.table[name].width == target.width for name in references(expr) if name in self.table)
         if target.width != ONE and not wide:
@@ -253,7 +257,29 @@ class Emitter:
         shape = f"{python_dim(HEADS)}, {split_multiple(self.table[name].width)[0]}"
         return f"{module}.layer_norm({variable(name)}, {shape}, {node.epsilon!r}, {scale}, {shift})"
 
+    def _matrix_operation(self, node: RowOp, grid: Grid) -> str:
+        """An operator of matrices that change."""
+        first, *others = (variable(name) for name in node.operands)
+        name = f"grids.{node.operator.value}"
+        heads, rows, columns = (python_dim(side) for side in (HEADS, _per_head(grid.rows), _per_head(grid.columns)))
+        taken, made = (split_multiple(self.table[name].width)[0] for name in (node.operands[0], node.target))
+        match node.operator:
+            case RowOperator.BY_ROW:
+                return f"{name}({first}, {heads}, {taken}, {columns})"
+            case RowOperator.BY_COLUMN:
+                return f"{name}({first}, {heads}, {taken}, {rows})"
+            case RowOperator.ON_DIAGONAL:
+                return f"{name}({first}, {heads}, {taken})"
+            case RowOperator.TRANSPOSE:
+                return f"{name}({first}, {heads}, {rows})"
+            case RowOperator.MATMUL:
+                return f"{name}({first}, {others[0]}, {heads}, {rows}, {columns})"
+            case _:
+                return f"{name}({first}, {heads}, {rows}, {made})"
+
     def _row_operation(self, node: RowOp) -> str:
+        if node.grid is not None:
+            return self._matrix_operation(node, node.grid)
         operand = variable(node.operands[0])
         k = split_multiple(self.table[node.operands[0]].width)[0]
         heads = python_dim(HEADS)
@@ -287,10 +313,24 @@ class Emitter:
                 if repeats_whole(self.table[node.operands[0]].width, result):
                     return f"{operand}.repeat_interleave({node.times}, -1)"
                 return f"rows.row_repeat({operand}, {node.times}, {heads}, {k}, {split_multiple(result)[0]})"
-            case RowOperator.SPREAD | RowOperator.CUMSUM_REVERSED | RowOperator.SEGMENT_SUM | RowOperator.PAD:
-                raise InternalError(f"{node.operator.value} in a forward program")
+            case RowOperator.ROLL:
+                return f"rows.row_roll({operand}, {node.times}, {heads}, {k})"
+            case RowOperator.SHIFT:
+                return f"rows.row_shift({operand}, {node.times}, {heads}, {k})"
+            case RowOperator.ARANGE if self.table[node.target].width == HEADS:
+                return f"rows.head_numbers({operand})"
+            case RowOperator.ARANGE:
+                return f"rows.row_arange({operand}, {heads}, {k})"
+            case RowOperator.PER_HEAD:
+                result = self.table[node.target].width
+                return f"rows.per_heads({operand}, {heads}, {python_dim(result)}, {row_parts(result)})"
             case _:
-                assert_never(node.operator)
+                raise InternalError(f"{node.operator.value} in a forward program")
+
+
+def _per_head(side: Dim) -> Dim:
+    """The rows, or columns, of a head's block."""
+    return floor_divide(side, HEADS)
 
 
 def _number_text(value: float) -> str:

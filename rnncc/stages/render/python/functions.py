@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rnncc.analysis.recurrent import CLIP, loop_constants, recurrent_reads
-from rnncc.ir.cell import Cell, Node, Pointwise, Role, RowOp, RowOperator, Segment, Value, operands, value_table
+from rnncc.ir.cell import Cell, Node, Pointwise, Role, RowOp, Segment, Value, operands, value_table
+from rnncc.ir.row_operator import RowOperator
 from rnncc.stages.render.python.batched import batched, bind, hand_on
 from rnncc.stages.render.python.code import Emitter, member_places, split_lines, variable
 from rnncc.stages.render.python.patterns import operation_reads, operation_text, recognise

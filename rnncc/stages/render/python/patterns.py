@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rnncc.ir.cell import Contraction, Node, Placement, Pointwise, Role, RowOp, RowOperator, Value, operands
+from rnncc.ir.cell import Contraction, Node, Placement, Pointwise, Role, RowOp, Value, operands
 from rnncc.ir.dim import HEADS, ONE, Dim
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.dim import constant as constant_dim
 from rnncc.ir.expr import Apply, Expr, Ref, references
+from rnncc.ir.row_operator import RowOperator
 from rnncc.stages.render.notation import python_dim
 from rnncc.stages.render.python.code import Emitter, variable
 

@@ -25,16 +25,23 @@ from rnncc.ir.cell import (
     value_table,
 )
 from rnncc.ir.compilation import CompiledCell
-from rnncc.ir.dim import Dim, split_multiple
+from rnncc.ir.dim import Dim, Grid, split_multiple
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.structure import BlockDiagonal, Dense, Sparsity
+from rnncc.ir.structure import DENSER, BlockDiagonal, Dense, Sparsity
 from rnncc.language.source import file_name
 from rnncc.stages.render.notation import dim_name, python_dim
 from rnncc.stages.render.python.batched import read_later
 from rnncc.stages.render.python.streams import reached
 from rnncc.stages.render.python.whole import whole_product
 from rnncc.stages.render.python.written import Call, Written, call, string, strings, written
-from rnncc.stages.render.segments import saved_names, saved_rounded, saved_sequence, saved_state, segment_name
+from rnncc.stages.render.segments import (
+    has_matrices,
+    saved_names,
+    saved_rounded,
+    saved_sequence,
+    saved_state,
+    segment_name,
+)
 
 
 def cell_spec(compiled: CompiledCell) -> str:
@@ -50,12 +57,13 @@ def cell_spec(compiled: CompiledCell) -> str:
         name=string(cell.name),
         source_name=string(file_name(cell.source)),
         sizes=tuple(
-            _spec("SizeSpec", size.name, default=_number(size.default), solved=_width(size.solved))
+            _spec("SizeSpec", size.name, default=_width(size.default), solved=_width(size.solved))
             for size in cell.sizes
         ),
         constants=tuple(
             _spec("ConstantSpec", each.name, value=_literal(each.value), shaping=_true(each.shaping))
             for each in cell.constants
+            if not each.size
         ),
         inputs=tuple(_input(item) for item in cell.inputs if not item.drawn),
         states=tuple(_state(state) for state in cell.states),
@@ -75,6 +83,7 @@ def cell_spec(compiled: CompiledCell) -> str:
         masks=tuple(_mask(item) for item in cell.inputs if item.drawn) or None,
         regularisation=regularisation if cell.zoneout or cell.recurrent_dropout else None,
         single_head_because=string(cell.single_head_because) if cell.single_head_because else None,
+        denser=string(DENSER) if any(size.name == DENSER for size in cell.sizes) else None,
     )
     return written(spec, start="SPEC = ")
 
@@ -90,10 +99,6 @@ def _width(dim: Dim | None) -> str | None:
 
 def _true(value: bool) -> str | None:
     return "True" if value else None
-
-
-def _number(value: int | None) -> str | None:
-    return None if value is None else str(value)
 
 
 def _literal(value: float | int | str) -> str:
@@ -119,7 +124,19 @@ def _mask(item: Input) -> Call:
 def _state(state: State) -> Call:
     initial = "None" if state.initial is None else _literal(state.initial)
     delay_of = None if state.delay_of is None else string(state.delay_of)
-    return _spec("StateSpec", state.name, width=_width(state.width), initial=initial, delay_of=delay_of)
+    return _spec(
+        "StateSpec",
+        state.name,
+        width=_width(state.width),
+        initial=initial,
+        delay_of=delay_of,
+        matrix=_sides(state.grid),
+    )
+
+
+def _sides(grid: Grid | None) -> tuple[str, ...] | None:
+    """The rows and columns of a matrix as functions of the sizes."""
+    return None if grid is None else tuple(f"lambda n: {python_dim(side, 'n')}" for side in grid.sides)
 
 
 def _value_delays(cell: Cell, table: Mapping[str, Value]) -> Iterator[Call]:
@@ -148,6 +165,7 @@ def _parameter(parameter: Parameter) -> Call:
         is_bias=_true(parameter.is_bias),
         sparsity=None if parameter.sparsity is None else _sparsity(parameter.sparsity),
         trained=None if parameter.trained else "False",
+        matrix=_sides(parameter.grid),
     )
 
 
@@ -207,6 +225,7 @@ def _segment(compiled: CompiledCell, index: int, table: Mapping[str, Value]) -> 
             for state in declared
         ),
         learned=_literals(state.initial is None for state in declared),
+        has_borders=_true(has_matrices(cell, segment)),
         plain=_loop(cell, segment, compiled.adjoints[index : index + 1]),
         masked=_loop(compiled.masked, masked, compiled.masked_adjoints[index : index + 1]),
         batched=f"_reference.{name}_batched",

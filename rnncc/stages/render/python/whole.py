@@ -35,7 +35,7 @@ def whole_product(cell: Cell) -> WholeProduct | None:
     is_plain = (
         len(cell.segments) == len(cell.inputs) == 1
         and not (cell.prologue or cell.epilogue or cell.delays)
-        and not any(state.delay_of for state in cell.states)
+        and not any(state.delay_of or state.grid for state in cell.states)
         and all(parameter.trained and parameter.sparsity is None for parameter in cell.parameters)
         and all(weight.name in parameters for segment in cell.segments for weight in segment.weights)
     )

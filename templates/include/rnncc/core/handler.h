@@ -7,26 +7,29 @@
 #include <stdexcept>
 #include <string>
 
-// Compiles kernels, where they are missing and can be compiled, and adds them to this package's. `event` is a
-// rnncc::KernelEvent.
+// Compiles kernels, where they are missing and can be compiled, and adds them to this package's.
 //
-// name        a program (lstm_0_masked_inference); for MISSING a file of kernels (lstm_0_forward_bf16) or, for the CPU,
+// name        a program (lstm_0_masked_inference); for 0 heads a file of kernels (lstm_0_forward_bf16) or, for the CPU,
 //             an instruction set (v4)
 // dtype, head_dim, heads, directions
-//             the size; `heads` are those of one direction. Empty and 0 for MISSING, but for the CPU: there the dtype is
-//             the compute type (f64)
+//             the size; `heads` are those of one direction. Empty and 0 where a call needs a file of kernels that take
+//             every size, or kernels for the CPU; for these the dtype is the compute type (f64)
 // device      the GPU's number, or -1 for the CPU
+// is_long     whether the call, which is the first one of its size, or the first long one, is long enough for a warning
+//             that it is slow
+// left_out    whether there are fused kernels, but none takes the call's tensors as they lie
 //
 // Returns 0; or -1, with the text of the error in `problem` (of `size` bytes); or -2 after Ctrl-C.
 typedef int32_t (*rnncc_kernel_handler)(const char* name, const char* dtype, int64_t head_dim, int64_t heads,
-                                        int32_t directions, int32_t device, int32_t event, char* problem, int64_t size);
+                                        int32_t directions, int32_t device, int32_t is_long, int32_t left_out,
+                                        char* problem, int64_t size);
+
+extern "C" {
+// Shorter calls do not warn that they are slow. Python reads the number from the library.
+inline __attribute__((used, visibility("default"))) const int64_t rnncc_long_call_steps = 32;
+}
 
 namespace rnncc {
-
-// What happens for the first time. FIRST_CALL: a call of several steps. FIRST_LONG_CALL: a call that is long enough for
-// a warning that it is slow. LEFT_OUT: such a long call where there are fused kernels, but none takes its tensors as
-// they lie. MISSING: a call needs a file of kernels that take every size, or the kernels for the CPU in a compute type.
-enum KernelEvent : int32_t { FIRST_CALL = 0, FIRST_LONG_CALL = 1, LEFT_OUT = 2, MISSING = 3 };
 
 struct KernelSize {
   std::string dtype;
@@ -55,7 +58,8 @@ class KernelHandler {
 
   // Calls the handler; false where there is none. No lock may be held: other threads go on meanwhile, and the handler
   // may wait for them.
-  bool ask(const std::string& name, const KernelSize& size, int32_t device, KernelEvent event) {
+  bool ask(const std::string& name, const KernelSize& size, int32_t device, bool is_long = false,
+           bool left_out = false) {
     rnncc_kernel_handler handler;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -64,7 +68,7 @@ class KernelHandler {
     if (!handler) return false;
     char problem[2048] = "";
     const int32_t code = handler(name.c_str(), size.dtype.c_str(), size.head_dim, size.heads, size.directions, device,
-                                 event, problem, sizeof problem);
+                                 is_long, left_out, problem, sizeof problem);
     // The handler caught Ctrl-C, since no Python exception can pass through C++. Python gets the signal again after the
     // op failed.
     if (code == -2) std::raise(SIGINT);

@@ -114,10 +114,23 @@ enum class RowOperator : int8_t {
   repeat,
   segment_sum,
   pad,
+  roll,
+  shift,
+  by_row,
+  by_column,
+  row_sums,
+  column_sums,
+  row_maxima,
+  column_maxima,
+  transpose,
+  matmul,
+  on_diagonal,
+  diagonal,
+  elements,  // a function of the elements of a matrix, which is no operator
 };
 
 // A step is a list of stages. A tile stage goes over `width` units tile by tile: it computes the tile's products and
-// then its function. A row stage applies one row operator.
+// then its function. A row stage applies one row operator, or a function to the elements of a matrix.
 struct StageInfo {
   bool barrier;     // whether threads that divide units wait for each other before it
   RowOperator row;  // none in a tile stage
@@ -132,9 +145,10 @@ struct StageInfo {
   int16_t stored;
   int16_t first_operand;  // in the program's stage_slots: a row operator's operands
   int16_t operands;
-  int16_t offset;  // a dim, for a row operator
-  int16_t times;
-  int16_t function;  // its index; -1 in a row stage
+  int16_t offset;                       // a dim, for a row operator
+  int16_t times;                        // how often a unit is repeated, or by how many places it moves
+  int16_t function;                     // its index; -1 for a row operator
+  int16_t matrix_rows, matrix_columns;  // dims, of stages of matrices: those of all heads' blocks together
 };
 
 // At the end slot `slot`, which is a previous one, goes to table[index], a tensor [B, width].

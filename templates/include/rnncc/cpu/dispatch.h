@@ -1,4 +1,6 @@
-// Chooses at run time the code for this processor: from what was compiled with the package, or later (late.h).
+// Chooses at run time the code for this processor: from what was compiled with the package, or later (late.h). The
+// generated file that includes this header defines RNNCC_V3 and RNNCC_V4 before: the features that -march=x86-64-v3 and
+// -v4 let the compiler use.
 #pragma once
 
 #include <cpuid.h>
@@ -8,22 +10,20 @@
 // Returns the function NAME_SET_TYPE, which another library than the package's has. Throws where there is none.
 void* rnncc_late_function(const char* name, const char* set, const char* type);
 
-// The features that -march=x86-64-v3 and -v4 let the compiler use.
+// Features by Linux's names for them.
 enum rnncc_feature {
   RNNCC_AVX2 = 1 << 0,
   RNNCC_FMA = 1 << 1,
-  RNNCC_BMI = 1 << 2,
+  RNNCC_BMI1 = 1 << 2,
   RNNCC_BMI2 = 1 << 3,
   RNNCC_F16C = 1 << 4,
   RNNCC_MOVBE = 1 << 5,
-  RNNCC_LZCNT = 1 << 6,
-  RNNCC_V3 = (1 << 7) - 1,
+  RNNCC_ABM = 1 << 6,  // LZCNT
   RNNCC_AVX512F = 1 << 7,
   RNNCC_AVX512BW = 1 << 8,
   RNNCC_AVX512CD = 1 << 9,
   RNNCC_AVX512DQ = 1 << 10,
-  RNNCC_AVX512VL = 1 << 11,
-  RNNCC_V4 = (1 << 12) - 1
+  RNNCC_AVX512VL = 1 << 11
 };
 
 // The features of this processor. A virtual machine may hide any of them. The compiler's probe also asks whether the
@@ -34,7 +34,7 @@ static inline int rnncc_features() {
   int found = 0;
   if (__builtin_cpu_supports("avx2")) found |= RNNCC_AVX2;
   if (__builtin_cpu_supports("fma")) found |= RNNCC_FMA;
-  if (__builtin_cpu_supports("bmi")) found |= RNNCC_BMI;
+  if (__builtin_cpu_supports("bmi")) found |= RNNCC_BMI1;
   if (__builtin_cpu_supports("bmi2")) found |= RNNCC_BMI2;
   if (__builtin_cpu_supports("avx512f")) found |= RNNCC_AVX512F;
   if (__builtin_cpu_supports("avx512bw")) found |= RNNCC_AVX512BW;
@@ -46,7 +46,7 @@ static inline int rnncc_features() {
     if (c & (1u << 29)) found |= RNNCC_F16C;
     if (c & (1u << 22)) found |= RNNCC_MOVBE;
   }
-  if (__get_cpuid(0x80000001u, &a, &b, &c, &d) && (c & (1u << 5))) found |= RNNCC_LZCNT;
+  if (__get_cpuid(0x80000001u, &a, &b, &c, &d) && (c & (1u << 5))) found |= RNNCC_ABM;
   return found;
 }
 

@@ -41,7 +41,7 @@ inline void* late_function(const std::string& name, const std::string& set, cons
   const std::string symbol = name + "_" + set + "_" + type;
   LateLibraries& libraries = LateLibraries::of_package();
   void* found = libraries.find(symbol);
-  if (!found && KernelHandler::of_package().ask(set, {type}, -1, MISSING)) found = libraries.find(symbol);
+  if (!found && KernelHandler::of_package().ask(set, {type}, -1)) found = libraries.find(symbol);
   if (!found)
     throw std::runtime_error("this package has no CPU kernels that compute in float" + type.substr(1) +
                              "; `rnncc build` makes a package that has kernels for every dtype");

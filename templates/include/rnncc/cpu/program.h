@@ -14,12 +14,14 @@ struct Frame {
   T** p;
   int64_t* row;
   const T* constants;
+  const int64_t* dims;
 
   // Where a slot's row of batch entry b starts.
   inline __attribute__((always_inline)) T* at(int slot, int64_t b) const { return p[slot] + b * row[slot]; }
 };
 
-// Computes batch entries [b0, b1) and units [u0, u1), which all belong to `head`.
+// Computes batch entries [b0, b1) and units [u0, u1), which all belong to `head`. A function of a matrix's elements takes
+// heads [u0, u1) in place of units, and all heads' number in place of the head.
 template <class T>
 using Function = void (*)(const Frame<T>&, int64_t b0, int64_t b1, int64_t u0, int64_t u1, int64_t head);
 

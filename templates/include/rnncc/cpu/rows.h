@@ -122,6 +122,21 @@ static void row_operation(RowOperator op, T* out, const RowLayout& to, const T* 
       __builtin_memset(out, 0, size_t(to.head_width() * to.heads) * sizeof(T));
       copy_units(out, to, offset, in, from, int64_t(0), from.head_width());
       return;
+    case RowOperator::roll: {
+      const int64_t units = to.head_width(), moved = (times % units + units) % units;
+      copy_units(out, to, moved, in, from, int64_t(0), units - moved);
+      copy_units(out, to, int64_t(0), in, from, units - moved, moved);
+      return;
+    }
+    case RowOperator::shift: {
+      const int64_t units = to.head_width(), distance = times < 0 ? -times : times;
+      __builtin_memset(out, 0, size_t(units * to.heads) * sizeof(T));
+      if (distance < units) {
+        const int64_t start = times < 0 ? 0 : distance;
+        copy_units(out, to, start, in, from, distance - start, units - distance);
+      }
+      return;
+    }
     case RowOperator::repeat:
       for (int64_t h = 0; h < to.heads; ++h) {
         for (int64_t i = 0; i < to.head_width(); ++i) out[to.at(h, i)] = in[from.at(h, i / times)];
@@ -136,7 +151,7 @@ static void row_operation(RowOperator op, T* out, const RowLayout& to, const T* 
         }
       }
       return;
-    case RowOperator::none: return;
+    default: return;
   }
 }
 

@@ -345,7 +345,7 @@ struct Run {
   Frame<T> frame(int64_t member) const {
     char* own = members + member * member_bytes;
     const int64_t slots = round_up(program.slot_count, 8);
-    return {reinterpret_cast<T**>(own), reinterpret_cast<int64_t*>(own + slots * 8), constants};
+    return {reinterpret_cast<T**>(own), reinterpret_cast<int64_t*>(own + slots * 8), constants, dims};
   }
   T* tile_scratch(int64_t member) const {
     return reinterpret_cast<T*>(members + member * member_bytes + round_up(program.slot_count, 8) * 16);

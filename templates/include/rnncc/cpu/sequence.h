@@ -8,7 +8,7 @@
 
 #include "listing.h"
 #include "reduce.h"
-#include "rows.h"
+#include "matrices.h"
 #include "sharing.h"
 #include "tiles.h"
 
@@ -25,6 +25,15 @@ static void run_row_operator(const Run<T>& run, const StageInfo& stage, const Fr
   const int16_t pieces = is_of_squares ? 1 : stage.operands;
   const int16_t last = run.program.stage_slots[stage.first_operand + stage.operands - 1];
   const auto at = [&](int16_t slot, int64_t entry) { return frame.p[slot] + entry * frame.row[slot]; };
+  if (stage.matrix_rows) {
+    const BlockShape shape = {heads, run.dim(stage.matrix_rows) / heads, run.dim(stage.matrix_columns) / heads};
+    const int16_t slot = run.program.stage_slots[stage.first_operand];
+    const SlotInfo& from = run.program.slots[slot];
+    const RowLayout layout = row_layout(run.dim(from.width), from.parts, heads);
+    for (int64_t b = entries.begin; b < entries.end; ++b)
+      matrix_operation(stage.row, at(target, b), to_layout, at(slot, b), layout, at(last, b), shape);
+    return;
+  }
   for (int64_t b = entries.begin; b < entries.end; ++b) {
     int64_t offset = run.dim(stage.offset) / heads;
     for (int16_t o = 0; o < pieces; ++o) {
@@ -55,6 +64,19 @@ static void copy_out(const Run<T>& run, const StageInfo& stage, const Frame<T>& 
         write_row(tensor, first + b * tensor.entry + begin, frame.p[slot] + b * frame.row[slot] + begin, end - begin);
       }
     }
+  }
+}
+
+// The same for the heads of what a stage of matrices stored. Every value of it lies head by head.
+template <class T>
+static void copy_out_heads(const Run<T>& run, const StageInfo& stage, const Frame<T>& frame, int64_t n,
+                           const Range& entries, const Range& heads) {
+  for (int16_t i = 0; i < stage.stored; ++i) {
+    StageInfo one = stage;
+    one.first_stored = int16_t(stage.first_stored + i);
+    one.stored = 1;
+    const int64_t depth = run.dim(run.program.slots[run.program.stage_slots[one.first_stored]].width) / run.call.heads;
+    copy_out(run, one, frame, n, entries, heads.begin * depth, heads.end * depth);
   }
 }
 
@@ -117,6 +139,14 @@ static void run_part(const Run<T>& run, Team& team, int64_t index, int64_t membe
   for (int16_t s = 0; s < stages; ++s) {
     const StageInfo& stage = program.stages[s];
     if (by_units && stage.barrier) team.barrier();
+    if (stage.row == RowOperator::elements) {
+      // A thread that does not have entries of its own has heads.
+      const Range heads = by_units ? share(run.call.heads, 1, index, members) : Range{0, run.call.heads};
+      if (heads.begin == heads.end || entries.begin == entries.end) continue;
+      run.program.functions[stage.function](frame, entries.begin, entries.end, heads.begin, heads.end, run.call.heads);
+      copy_out_heads(run, stage, frame, n, entries, heads);
+      continue;
+    }
     if (stage.row != RowOperator::none) {
       run_row_operator(run, stage, frame, own_entries);
       copy_out(run, stage, frame, n, own_entries, 0, run.dim(stage.width));

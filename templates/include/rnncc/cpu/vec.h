@@ -215,8 +215,9 @@ RNNCC_INLINE V minimum(V a, V b) {
 
 // Correctly rounded; NaN below zero, -0 for -0.
 RNNCC_INLINE Vec<float> sqrt(Vec<float> v) {
-#if defined(__clang__)
-  return __builtin_elementwise_sqrt(v);
+#if defined(__clang__)  // which makes one instruction of the loop
+  RNNCC_UNROLL for (int i = 0; i < lanes<float>; ++i) v[i] = __builtin_sqrtf(v[i]);
+  return v;
 #elif RNNCC_ISA_LEVEL == 4
   return __builtin_ia32_sqrtps512_mask(v, v, uint16_t(-1), 4);
 #elif RNNCC_ISA_LEVEL == 3
@@ -227,8 +228,9 @@ RNNCC_INLINE Vec<float> sqrt(Vec<float> v) {
 }
 
 RNNCC_INLINE Vec<double> sqrt(Vec<double> v) {
-#if defined(__clang__)
-  return __builtin_elementwise_sqrt(v);
+#if defined(__clang__)  // which makes one instruction of the loop
+  RNNCC_UNROLL for (int i = 0; i < lanes<double>; ++i) v[i] = __builtin_sqrt(v[i]);
+  return v;
 #elif RNNCC_ISA_LEVEL == 4
   return __builtin_ia32_sqrtpd512_mask(v, v, uint8_t(-1), 4);
 #elif RNNCC_ISA_LEVEL == 3

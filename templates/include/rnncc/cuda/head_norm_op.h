@@ -6,6 +6,11 @@
 #include "head_norm_call.h"
 #include "module.h"
 
+extern "C" {
+// k * head_dim of the largest head, each part in whole pieces. Python reads the number from the library.
+inline __attribute__((used, visibility("default"))) const int64_t rnncc_head_norm_units = rnncc::HEAD_NORM_UNITS;
+}
+
 namespace rnncc {
 
 // A kernel's name ends with the dtypes of value and result.

@@ -116,8 +116,7 @@ class KernelFolders {
 inline std::string kernel_path(const std::string& file_name, int32_t device, const Gpu& on) {
   KernelFolders& folders = KernelFolders::of_package();
   std::string path = folders.find(file_name, on);
-  if (path.empty() && KernelHandler::of_package().ask(file_name, {}, device, MISSING))
-    path = folders.find(file_name, on);
+  if (path.empty() && KernelHandler::of_package().ask(file_name, {}, device)) path = folders.find(file_name, on);
   const std::string name = "sm_" + std::to_string(on.major) + std::to_string(on.minor);
   if (path.empty()) fail("this package has no kernels for this GPU (" + name + "): build it with --target " + name);
   return path;

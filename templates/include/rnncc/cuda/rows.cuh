@@ -107,6 +107,12 @@ RNNCC_DEVICE float moved(const R& run, const RowLayout& from, const RowLayout& t
     const bool inside = j >= offset && j - offset < from.units();
     return inside ? load<source>(run, entry, from.at(head, j - offset)) : 0.0f;
   }
+  if constexpr (op == RowOperator::roll)
+    return load<source>(run, entry, from.at(head, ((j - times) % from.units() + from.units()) % from.units()));
+  if constexpr (op == RowOperator::shift) {
+    const bool inside = j >= times && j - times < from.units();
+    return inside ? load<source>(run, entry, from.at(head, j - times)) : 0.0f;
+  }
   if constexpr (op == RowOperator::segment_sum) {
     float total = 0.0f;
     for (int64_t i = 0; i < times; ++i) total += load<source>(run, entry, from.at(head, j * times + i));

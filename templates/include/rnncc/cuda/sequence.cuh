@@ -9,7 +9,7 @@
 #include "barrier.cuh"
 #include "joint.cuh"
 #include "pack.cuh"
-#include "stages.cuh"
+#include "matrices.cuh"
 
 namespace rnncc {
 
@@ -179,7 +179,7 @@ RNNCC_DEVICE void row_stage(R& run) {
   if constexpr (info.barrier) wait(run.own.barrier, run.arrived);
   float* scratch = reinterpret_cast<float*>(run.shared + run.plan.shared.warps);
   for (int entry = blockIdx.x; entry < run.plan.batch; entry += gridDim.x)
-    if (run.has_rows(entry)) row_operation<stage>(run, entry, scratch);
+    if (run.has_rows(entry)) row_or_elements<stage>(run, entry, scratch);
   if constexpr (is_awaited<stage, R>()) {
     arrive(run.own.barrier, run.arrived);
   } else {

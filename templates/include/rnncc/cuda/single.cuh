@@ -4,7 +4,7 @@
 #pragma once
 
 #include "single_call.h"
-#include "stages.cuh"
+#include "matrices.cuh"
 
 namespace rnncc {
 
@@ -69,7 +69,7 @@ RNNCC_DEVICE void single_stage(const R& run) {
   if constexpr (info.row != RowOperator::none) {
     extern __shared__ __align__(128) char shared[];
     for (int entry = blockIdx.x; entry < run.plan.batch; entry += gridDim.x)
-      row_operation<stage>(run, entry, reinterpret_cast<float*>(shared));
+      row_or_elements<stage>(run, entry, reinterpret_cast<float*>(shared));
   } else {
     using F = stage_of<typename R::Program, stage>;
     constexpr int first = accumulators_before(R::Program::tables, stage);

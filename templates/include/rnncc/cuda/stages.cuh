@@ -6,7 +6,18 @@
 
 namespace rnncc {
 
-// The structs of a program's stages, in their order. A row stage has none: RowStage stands for it.
+// An element of a matrix: (i, j) of a head's block of rows x columns.
+struct Place {
+  int entry;
+  int64_t head, i, j, rows, columns;
+
+  RNNCC_DEVICE Place column(int64_t at) const { return {entry, head, i, at, rows, columns}; }
+  RNNCC_DEVICE int64_t unit() const { return (head * rows + i) * columns + j; }
+  RNNCC_DEVICE int64_t row() const { return head * rows + i; }
+  RNNCC_DEVICE int64_t in_row() const { return head * columns + j; }
+};
+
+// The structs of a program's stages, in their order. A row operator has none: RowStage stands for it.
 struct RowStage {};
 template <class... Stages>
 struct StageList {};

@@ -2,6 +2,7 @@
 // arguments, allocates its results, turns `lengths` and `reset` into what loops read, and calls the loop once.
 #pragma once
 
+#include "borders.h"
 #include "recompute.h"
 
 namespace rnncc {
@@ -9,6 +10,7 @@ namespace rnncc {
 // What a direction's forward writes.
 struct Outputs {
   std::vector<rnncc_tensor> sequences, finals, saved;
+  std::vector<rnncc_tensor> borders;
 };
 
 // Makes a direction's outputs, and appends them to those of the directions before.
@@ -30,6 +32,13 @@ inline Outputs make_outputs(const Run& run, const std::vector<int64_t>& wanted, 
     finals.push_back(empty({run.batch, run.state_widths[i]}, run.states[i].torch_type(), run.device));
     out.finals.push_back(describe(finals.back()));
     if (run.has_empty_entries()) RNNCC_TORCH(aoti_torch_copy_(finals.back().get(), run.states[i].get(), 0));
+  }
+  if (training && has_borders(run)) {
+    for (int32_t i = 0; i < segment.states; ++i) {
+      saved.push_back(empty(shape_of_borders(run, i), torch_dtype(run.compute), run.device));
+      out.borders.push_back(describe(saved.back()));
+    }
+    return out;
   }
   for (int32_t i = 0; training && i < run.loop.saved; ++i) {
     if (recomputes && run.loop.saved_state[i] < 0) continue;
@@ -63,7 +72,12 @@ inline void run_forward(const rnncc_segment& segment, StableValue* stack) {
                      out.sequences.data(), out.finals.data(), out.saved.data(), run.starts, run.row_count(),
                      run.lengths});
   }
-  if (!runs[0].is_empty()) runs[0].forward(calls);
+  if (!runs[0].is_empty() && training && has_borders(runs[0])) {
+    for (size_t d = 0; d < runs.size(); ++d)
+      run_to_borders(runs[d], outputs[d].sequences, outputs[d].finals, outputs[d].borders);
+  } else if (!runs[0].is_empty()) {
+    runs[0].forward(calls);
+  }
   stack[0] = give(std::move(sequences));
   stack[1] = give(std::move(finals));
   stack[2] = give(std::move(saved));
@@ -119,6 +133,13 @@ struct Adjoint {
 // Takes over what a forward saved, as the kernel reads it. Where the forward saved only states, the rest is computed
 // again.
 inline void take_saved(const Run& run, std::vector<Tensor> given, Adjoint& adjoint) {
+  if (has_borders(run)) {
+    run.expect("borders", given.size(), run.segment.states);
+    adjoint.all_saved = std::move(given);
+    for (int32_t i = 0; i < run.segment.states; ++i)
+      adjoint.saved.push_back(run.view(adjoint.all_saved[i], shape_of_borders(run, i), "border"));
+    return;
+  }
   if (given.size() < size_t(run.loop.saved) && int64_t(given.size()) == saved_states(run.loop))
     given = Recomputation(run, std::move(given)).make();
   run.expect("saved tensors", given.size(), run.loop.saved);
@@ -185,7 +206,19 @@ inline void run_backward(const rnncc_segment& segment, StableValue* stack) {
                        adjoint.d_streams.data(), adjoint.d_weights.data(), adjoint.d_states.data(), run.starts,
                        run.row_count(), run.lengths});
     }
-    runs[0].backward(calls);
+    if (!has_borders(runs[0])) {
+      runs[0].backward(calls);
+    } else {
+      auto made = d_weights.cbegin();
+      for (size_t d = 0; d < directions; ++d) {
+        const Adjoint& own = adjoints[d];
+        std::vector<const Tensor*> wanted;
+        for (const rnncc_tensor& tensor : own.d_weights)
+          if (tensor.data) wanted.push_back(&*made++);
+        run_from_borders(runs[d], {own.saved, own.d_sequences, own.d_final, own.d_streams, own.d_weights, own.d_states,
+                                   std::move(wanted)});
+      }
+    }
   }
   stack[0] = give(std::move(d_streams));
   stack[1] = give(std::move(d_weights));

@@ -23,6 +23,7 @@ struct rnncc_loop {
   const int32_t* saved_sequence;  // for each saved tensor: the sequence that holds the same values, or -1
   const int32_t* saved_state;     // for each saved tensor: the state whose sequence it is, or -1
   const bool* saved_rounded;      // for each saved tensor: whether it has the streams' dtype on a GPU
+  bool borders;                   // whether a CPU keeps states at borders alone (borders.h)
   rnncc_size_function weight_elements;
   rnncc_size_function saved_widths;
   rnncc_forward_function forward;

@@ -37,7 +37,9 @@ inline constexpr const char* backward_schema =
 // of the weight. A weight that is not packed has a tensor without elements.
 inline constexpr const char* whole_forward_schema =
     "(Tensor[] tensors, Tensor[] packed, int layout, float[] constants, bool training) -> Tensor[]";
-inline constexpr const char* whole_layout_schema = "(Tensor like, int[] values, float[] initial) -> int";
+inline constexpr const char* whole_layout_schema =
+    "(Tensor like, int num_heads, bool has_time, int output, bool keeps_streams, int[] sizes, int[] shapes, "
+    "int[] bias_places, int[] loop_weights, float[] initial) -> int";
 inline constexpr const char* whole_backward_schema =
     "(Tensor[] tensors, int came, int needs, bool with_states, int layout, float[] constants) -> Tensor[]";
 

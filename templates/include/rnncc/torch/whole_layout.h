@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <tuple>
 
 #include "ops.h"
 #include "tensor.h"
@@ -15,30 +16,30 @@ struct Bias {
   int64_t parameter, row, column, rows;
 };
 
+// What a layer says of itself: the arguments of the op that gives a layout its number (schema.h).
+struct LayerFacts {
+  int64_t heads;
+  bool has_time;       // a layer; else a single step
+  int64_t output;      // which of the sequences it is
+  bool keeps_streams;  // whether the backward reads the streams
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> shapes;        // rows and columns of each parameter, -1 for a vector; the first takes the input
+  std::vector<int64_t> bias_places;   // four numbers for each Bias
+  std::vector<int64_t> loop_weights;  // the parameters that the loop reads
+  std::vector<double> initial;        // a value for each state
+
+  auto all() const {
+    return std::tie(heads, has_time, output, keeps_streams, sizes, shapes, bias_places, loop_weights, initial);
+  }
+};
+
 // What a layer is: its sizes, and what each parameter is for. The same for all calls.
-class Layout {
+class Layout : public LayerFacts {
  public:
-  // `values`: heads; 1 for a layer, 0 for a single step; the index of the output among the sequences; whether the
-  // backward reads the streams; and four lists, each with its length before it: sizes; the parameters' rows and columns
-  // (-1 for a vector), of which the first is multiplied by the input; biases; the parameters that the loop reads.
-  // `initial` has a value for each state.
-  Layout(const rnncc_segment& segment, const int64_t* values, int64_t count, const double* initial)
-      : segment(segment), values(values, values + count), initial(initial, initial + segment.states) {
-    heads = *values++;
-    has_time = *values++ != 0;
-    output = *values++;
-    keeps_streams = *values++ != 0;
-    const auto list = [&](int64_t width) {
-      const int64_t* begin = values + 1;
-      values = begin + *values * width;
-      return std::vector<int64_t>(begin, values);
-    };
-    sizes = list(1);
-    shapes = list(2);
-    const std::vector<int64_t> places = list(4);
+  Layout(const rnncc_segment& segment, const LayerFacts& facts) : LayerFacts(facts), segment(segment) {
+    const std::vector<int64_t>& places = bias_places;
     for (size_t i = 0; i < places.size(); i += 4)
       biases.push_back({places[i], places[i + 1], places[i + 2], places[i + 3]});
-    loop_weights = list(1);
     has_one_bias = biases.size() == 1 && biases[0].row == 0 && biases[0].column == 0 && biases[0].rows == columns() &&
                    biases[0].rows == shapes[2 * biases[0].parameter];
     for (int64_t i = 0; i < parameters(); ++i) added_once.push_back(is_added_once(i));
@@ -55,9 +56,8 @@ class Layout {
     }
   }
 
-  bool is(const rnncc_segment& other, const int64_t* of, int64_t count, const double* start) const {
-    return &other == &segment && std::equal(values.begin(), values.end(), of, of + count) &&
-           std::equal(initial.begin(), initial.end(), start);
+  bool is(const rnncc_segment& other, const LayerFacts& facts) const {
+    return &other == &segment && all() == facts.all();
   }
 
   int64_t parameters() const { return int64_t(shapes.size()) / 2; }
@@ -69,12 +69,9 @@ class Layout {
   }
 
   const rnncc_segment& segment;
-  std::vector<int64_t> values;
-  std::vector<double> initial;
-  int64_t heads, output, output_width, saved_width;
-  bool has_time, keeps_streams;
+  int64_t output_width, saved_width;
   bool has_one_bias;  // the biases are one parameter, all of it
-  std::vector<int64_t> sizes, shapes, loop_weights, stream_widths, state_widths;
+  std::vector<int64_t> stream_widths, state_widths;
   // For each saved tensor its first column in what a training forward keeps, which begins with the streams where they
   // are kept; -1: it is the output.
   std::vector<int64_t> saved_at, saved_widths;
@@ -101,13 +98,13 @@ class Layout {
 class Layouts {
  public:
   // The number of a layout, -1 where there are too many.
-  int64_t number(const rnncc_segment& segment, const int64_t* values, int64_t count, const double* initial) {
+  int64_t number(const rnncc_segment& segment, const LayerFacts& facts) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const int64_t known = count_.load();
     for (int64_t i = 0; i < known; ++i)
-      if (layouts_[i]->is(segment, values, count, initial)) return i;
+      if (layouts_[i]->is(segment, facts)) return i;
     if (known == most) return -1;
-    layouts_[known] = std::make_unique<Layout>(segment, values, count, initial);
+    layouts_[known] = std::make_unique<Layout>(segment, facts);
     count_.store(known + 1);
     return known;
   }
@@ -131,10 +128,11 @@ inline Layouts layouts;
 // the library are open, that is the one that has the other ops too.
 inline void run_whole_layout(const rnncc_segment& segment, StableValue* stack) {
   const Tensor like(reinterpret_cast<TensorHandle>(stack[0]));
-  const std::vector<int64_t> values = take_integers(stack[1]);
-  const std::vector<double> initial = take_doubles(stack[2]);
-  if (int32_t(initial.size()) != segment.states) fail(std::string(segment.name) + ": a layout has other states");
-  stack[0] = StableValue(layouts.number(segment, values.data(), int64_t(values.size()), initial.data()));
+  const LayerFacts facts = {int64_t(stack[1]),       as_bool(stack[2]),       int64_t(stack[3]),
+                            as_bool(stack[4]),       take_integers(stack[5]), take_integers(stack[6]),
+                            take_integers(stack[7]), take_integers(stack[8]), take_doubles(stack[9])};
+  if (int32_t(facts.initial.size()) != segment.states) fail(std::string(segment.name) + ": a layout has other states");
+  stack[0] = StableValue(layouts.number(segment, facts));
 }
 
 }  // namespace rnncc

@@ -17,8 +17,6 @@ using FusedSize = std::tuple<std::string, std::string, int64_t, int64_t, int32_t
 
 class FirstUse {
  public:
-  static constexpr int64_t LONG_CALL_STEPS = 32;
-
   static FirstUse& of_package() {
     static FirstUse only;
     return only;
@@ -29,21 +27,22 @@ class FirstUse {
   template <class Exists>
   void before(const FusedSize& size, int64_t steps, const Exists& exists) {
     if (steps < 2) return;
-    const KernelEvent event = steps < LONG_CALL_STEPS ? FIRST_CALL : FIRST_LONG_CALL;
-    if (!tell(size, event) && event == FIRST_LONG_CALL && !exists())
+    const bool is_long = steps >= rnncc_long_call_steps;
+    if (!tell(size, is_long, false) && is_long && !exists())
       say(size, "the package has none of this size: build it with --hidden, --heads and --dtype");
   }
 
   void left_out(const FusedSize& size, int64_t steps) {
-    if (steps >= LONG_CALL_STEPS && !tell(size, LEFT_OUT))
+    if (steps >= rnncc_long_call_steps && !tell(size, true, true))
       say(size, "rows of its tensors do not all begin at multiples of 16 bytes");
   }
 
  private:
-  // Tells the handler, the first time alone. Returns false once where there is no handler; the caller then prints.
-  bool tell(const FusedSize& size, KernelEvent event) {
+  // Tells the handler, the first time alone: of a short call, and of a long one. Returns false once where there is no
+  // handler; the caller then prints.
+  bool tell(const FusedSize& size, bool is_long, bool left_out) {
     KernelHandler& handler = KernelHandler::of_package();
-    const auto key = std::make_tuple(size, event, handler.changes());
+    const auto key = std::make_tuple(size, is_long, left_out, handler.changes());
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (told_.count(key)) return true;
@@ -51,7 +50,7 @@ class FirstUse {
     // The mutex is free here, so that calls of other sizes go on. Threads that ask for the same size wait in the
     // handler.
     const auto& [program, dtype, head_dim, heads, directions, device] = size;
-    const bool asked = handler.ask(program, {dtype, head_dim, heads, directions}, device, event);
+    const bool asked = handler.ask(program, {dtype, head_dim, heads, directions}, device, is_long, left_out);
     const std::lock_guard<std::mutex> lock(mutex_);
     return !told_.insert(key).second || asked;
   }
@@ -68,7 +67,7 @@ class FirstUse {
   }
 
   std::mutex mutex_;
-  std::set<std::tuple<FusedSize, KernelEvent, int64_t>> told_;
+  std::set<std::tuple<FusedSize, bool, bool, int64_t>> told_;
 };
 
 }  // namespace rnncc

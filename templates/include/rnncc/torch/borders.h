@@ -1,0 +1,149 @@
+// Training of loops whose states are matrices. The states of all steps would take many times the memory of all else, and
+// most of the time to write and read it. So a forward keeps states at borders alone, every few steps. The backward goes
+// from one border to the one before: it runs the steps between them forward again, and keeps what they need in memory
+// that stays in cache.
+#pragma once
+
+#include "op.h"
+
+namespace rnncc {
+
+// Steps from border to border. rnncc/runtime/spec.py has the same number.
+constexpr int64_t border_steps = 32;
+
+// Whether a call keeps its states so: on a CPU, where rows are not packed.
+inline bool has_borders(const Run& run) { return run.loop.borders && run.device.is_cpu() && !run.starts; }
+
+inline int64_t border_count(int64_t steps) { return steps > 0 ? (steps - 1) / border_steps : 0; }
+
+// The steps between two borders, in the order of the loop: `number` 0 begins with the initial states.
+struct Stretch {
+  int64_t number, first, steps;  // `first`: the least t
+
+  Stretch(const Run& run, int64_t number) : number(number) {
+    const int64_t done = number * border_steps;
+    steps = std::min(border_steps, run.steps - done);
+    first = run.reverse ? run.steps - done - steps : done;
+  }
+
+  // Tensors of all steps as those of the stretch.
+  std::vector<rnncc_tensor> of(std::vector<rnncc_tensor> tensors) const {
+    for (rnncc_tensor& t : tensors)
+      if (t.data) t.data = static_cast<char*>(t.data) + first * t.step * dtype_bytes(t.dtype);
+    return tensors;
+  }
+};
+
+// The states at border `number`, which stretch `number` + 1 begins with. `borders` has a tensor [count, B, width] for
+// each state.
+inline std::vector<rnncc_tensor> at_border(const Run& run, const std::vector<rnncc_tensor>& borders, int64_t number) {
+  std::vector<rnncc_tensor> states;
+  for (const rnncc_tensor& all : borders)
+    states.push_back(
+        {static_cast<char*>(all.data) + number * all.step * dtype_bytes(all.dtype), 0, all.entry, all.dtype});
+  return states;
+}
+
+inline std::vector<int64_t> shape_of_borders(const Run& run, int32_t state) {
+  return {border_count(run.steps), run.batch, run.state_widths[state]};
+}
+
+// Runs a training forward. `sequences` and `finals` are what the call returns.
+inline void run_to_borders(const Run& run, const std::vector<rnncc_tensor>& sequences,
+                           const std::vector<rnncc_tensor>& finals, const std::vector<rnncc_tensor>& borders) {
+  const int64_t last = border_count(run.steps);
+  std::vector<rnncc_tensor> saved(run.loop.saved, {nullptr, 0, 0, run.compute});
+  for (int64_t number = 0; number <= last; ++number) {
+    const Stretch stretch(run, number);
+    const std::vector<rnncc_tensor> streams = stretch.of(run.described_streams);
+    const std::vector<rnncc_tensor> states = number ? at_border(run, borders, number - 1) : run.described_states;
+    std::vector<rnncc_tensor> made = stretch.of(sequences);
+    std::vector<rnncc_tensor> ends = number < last ? at_border(run, borders, number) : finals;
+    run.forward({{stretch.steps, run.batch, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
+                  streams.data(), run.described_weights.data(), states.data(), made.data(), ends.data(), saved.data(),
+                  nullptr, stretch.steps * run.batch, nullptr}});
+  }
+}
+
+// A gradient to which each stretch adds.
+class Total {
+ public:
+  Total(const Run& run, const Tensor& like) : part_(zeros(run, like)), all_(zeros(run, like)) {}
+
+  rnncc_tensor part() const { return {part_.data(), 0, 0, part_.dtype()}; }
+
+  void add() const {
+    if (part_.dtype() == RNNCC_FLOAT64)
+      add_as<double>();
+    else
+      add_as<float>();
+  }
+
+  void give_to(const Tensor& target) const { RNNCC_TORCH(aoti_torch_copy_(target.get(), all_.get(), 0)); }
+
+ private:
+  static Tensor zeros(const Run& run, const Tensor& like) {
+    Tensor made = empty(sizes_of(like), torch_dtype(run.compute), run.device);
+    RNNCC_TORCH(aoti_torch_zero_(made.get()));
+    return made;
+  }
+
+  template <class T>
+  void add_as() const {
+    T* const to = static_cast<T*>(all_.data());
+    const T* const from = static_cast<const T*>(part_.data());
+    for (int64_t i = 0; i < part_.elements(); ++i) to[i] += from[i];
+  }
+
+  Tensor part_, all_;
+};
+
+// What a backward between borders is given, and what it writes. `d_weights` are the tensors behind `described_d_weights`,
+// in order, without those that are not wanted.
+struct BorderedBackward {
+  std::vector<rnncc_tensor> borders, d_sequences, d_final, d_streams, described_d_weights, d_states;
+  std::vector<const Tensor*> d_weights;
+};
+
+inline void run_from_borders(const Run& run, BorderedBackward given) {
+  const int64_t last = border_count(run.steps), longest = std::min(border_steps, run.steps);
+  std::vector<Tensor> memory;
+  std::vector<rnncc_tensor> saved, carried[2];
+  for (int32_t i = 0; i < run.loop.saved; ++i) {
+    memory.push_back(empty({longest, run.batch, run.saved_widths[i]}, torch_dtype(run.compute), run.device));
+    saved.push_back(describe(memory.back()));
+  }
+  for (std::vector<rnncc_tensor>& states : carried) {
+    for (int32_t i = 0; last > 0 && i < run.segment.states; ++i) {
+      memory.push_back(empty({run.batch, run.state_widths[i]}, torch_dtype(run.compute), run.device));
+      states.push_back(describe(memory.back()));
+    }
+  }
+  std::vector<Total> totals;
+  for (const Tensor* tensor : given.d_weights) totals.emplace_back(run, *tensor);
+  std::vector<rnncc_tensor> d_weights = given.described_d_weights;
+  for (size_t i = 0, wanted = 0; i < d_weights.size(); ++i)
+    if (d_weights[i].data) d_weights[i] = totals[wanted++].part();
+  std::vector<rnncc_tensor> none(run.segment.sequences, {nullptr, 0, 0, run.type});
+  std::vector<rnncc_tensor> no_finals(run.segment.states, {nullptr, 0, 0, run.compute});
+  for (int64_t number = last; number >= 0; --number) {
+    const Stretch stretch(run, number);
+    const std::vector<rnncc_tensor> streams = stretch.of(run.described_streams);
+    const std::vector<rnncc_tensor> states = number ? at_border(run, given.borders, number - 1) : run.described_states;
+    run.forward({{stretch.steps, run.batch, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
+                  streams.data(), run.described_weights.data(), states.data(), none.data(), no_finals.data(),
+                  saved.data(), nullptr, stretch.steps * run.batch, nullptr}});
+    const std::vector<rnncc_tensor> d_sequences = stretch.of(given.d_sequences);
+    std::vector<rnncc_tensor> d_streams = stretch.of(given.d_streams);
+    const std::vector<rnncc_tensor>& d_final = number < last ? carried[(number + 1) % 2] : given.d_final;
+    std::vector<rnncc_tensor>& d_states = number ? carried[number % 2] : given.d_states;
+    run.backward(
+        {{stretch.steps, run.batch, run.heads, run.sizes.data(), run.constants.data(), run.reverse, streams.data(),
+          run.described_weights.data(), states.data(), saved.data(), d_sequences.data(), d_final.data(),
+          d_streams.data(), d_weights.data(), d_states.data(), nullptr, stretch.steps * run.batch, nullptr}});
+    for (const Total& total : totals) total.add();
+  }
+  for (size_t i = 0; i < totals.size(); ++i) totals[i].give_to(*given.d_weights[i]);
+}
+
+}  // namespace rnncc

@@ -1,0 +1,67 @@
+// What the tests call: the operators of cuda/rows.cuh that move units, compiled for the host.
+#include "rows.cuh"
+
+#include <utility>
+
+using namespace rnncc;
+
+namespace {
+
+constexpr RowOperator OPERATORS[] = {RowOperator::roll, RowOperator::shift};
+constexpr int PLACES[] = {-40, -3, -1, 1, 2, 7, 40};
+constexpr int COUNT = sizeof PLACES / sizeof *PLACES, STAGES = 2 * COUNT * 2;
+
+// Slots 0 and 1 are the operand and the target of one part, 2 and 3 those of two.
+struct Lists {
+  SlotInfo slots[4] = {};
+  int16_t stage_slots[4] = {0, 1, 2, 3};
+  StageInfo stages[STAGES] = {};
+};
+
+constexpr Lists lists() {
+  Lists made;
+  for (int slot = 0; slot < 4; ++slot) {
+    made.slots[slot].width = 1;
+    made.slots[slot].parts = int16_t(1 + slot / 2);
+  }
+  for (int number = 0; number < STAGES; ++number) {
+    StageInfo& stage = made.stages[number];
+    stage.row = OPERATORS[number / (2 * COUNT)];
+    stage.times = int16_t(PLACES[number / 2 % COUNT]);
+    stage.first_operand = int16_t(2 * (number % 2));
+    stage.first_stored = int16_t(2 * (number % 2) + 1);
+    stage.operands = 1;
+  }
+  return made;
+}
+
+constexpr Lists LISTS = lists();
+
+struct Program {
+  static constexpr const Lists& tables = LISTS;
+};
+
+struct Run {
+  using Program = ::Program;
+  struct {
+    int64_t dims[2], heads;
+  } plan;
+  float* memory[4];
+};
+
+template <size_t... stages>
+void move(const Run& run, int wanted, std::index_sequence<stages...>) {
+  float scratch[1];
+  ((wanted == int(stages) ? row_operation<int(stages)>(run, 0, scratch) : void()), ...);
+}
+
+}  // namespace
+
+extern "C" void move_units(float* to, float* from, int64_t width, int64_t heads, int64_t parts, int64_t shifts,
+                           int64_t places) {
+  const Run run = {{{0, width}, heads}, {from, to, from, to}};
+  for (int number = 0; number < COUNT; ++number) {
+    if (PLACES[number] == places)
+      move(run, int((shifts * COUNT + number) * 2 + parts - 1), std::make_index_sequence<STAGES>());
+  }
+}

@@ -1,0 +1,33 @@
+"""The collection of garbage, which is off during a load."""
+
+from __future__ import annotations
+
+import gc
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import rnncc
+from rnncc.language.diagnostics import RnnccError
+from rnncc.machine.garbage import uncollected
+
+
+def test_garbage_is_collected_again_after_a_load() -> None:
+    with pytest.raises(RnnccError):
+        rnncc.compile("cell Wrong\nstate h\n")
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        rnncc.load("elman")
+        assert not gc.isenabled(), "somebody had turned it off"
+    finally:
+        gc.enable()
+    with uncollected():
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(rnncc.load, "elman").result()
+        assert not gc.isenabled(), "another load goes on"
+        if (child := os.fork()) == 0:
+            os._exit(0 if gc.isenabled() else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert gc.isenabled()
