@@ -21,6 +21,7 @@ pytestmark = pytest.mark.gpu
 CELLS = (
     "lstm", "gru", "elman", "slstm", "layernormlstm", "onlstm", "lmu", "mogrifierlstm", "scrn", "rhn",
     "mingru", "minlstm_log", "lru", "sru", "rwkv4",
+    "gla", "retnet", "gateddeltanet", "mlstm", "plasticity", "fastweights", "masslstm", "ttt_linear",
 )  # fmt: skip
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
