@@ -4,6 +4,7 @@ package's, whose index grows."""
 from __future__ import annotations
 
 import ctypes
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,3 +88,11 @@ def on_gpu(spied: Spied, monkeypatch: pytest.MonkeyPatch) -> Any:
             raise RuntimeError(problem.value.decode())
 
     return call
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell that starts tests in the background has them ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -142,6 +142,7 @@ def test_a_setting_that_means_nothing_is_the_ops_error(on_gpu: Any, monkeypatch:
         on_gpu(32)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_while_it_compiles_is_pythons(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def settle(wanted: fused.Wanted) -> Answer:
         raise KeyboardInterrupt

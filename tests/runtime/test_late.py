@@ -317,6 +317,7 @@ def test_where_it_cannot_be_compiled_the_op_says_why(
     agrees(module.Late(3, 4))
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_while_it_compiles_is_pythons(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next call begins anew."""
 

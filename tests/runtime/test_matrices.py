@@ -72,7 +72,7 @@ def test_a_function_is_that_of_each_block(name: str, blocks: int | None) -> None
 
 
 def test_the_other_functions_take_vectors_or_heads() -> None:
-    others = {"matmul", "diag", "scale_rows", "scale_columns", "norm"}
+    others = {"matmul", "diag", "scale_rows", "scale_columns", "norm", "entries"}
     assert others | set(LINEAR) == OF_MATRICES
     assert not any(OPERATORS[name].in_loop or OPERATORS[name].user for name in OF_MATRICES)
     v, a = torch.randn(3, 4), torch.randn(3, 4, 4)
