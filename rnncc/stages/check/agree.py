@@ -63,6 +63,8 @@ class Agreement:
     def wide_input(self, *sides: Side) -> str:
         """The rest of a `why` where an input beside x gives its width, that of x, perhaps by default alone."""
         waiting = [side.term for side in sides if side.term is not None]
+        if not any(self.solver.resolve(side.width) == INPUT_SIZE for side in sides):
+            return ""
         while waiting:
             match waiting.pop(0):
                 case Op(_, arguments):
