@@ -2,7 +2,8 @@
 
     text ─parse→ CellDecl ─check→ Typed ─partition→ Cell ─regularise→ Cell
     Cell ─classify→ Recurrence        Cell ─mask→ masked Cell        each of both Cells ─differentiate→ Adjoint
-    both Cells and their Adjoints ─lower→ LoweredCell ─schedule→ kernels of GPUs
+    Cell ─single→ Cell of one step, or None
+    all Cells and their Adjoints ─lower→ LoweredCell ─schedule→ kernels of GPUs
     all of these ─render→ files of a package
 
 `driver` builds and loads what comes out. A stage is imported where it runs, so that a command pays for the stages it
@@ -91,7 +92,7 @@ def run_stages(request: Request) -> Iterator[tuple[str, Compilation]]:
     yield "mask", Compilation(request, cells)
 
     if request.has_kernels:
-        from rnncc.stages.differentiate import differentiate
+        from rnncc.stages.differentiate import differentiate, forward_only
 
         cells = tuple(
             replace(each, adjoints=differentiate(each.cell), masked_adjoints=differentiate(each.masked))
@@ -100,9 +101,17 @@ def run_stages(request: Request) -> Iterator[tuple[str, Compilation]]:
         yield "differentiate", Compilation(request, cells)
 
         from rnncc.stages.lower import lower
+        from rnncc.stages.render.python.whole import whole_product
+        from rnncc.stages.single import single
 
+        steps = (None if whole_product(each.cell) else single(each.cell) for each in cells)
         cells = tuple(
-            replace(each, plan=lower(each.cell, each.adjoints, each.masked, each.masked_adjoints)) for each in cells
+            replace(each, single=None if step is None else (step, forward_only(step)))
+            for each, step in zip(cells, steps, strict=True)
+        )
+        cells = tuple(
+            replace(each, plan=lower(each.cell, each.adjoints, each.masked, each.masked_adjoints, each.single))
+            for each in cells
         )
         yield "lower", Compilation(request, cells)
 

@@ -31,6 +31,8 @@ class CompiledCell:
     masked           the variant of `cell` that restarts (`reset`) and stops (`lengths`) by batch entry
     adjoints         the backward program of each segment of `cell`; `masked_adjoints` those of `masked`. Both are empty
                      where no kernels are built: the package then holds the eager fallback alone
+    single           `cell` for one step alone, and what stands for its adjoint; None where the op of a whole layer runs
+                     a step anyway, or where nothing runs all of it
     plan             all loops, as kernels run them
     scans, fused     GPU kernels of loops without products, and fused kernels for the problems of the request
     """
@@ -43,6 +45,7 @@ class CompiledCell:
     masked: Cell = _LATER
     adjoints: tuple[Adjoint, ...] = ()
     masked_adjoints: tuple[Adjoint, ...] = ()
+    single: tuple[Cell, Adjoint] | None = None
     plan: LoweredCell = _LATER
     scans: tuple[ScanKernels, ...] = ()
     fused: tuple[FusedKernels, ...] = ()

@@ -50,13 +50,15 @@ class LoweredLoop:
 class LoweredCell:
     """All loops of a cell. `cell` is the cell's name. `source` is the name of the `.rnn` file, fit for a comment.
     `sizes` names the entries of a call's sizes. `single_head_because`: why the cell takes one head
-    only, empty where it takes several."""
+    only, empty where it takes several. `single`: a single step in one program, for CPUs, where the op of a whole layer
+    does not run it (rnncc/stages/single.py)."""
 
     cell: str
     source: str
     sizes: tuple[str, ...]
     single_head_because: str
     loops: tuple[LoweredLoop, ...]
+    single: Program | None = None
 
     def plain_loops(self) -> Iterator[LoweredLoop]:
         """The loops without mask streams, one for each segment."""

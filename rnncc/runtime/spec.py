@@ -17,6 +17,8 @@ from .parameter_spec import ParameterSpec as ParameterSpec
 from .parameter_spec import Sizes as Sizes
 from .parameter_spec import SparsitySpec as SparsitySpec
 from .parameter_spec import Width as Width
+from .product_spec import BiasSpec as BiasSpec
+from .product_spec import ProductSpec as ProductSpec
 
 # Steps from border to border; rnncc/torch/borders.h has the same number.
 BORDER_STEPS = 32
@@ -195,26 +197,6 @@ class LoopSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class BiasSpec:
-    """Rows of a vector parameter, from `row` on, that are added to the columns of the streams from `column` on."""
-
-    attribute: str
-    row: Width
-    column: Width
-    rows: Width
-
-
-@dataclass(frozen=True, slots=True)
-class ProductSpec:
-    """What makes the streams of a cell's only loop, side by side: x weightᵀ and biases. `reads_streams`: the loop's
-    backward reads them."""
-
-    weight: str
-    reads_streams: bool
-    biases: tuple[BiasSpec, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class SegmentSpec:
     """One loop.
 
@@ -278,6 +260,26 @@ class SegmentSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class SingleSpec:
+    """A cell's single step as one op, on CPUs and without gradients, where a layer needs more than one op. The fields
+    mean what those of a SegmentSpec do. `divided`: widths that the heads must divide; with `one_head` there is one."""
+
+    name: str
+    states: tuple[StateSpec, ...]
+    sequences: tuple[TensorSpec, ...]
+    constants: tuple[str, ...]
+    plain: LoopSpec
+    whole: ProductSpec
+    divided: tuple[Width, ...] = ()
+    one_head: bool = False
+
+    def takes(self, sizes: Sizes) -> bool:
+        """Whether the op runs a cell of these sizes."""
+        heads = sizes["num_heads"]
+        return heads == 1 or not (self.one_head or any(width(sizes) % heads for width in self.divided))
+
+
+@dataclass(frozen=True, slots=True)
 class Regularisation:
     """What is compiled into the steps of a cell: zoneout of these states, and variational recurrent dropout."""
 
@@ -290,7 +292,8 @@ class CellSpec:
     """A cell. `derive`, `prologue` and `epilogue` work like `batched`: the first makes those functions of parameters
     that loops read, the second all others. `classes`, for `explain()`: (states, class, form, why).
     `value_delays`: what `x[t-1]`, `x[t-2]` and `u[t-1]` read, in this order; each keeps its `delay_of`. `denser`: the
-    size of a cell with masks that is 1 where a layer's masks are denser than the cell says, else 0."""
+    size of a cell with masks that is 1 where a layer's masks are denser than the cell says, else 0. `single`: where a
+    single step has an op of its own."""
 
     name: str
     source_name: str
@@ -312,6 +315,7 @@ class CellSpec:
     regularisation: Regularisation = Regularisation()
     single_head_because: str = ""
     denser: str = ""
+    single: SingleSpec | None = None
     # Without delays, and with them: calls ask for these again and again.
     _carried: tuple[tuple[StateSpec, ...], tuple[StateSpec, ...]] = field(init=False, repr=False)
     # Whether the prologue computes what loops read.

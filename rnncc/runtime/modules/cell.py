@@ -90,7 +90,9 @@ class RecurrentCell(RecurrentModule):
         """The new state, or a tuple of them; before them the output where it is not the first state."""
         plain = type(input) is Tensor
         if plain and not extra and (made := self._run_whole(input, hx)) is not None:
-            return made[0] if len(made) == 1 else tuple(made)
+            if not self._whole.returns_output:  # type: ignore[union-attr]
+                return made[0] if len(made) == 1 else tuple(made)
+            return made[0], made[1] if len(made) == 2 else tuple(made[1:])
         if not plain or find_proxy(hx, *extra.values()) is not None:
             found = call_stand_in(self, input, hx, extra, time=False)
             if found is not None:

@@ -2,10 +2,12 @@
 
 A call of one step or a few is as fast as what surrounds its arithmetic, on a GPU as fast as its host is. So such a call
 makes one call of the op, which checks its tensors (templates/include/rnncc/torch/whole_op.h; whole_gpu.h on a GPU), and
-where autograd records, one node. Whether a call can go this way is asked at every call: nothing is kept between calls
-but the layer's `Layout`, which is numbers alone, and the packed weights of a frozen layer (frozen.py). Every call that
-is not plain goes the long way through layer.py or cell.py, with the same results: in transforms, traces and modes, with
-tensors of other kinds, dtypes or devices, and with arguments that the op does not take.
+where autograd records, one node. A single step of a cell that needs more than one product and one loop has an op that
+computes all of it (SingleSpec), on a CPU and where autograd does not record. Whether a call can go this way is asked at
+every call: nothing is kept between calls but the layer's `Layout`, which is numbers alone, and the packed weights of a
+frozen layer (frozen.py). Every call that is not plain goes the long way through layer.py or cell.py, with the same
+results: in transforms, traces and modes, with tensors of other kinds, dtypes or devices, and with arguments that the op
+does not take.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from ..kernels.kernels import Kernels
 from ..ops.autograd import gradients_again
 from ..ops.call import LoopCall
 from ..ops.loop import run_eagerly
-from ..spec import CellSpec, SegmentSpec, Sizes, number_of
+from ..spec import CellSpec, SegmentSpec, SingleSpec, Sizes, number_of
 from .parameters import blocks_of
 
 _SEVERAL = (tuple, list)
@@ -41,7 +43,16 @@ class Layout:
     attributes  the same, as the cell has them (`weight_ih`)
     segment     the name of the only loop
     states      how many states there are
+    shapes      of one entry's value of each state that is a matrix, None for others
+    has_matrices
+                whether there is such a state
+    returns_output
+                whether what is returned begins with the output
     initials    their initial values where no hx is given
+    has_backward
+                whether the op runs where autograd records
+    needs_states
+                whether hx must be given, because initial values are learned
     constants   the names of the constants that the loop reads
     sizes       the sizes, which are the values of some of these
     time        1 for a layer, whose tensors have the axis T; 0 for a single step
@@ -55,30 +66,45 @@ class Layout:
         "attributes",
         "constants",
         "facts",
+        "has_backward",
+        "has_matrices",
         "initials",
         "members",
         "names",
+        "needs_states",
         "number",
+        "returns_output",
         "segment",
+        "shapes",
         "sizes",
         "states",
         "time",
     )
 
     def __init__(
-        self, cell: CellSpec, sizes: Sizes, shapes: Mapping[str, tuple[int, ...]], suffix: str, time: bool
-    ) -> None:
-        (segment,) = cell.segments
+        self, cell: CellSpec, segment: SegmentSpec | SingleSpec, sizes: Sizes,
+        shapes: Mapping[str, tuple[int, ...]], suffix: str, time: bool,
+    ) -> None:  # fmt: skip
         product = segment.whole
         assert product is not None
         attributes = list(dict.fromkeys((product.weight, *shapes)))
+        if isinstance(segment, SingleSpec):
+            # Where states start is no matter of the op's: a step is given its states.
+            read = {product.weight, *(weight.attribute for weight in segment.plain.weights)}
+            attributes = [attribute for attribute in attributes if attribute in read]
         biases = [
             (attributes.index(bias.attribute), bias.row(sizes), bias.column(sizes), bias.rows(sizes))
             for bias in product.biases
             if bias.attribute in shapes
         ]
         weights = [attributes.index(weight.attribute) for weight in segment.plain.weights]
-        output = [sequence.name for sequence in segment.sequences].index(cell.output)
+        self.returns_output = time or cell.output != segment.states[0].name
+        names = [sequence.name for sequence in segment.sequences]
+        output = names.index(cell.output) if self.returns_output else -1
+        self.shapes = [None if state.matrix is None else state.shape(sizes) for state in segment.states]
+        self.has_matrices = any(self.shapes)
+        self.has_backward = isinstance(segment, SegmentSpec) and (time or not self.returns_output)
+        self.needs_states = any(state.initial is None for state in segment.states)
         self.segment, self.time, self.states = segment.name, int(time), len(segment.states)
         self.attributes, self.names = tuple(attributes), tuple(attribute + suffix for attribute in attributes)
         self.initials, self.constants = [float(state.initial or 0) for state in segment.states], segment.constants
@@ -104,15 +130,18 @@ def layout_of(
 ) -> Layout | None:
     """The layout of a layer (with `time`) or a single step that has parameters of these shapes; None where the op is
     not made for it."""
-    if len(cell.segments) != 1 or cell.segments[0].whole is None:
+    segment: SegmentSpec | SingleSpec | None = None
+    if not time and cell.single is not None and cell.single.takes(sizes):
+        segment = cell.single
+    if len(cell.segments) == 1 and cell.segments[0].whole is not None:
+        segment = cell.segments[0]
+    if segment is None or (time and any(state.initial is None for state in cell.states)):
         return None
-    if any(state.initial is None for state in cell.states) or (not time and cell.output != cell.states[0].name):
-        return None
-    if any(weight.attribute not in shapes for weight in cell.segments[0].plain.weights):
+    if any(weight.attribute not in shapes for weight in segment.plain.weights):
         return None  # bias=False removed a bias that the loop reads
     if 1 + len(shapes) + len(cell.states) > _MOST_TENSORS:
         return None
-    return Layout(cell, sizes, shapes, suffix, time)
+    return Layout(cell, segment, sizes, shapes, suffix, time)
 
 
 def is_watched() -> bool:
@@ -129,8 +158,9 @@ def is_watched() -> bool:
 
 
 def run_whole(module: Any, layout: Layout, kernels: Kernels, x: Tensor, hx: Any) -> Sequence[Tensor] | None:
-    """The output [T, B, width] of a layer (none of a single step) and the final states as hx has them; None where the
-    call must go the long way. `x` is the layer's input as its caller gave it, or [B, I] for a single step."""
+    """The output, of a layer [T, B, width], of a single step [B, width] and only where it is not the first state; and
+    the final states as hx has them. None where the call must go the long way. `x` is the layer's input as its caller
+    gave it, or [B, I] for a single step."""
     if torch.compiler.is_compiling():
         return None
     on_cpu, backend = x.is_cpu, module.backend
@@ -154,10 +184,17 @@ def run_whole(module: Any, layout: Layout, kernels: Kernels, x: Tensor, hx: Any)
         states = (hx,) if type(hx) is Tensor else hx
         if type(states) not in _SEVERAL or len(states) != layout.states:
             return None
-        for state in states:
+        for state, shape in zip(states, layout.shapes, strict=True):
             if type(state) is not Tensor:
                 return None
-        tensors += states
+            if shape is None:
+                tensors.append(state)
+            elif state.shape[1:] == shape:
+                tensors.append(state.flatten(1))
+            else:
+                return None
+    elif layout.needs_states:
+        return None
     ops = kernels.whole[layout.segment]
     number = layout.number
     if number is None:
@@ -170,35 +207,47 @@ def run_whole(module: Any, layout: Layout, kernels: Kernels, x: Tensor, hx: Any)
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor.requires_grad:
-                return ops.record((layout, constants), *tensors)  # type: ignore[no-any-return]
+                return ops.record((layout, constants), *tensors) if layout.has_backward else None
     frozen = module._frozen
     packed = frozen.packed(tensors) if frozen is not None and on_cpu else ()
-    made: Sequence[Tensor] = ops.forward(tensors, packed, number, constants, False)
+    made: list[Tensor] = ops.forward(tensors, packed, number, constants, False)
+    if layout.has_matrices and made:
+        first = len(made) - layout.states
+        for i, shape in enumerate(layout.shapes):
+            if shape is not None:
+                made[first + i] = made[first + i].view(-1, *shape)
     return made or None
 
 
 class WholeOps:
     """The ops of a segment, and their autograd: `record((layout, constants), *tensors)` returns as `run_whole` does,
-    and is one node."""
+    and is one node. Of a single step's own op it is None."""
 
     def __init__(
-        self, library: torch.library.Library | None, namespace: str, cell: CellSpec, segment: SegmentSpec
+        self,
+        library: torch.library.Library | None,
+        namespace: str,
+        cell: CellSpec,
+        segment: SegmentSpec | SingleSpec,
     ) -> None:
         space, name = getattr(torch.ops, namespace), f"{segment.name}_whole"
         self.forward = getattr(space, f"{name}_forward").default
-        self.record = _recorded(self.forward, getattr(space, f"{name}_backward").default, cell, segment)
+        self.record: Any = None
+        if isinstance(segment, SegmentSpec):
+            self.record = _recorded(self.forward, getattr(space, f"{name}_backward").default, cell, segment)
         self.pack = space.pack.default
         # The number of a layout in this process, -1 where there are too many.
         self.number = getattr(space, f"{name}_layout").default
         if library is not None:
             implement: Callable[..., None] = library.impl
             # Calls are recorded here, so the dispatcher has nothing to do for autograd.
-            for direction in ("forward", "backward"):
+            for direction in ("forward", "backward") if self.record else ("forward",):
                 implement(f"{name}_{direction}", torch.library.fallthrough_kernel, "Autograd")
             # What is dense has kernels of its own, on the CPU and, in packages with GPU kernels, on a GPU.
             implement(f"{name}_forward", _decline, "CompositeExplicitAutograd")
             # Compiled autograd traces the backward of a call that ran eagerly.
-            torch.library.register_fake(f"{namespace}::{name}_backward", _fake_backward, lib=library)
+            if self.record:
+                torch.library.register_fake(f"{namespace}::{name}_backward", _fake_backward, lib=library)
 
 
 def _decline(

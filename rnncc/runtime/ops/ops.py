@@ -50,7 +50,8 @@ def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architec
     ops = {segment.name: getattr(space, f"{segment.name}_forward") for _, segment in segments}
     ops["linear"] = space.linear
     wholes = [(cell, segment) for cell, segment in segments if segment.whole is not None]
-    whole = {segment.name: WholeOps(library, namespace, cell, segment) for cell, segment in wholes}
+    whole: dict[str, WholeOps] = {each.name: WholeOps(library, namespace, cell, each) for cell, each in wholes}
+    whole |= {cell.single.name: WholeOps(library, namespace, cell, cell.single) for cell in cells if cell.single}
     if hasattr(space, "permute_rows"):
         calls["permute_rows"] = make_permute_rows(library, namespace)
         ops["permute_rows"] = space.permute_rows

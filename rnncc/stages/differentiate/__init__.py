@@ -18,12 +18,20 @@ from rnncc.stages.differentiate.normalise import Normaliser, without_derivatives
 from rnncc.stages.differentiate.savings import alive, choose, compounding, reads, rounded
 from rnncc.stages.differentiate.sweep import Sweep
 
-__all__ = ["differentiate"]
+__all__ = ["differentiate", "forward_only"]
 
 
 def differentiate(cell: Cell) -> tuple[Adjoint, ...]:
     """Return one Adjoint for each segment of the cell, in order."""
     return tuple(_adjoint(cell, segment) for segment in cell.segments)
+
+
+def forward_only(cell: Cell) -> Adjoint:
+    """The loop of a cell that has one, without a backward: nothing is saved."""
+    (segment,) = cell.segments
+    normaliser = Normaliser(value_table(cell))
+    nodes = tuple(without_derivatives(new) for node in segment.nodes for new in normaliser.nodes(node))
+    return Adjoint(replace(segment, nodes=nodes), (), (), (), (), (), (), (), (), (), (), tuple(normaliser.new))
 
 
 def _adjoint(cell: Cell, segment: Segment) -> Adjoint:

@@ -135,6 +135,11 @@ def check_limits(cell: str, loops: tuple[LoweredLoop, ...]) -> None:
                     )
 
 
+def fits(program: Program) -> bool:
+    """Whether the tables of a kernel hold the program."""
+    return all(count <= MOST for count in _needs(program).values())
+
+
 def _needs(program: Program) -> Counter[str]:
     """The largest number of each kind that the tables of a program hold."""
     step, found = program.step, Counter[str]()

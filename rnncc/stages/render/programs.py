@@ -16,6 +16,7 @@ from rnncc.ir.scan import ScanLoop
 from rnncc.ir.step import Access, Edge, Load, MatrixStage, Product, Read, RowStage, TileStage, Vector
 from rnncc.ir.structure import BlockDiagonal, Dense
 from rnncc.language.diagnostics import InternalError
+from rnncc.stages.render.segments import single_name
 
 # A call of one step runs launch by launch where a program has so few, else as the alternating kernel.
 MOST_SINGLE_LAUNCHES = 4
@@ -54,6 +55,13 @@ def named_programs(plan: LoweredCell) -> Iterator[NamedProgram]:
         ):
             form = next((form for form in (fused, scan) if not isinstance(form, NoForm)), None)
             yield NamedProgram(f"{loop_name(plan, loop)}_{direction}", direction, program, form)
+
+
+def cpu_programs(plan: LoweredCell) -> Iterator[NamedProgram]:
+    """All programs that a CPU runs."""
+    yield from named_programs(plan)
+    if plan.single is not None:
+        yield NamedProgram(f"{single_name(plan.cell)}_forward", "forward", plan.single, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,11 @@ def segment_name(cell: Cell, index: int) -> str:
     return f"{cell.name.lower()}_{index}"
 
 
+def single_name(cell: str) -> str:
+    """The name of the ops of a cell's single step: `gla_single`."""
+    return f"{cell.lower()}_single"
+
+
 def has_matrices(cell: Cell, segment: Segment) -> bool:
     """Whether a state of the segment is a matrix."""
     return any(state.grid is not None for state in cell.states if state.name in segment.states)

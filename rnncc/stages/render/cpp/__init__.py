@@ -13,7 +13,7 @@ from rnncc.ir.target import COMPUTE_TYPES, EVERY, INSTRUCTION_SETS
 from rnncc.stages.render.cpp.functions import program_functions
 from rnncc.stages.render.cpp.names import macro_names
 from rnncc.stages.render.cpp.tables import program_tables
-from rnncc.stages.render.programs import named_programs
+from rnncc.stages.render.programs import cpu_programs
 from rnncc.stages.render.templates import text
 
 
@@ -66,7 +66,7 @@ def _driver(request: Request) -> Iterator[tuple[File, Unit]]:
 def _loops(plan: LoweredCell, request: Request) -> Iterator[tuple[File, Unit]]:
     """For each instruction set and compute type two units, which two cores compile at once: the loops without masks and
     those with. Another unit chooses among them."""
-    name, programs = plan.cell.lower(), list(named_programs(plan))
+    name, programs = plan.cell.lower(), list(cpu_programs(plan))
     about = {"cell": plan.cell, "name": name}
     yield _unit(
         f"{name}_dispatch", "binding", text("cpp/dispatch.cpp.j2", **about, programs=programs, **_choice(request))
@@ -81,7 +81,7 @@ def _loops(plan: LoweredCell, request: Request) -> Iterator[tuple[File, Unit]]:
 
 def _headers(plan: LoweredCell) -> Iterator[File]:
     """The tables, which the host side of GPU kernels reads too, and the functions of a cell."""
-    name, programs = plan.cell.lower(), list(named_programs(plan))
+    name, programs = plan.cell.lower(), list(cpu_programs(plan))
     about = {"cell": plan.cell, "name": name, "source": plan.source, "macros": macro_names(plan)}
     tables = [program_tables(program, plan.sizes) for program in programs]
     yield File(f"src/{name}_tables.h", text("cpp/tables.h.j2", **about, programs=tables))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rnncc.analysis.recurrent import recurrent_reads
@@ -23,6 +23,7 @@ from rnncc.stages.render.segments import (
     saved_sequence,
     saved_state,
     segment_name,
+    single_name,
 )
 from rnncc.stages.render.templates import text
 from rnncc.version import VERSION
@@ -30,10 +31,13 @@ from rnncc.version import VERSION
 
 @dataclass(frozen=True, slots=True)
 class LoopBinding:
-    """One loop in the table: counts, and the C++ lines that fill its arrays of widths. `device_functions` are
-    declarations of its functions for a GPU, and `device_pointers` set the members that hold these."""
+    """One loop in the table: `variant` is the member that holds it; counts, and the C++ lines that fill its arrays of
+    widths. `device_functions` are declarations of its functions for a GPU, and `device_pointers` set the members that
+    hold these."""
 
+    variant: str
     prefix: str
+    directions: tuple[str, ...]
     weights: int
     saved: int
     saved_sequence: str
@@ -46,9 +50,17 @@ class LoopBinding:
 
 
 @dataclass(frozen=True, slots=True)
+class OpBinding:
+    """An op of a segment: what follows the segment's name in its own, and the kernel that takes tensors of a GPU."""
+
+    name: str
+    device: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentBinding:
-    """One segment in the table. `borders`: training keeps states at borders alone. `whole`: it has the ops of a whole
-    layer, too."""
+    """One segment in the table, or a cell's single step. `borders`: training keeps states at borders alone. `reads_x`:
+    the last stream is x itself."""
 
     name: str
     sizes: int
@@ -58,21 +70,18 @@ class SegmentBinding:
     sequences: int
     clips: str
     borders: str
+    reads_x: str
     stream_widths: tuple[str, ...]
     state_widths: tuple[str, ...]
     sequence_widths: tuple[str, ...]
-    plain: LoopBinding
-    masked: LoopBinding
-    whole: bool
+    loops: tuple[LoopBinding, ...]
+    ops: tuple[OpBinding, ...]
 
 
 def binding_file(request: Request, cells: Sequence[CompiledCell]) -> tuple[File, ...]:
     """`src/binding.cpp`, where there are kernels."""
     segments = [
-        _segment(compiled, index, request.is_for_gpus)
-        for compiled in cells
-        if compiled.adjoints
-        for index in range(len(compiled.cell.segments))
+        segment for compiled in cells if compiled.adjoints for segment in _segments(compiled, request.is_for_gpus)
     ]
     if not segments:
         return ()
@@ -88,39 +97,71 @@ def binding_file(request: Request, cells: Sequence[CompiledCell]) -> tuple[File,
     return (File("src/binding.cpp", content),)
 
 
+def _segments(compiled: CompiledCell, cuda: bool) -> Iterator[SegmentBinding]:
+    for index in range(len(compiled.cell.segments)):
+        yield _segment(compiled, index, cuda)
+    if compiled.plan.single is not None:
+        assert compiled.single is not None
+        yield _single(*compiled.single)
+
+
 def _segment(compiled: CompiledCell, index: int, cuda: bool) -> SegmentBinding:
     cell, segment = compiled.cell, compiled.cell.segments[index]
-    masked = compiled.masked.segments[index]
-    table = value_table(cell)
-    sizes = ("I", "H", *(size.name for size in cell.sizes))
-
-    def widths(dims: Sequence[Dim]) -> tuple[str, ...]:
-        return tuple(cpp_dim(dim, sizes) for dim in dims)
-
-    def loop(prefix: str, of: Cell, part: Segment, adjoint: Adjoint) -> LoopBinding:
-        values = value_table(of) | {value.name: value for value in adjoint.values}
-        directions = ("forward", "backward")
-        return LoopBinding(
-            prefix=prefix,
-            weights=len(part.weights),
-            saved=len(saved_names(adjoint)),
-            saved_sequence=", ".join(str(i) for i in saved_sequence(part, adjoint)),
-            saved_state=", ".join(str(i) for i in saved_state(part, adjoint)),
-            saved_rounded=", ".join(str(rounded).lower() for rounded in saved_rounded(adjoint)),
-            weight_elements=widths([_elements(of, weight.members) for weight in part.weights]),
-            saved_widths=widths([values[name].width for name in saved_names(adjoint)]),
-            device_functions=tuple(
-                f"void {prefix}_{d}_cuda(const rnncc_{d}_call*, int32_t, int32_t);" for d in directions if cuda
-            ),
-            device_pointers=tuple(f".device_{d} = {prefix}_{d}_cuda" for d in directions if cuda),
-        )
-
     name = segment_name(cell, index)
-    plain = loop(name, cell, segment, compiled.adjoints[index])
+    plain = _loop("plain", name, cell, segment, compiled.adjoints[index], cuda)
     if cuda:
         asked = f"bool {name}_single_cuda(const rnncc_single_question*);"
         pointers = (*plain.device_pointers, f".device_single = {name}_single_cuda")
         plain = replace(plain, device_functions=(*plain.device_functions, asked), device_pointers=pointers)
+    masked, adjoint = compiled.masked.segments[index], compiled.masked_adjoints[index]
+    loops = plain, _loop("masked", f"{name}_masked", compiled.masked, masked, adjoint, cuda)
+    own = [("forward", "forward"), ("backward", "backward")]
+    if whole_product(cell):
+        own += [
+            ("whole_forward", "whole_forward_on_gpu"),
+            ("whole_layout", ""),
+            ("whole_backward", "whole_backward_on_gpu"),
+        ]
+    ops = tuple(OpBinding(op, device if cuda else "") for op, device in own)
+    return _bound(name, cell, index, loops, ops)
+
+
+def _single(cell: Cell, adjoint: Adjoint) -> SegmentBinding:
+    """The step of a cell that `single` made."""
+    name = single_name(cell.name)
+    (segment,) = cell.segments
+    loop = replace(_loop("plain", name, cell, segment, adjoint, False), directions=("forward",))
+    x = cell.inputs[0].name
+    bound = _bound(name, cell, 0, (loop,), (OpBinding("whole_forward"), OpBinding("whole_layout")))
+    return replace(bound, clips="false", borders="false", reads_x=str(segment.streams[-1].name == x).lower())
+
+
+def _loop(variant: str, prefix: str, cell: Cell, part: Segment, adjoint: Adjoint, cuda: bool) -> LoopBinding:
+    values = value_table(cell) | {value.name: value for value in adjoint.values}
+    sizes = _sizes(cell)
+    directions = ("forward", "backward")
+    return LoopBinding(
+        variant=variant,
+        prefix=prefix,
+        directions=directions,
+        weights=len(part.weights),
+        saved=len(saved_names(adjoint)),
+        saved_sequence=", ".join(str(i) for i in saved_sequence(part, adjoint)),
+        saved_state=", ".join(str(i) for i in saved_state(part, adjoint)),
+        saved_rounded=", ".join(str(rounded).lower() for rounded in saved_rounded(adjoint)),
+        weight_elements=_widths([_elements(cell, weight.members) for weight in part.weights], sizes),
+        saved_widths=_widths([values[name].width for name in saved_names(adjoint)], sizes),
+        device_functions=tuple(
+            f"void {prefix}_{d}_cuda(const rnncc_{d}_call*, int32_t, int32_t);" for d in directions if cuda
+        ),
+        device_pointers=tuple(f".device_{d} = {prefix}_{d}_cuda" for d in directions if cuda),
+    )
+
+
+def _bound(
+    name: str, cell: Cell, index: int, loops: tuple[LoopBinding, ...], ops: tuple[OpBinding, ...]
+) -> SegmentBinding:
+    segment, table, sizes = cell.segments[index], value_table(cell), _sizes(cell)
     return SegmentBinding(
         name=name,
         sizes=len(sizes),
@@ -130,13 +171,21 @@ def _segment(compiled: CompiledCell, index: int, cuda: bool) -> SegmentBinding:
         sequences=len(segment.sequences),
         clips=str(bool(recurrent_reads(segment).aliases)).lower(),
         borders=str(has_matrices(cell, segment)).lower(),
-        stream_widths=widths([total([table[m].width for m in stream.members]) for stream in segment.streams]),
-        state_widths=widths([table[state].width for state in segment.states]),
-        sequence_widths=widths([table[value].width for value in segment.sequences]),
-        plain=plain,
-        masked=loop(f"{name}_masked", compiled.masked, masked, compiled.masked_adjoints[index]),
-        whole=whole_product(cell) is not None,
+        reads_x="false",
+        stream_widths=_widths([total([table[m].width for m in stream.members]) for stream in segment.streams], sizes),
+        state_widths=_widths([table[state].width for state in segment.states], sizes),
+        sequence_widths=_widths([table[value].width for value in segment.sequences], sizes),
+        loops=loops,
+        ops=ops,
     )
+
+
+def _sizes(cell: Cell) -> tuple[str, ...]:
+    return ("I", "H", *(size.name for size in cell.sizes))
+
+
+def _widths(dims: Sequence[Dim], sizes: Sequence[str]) -> tuple[str, ...]:
+    return tuple(cpp_dim(dim, sizes) for dim in dims)
 
 
 def _elements(cell: Cell, members: Sequence[str]) -> Dim:

@@ -25,7 +25,7 @@ from rnncc.ir.cell import (
     value_table,
 )
 from rnncc.ir.compilation import CompiledCell
-from rnncc.ir.dim import Dim, Grid, split_multiple
+from rnncc.ir.dim import HEADS, ONE, Dim, Grid, split_multiple
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.structure import DENSER, BlockDiagonal, Dense, Sparsity
 from rnncc.language.source import file_name
@@ -41,6 +41,7 @@ from rnncc.stages.render.segments import (
     saved_sequence,
     saved_state,
     segment_name,
+    single_name,
 )
 
 
@@ -84,6 +85,7 @@ def cell_spec(compiled: CompiledCell) -> str:
         regularisation=regularisation if cell.zoneout or cell.recurrent_dropout else None,
         single_head_because=string(cell.single_head_because) if cell.single_head_because else None,
         denser=string(DENSER) if any(size.name == DENSER for size in cell.sizes) else None,
+        single=_single(compiled),
     )
     return written(spec, start="SPEC = ")
 
@@ -232,6 +234,28 @@ def _segment(compiled: CompiledCell, index: int, table: Mapping[str, Value]) -> 
         make_step=f"_reference.{name}_make_step",
         whole=_whole(compiled, index),
         fused_widths=_fused_widths(compiled, index, table[segment.states[0]].width),
+    )
+
+
+def _single(compiled: CompiledCell) -> Call | None:
+    """The single step that has an op of its own: its streams are the product with the weight of the first."""
+    if compiled.single is None or compiled.plan.single is None:
+        return None
+    cell, _ = compiled.single
+    (segment,), table = cell.segments, value_table(cell)
+    values = (*segment.streams[0].members, *(node.target for node in segment.nodes))
+    widths = dict.fromkeys(table[name].width for name in values)
+    (weight,) = (parameter for parameter in cell.parameters if parameter.name == segment.streams[0].name)
+    return call(
+        "_spec.SingleSpec",
+        name=string(single_name(cell.name)),
+        states=tuple(map(_state, cell.states)),
+        sequences=_tensors(segment.sequences, table),
+        constants=strings(segment.constants),
+        plain=call("_spec.LoopSpec", weights=tuple(_weight(cell, each, table) for each in segment.weights)),
+        whole=_spec("ProductSpec", weight.attribute, reads_streams="False"),
+        divided=tuple(f"lambda n: {python_dim(width, 'n')}" for width in widths if width not in (ONE, HEADS)) or None,
+        one_head=_true(bool(cell.single_head_because)),
     )
 
 

@@ -35,7 +35,7 @@ static void run_row_operator(const Run<T>& run, const StageInfo& stage, const Fr
     return;
   }
   for (int64_t b = entries.begin; b < entries.end; ++b) {
-    int64_t offset = run.dim(stage.offset) / heads;
+    int64_t offset = run.dim(stage.offset) / to_layout.heads;
     for (int16_t o = 0; o < pieces; ++o) {
       const int16_t slot = run.program.stage_slots[stage.first_operand + o];
       const SlotInfo& from = run.program.slots[slot];

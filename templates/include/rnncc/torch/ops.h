@@ -36,7 +36,8 @@ struct rnncc_loop {
 struct rnncc_segment {
   const char* name;
   int32_t sizes, constants, streams, states, sequences;
-  bool clips;  // whether a bound on the recurrent gradient may follow the constants
+  bool clips;    // whether a bound on the recurrent gradient may follow the constants
+  bool reads_x;  // of a single step alone: the last stream is x itself, the others are a product of x
   rnncc_size_function stream_widths;
   rnncc_size_function state_widths;
   rnncc_size_function sequence_widths;

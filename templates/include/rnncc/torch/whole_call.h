@@ -71,6 +71,11 @@ struct Whole {
 
   rnncc_tensor nothing() const { return {nullptr, 0, 0, type}; }
 
+  std::vector<int64_t> output_shape() const {
+    if (layout.has_time) return {steps, batch, layout.output_width};
+    return {batch, layout.output_width};
+  }
+
   std::vector<int64_t> state_shape(int64_t width) const {
     if (layout.has_time) return {1, batch, width};
     return {batch, width};
@@ -80,6 +85,10 @@ struct Whole {
   void describe_streams(std::vector<rnncc_tensor>& described, void* data) const {
     int64_t column = 0;
     for (int64_t width : layout.stream_widths) {
+      if (column == layout.columns()) {  // x itself, in a single step (rnncc_segment::reads_x)
+        described.push_back({x().data(), batch * x_row, x_row, type});
+        break;
+      }
       described.push_back(data ? rows_at(data, column, layout.columns()) : nothing());
       column += width;
     }
@@ -261,8 +270,8 @@ class ForwardTables {
     given.describe_states(table_, initial_);
     sequences_ = table_.data() + table_.size();
     table_.resize(table_.size() + segment.sequences, given.nothing());
-    if (layout.has_time) {
-      made.push_back(given.make({given.steps, given.batch, layout.output_width}));
+    if (layout.returns_output()) {
+      made.push_back(given.make(given.output_shape()));
       sequences_[layout.output] = given.rows_at(made[0].data(), 0, layout.output_width);
     }
     finals_ = table_.data() + table_.size();
@@ -271,7 +280,7 @@ class ForwardTables {
       table_.push_back({made.back().data(), 0, width, given.type});
     }
     saved_ = table_.data() + table_.size();
-    for (int32_t i = 0; i < segment.plain.saved; ++i) table_.push_back(saved(i, sequences_[layout.output]));
+    for (int32_t i = 0; i < segment.plain.saved; ++i) table_.push_back(saved(i, layout.returns_output() ? sequences_[layout.output] : given.nothing()));
   }
 
   rnncc_forward_call loop() const {

@@ -20,7 +20,7 @@ struct Bias {
 struct LayerFacts {
   int64_t heads;
   bool has_time;       // a layer; else a single step
-  int64_t output;      // which of the sequences it is
+  int64_t output;      // which of the sequences a call returns before the final states; -1: none
   bool keeps_streams;  // whether the backward reads the streams
   std::vector<int64_t> sizes;
   std::vector<int64_t> shapes;        // rows and columns of each parameter, -1 for a vector; the first takes the input
@@ -45,7 +45,8 @@ class Layout : public LayerFacts {
     for (int64_t i = 0; i < parameters(); ++i) added_once.push_back(is_added_once(i));
     stream_widths = widths(segment.stream_widths, segment.streams);
     state_widths = widths(segment.state_widths, segment.states);
-    output_width = widths(segment.sequence_widths, segment.sequences)[output];
+    if (output < -1 || output >= segment.sequences) fail(std::string(segment.name) + ": there is no such output");
+    output_width = output < 0 ? 0 : widths(segment.sequence_widths, segment.sequences)[output];
     const std::vector<int64_t> saved = widths(segment.plain.saved_widths, segment.plain.saved);
     saved_width = keeps_streams ? columns() : 0;
     for (int32_t i = 0; i < segment.plain.saved; ++i) {
@@ -64,6 +65,7 @@ class Layout : public LayerFacts {
   int64_t inputs() const { return shapes[1]; }
   int64_t columns() const { return shapes[0]; }
   int64_t rank() const { return has_time ? 3 : 2; }
+  bool returns_output() const { return output >= 0; }
   bool is_read_by_loop(int64_t parameter) const {
     return std::find(loop_weights.begin(), loop_weights.end(), parameter) != loop_weights.end();
   }

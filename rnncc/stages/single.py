@@ -1,0 +1,129 @@
+"""`single`: a cell for one step alone, as a rewrite of the cell.
+
+Input: a Cell. Output: the same equations with one segment, whose loop computes all that a single step needs but the
+products of x: functions of parameters, what is batched over the steps of a layer, every loop, and the epilogue. With
+one step there is nothing to batch. So a step that autograd does not record is one call of one op, however many loops
+the layer has. None where a step needs more than this: further inputs, older values, functions of matrices,
+operators that loops do not have, masks, several matrices that x is multiplied by.
+
+Fails with: InternalError only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from rnncc.ir.cell import (
+    Cell,
+    Contraction,
+    Delay,
+    Node,
+    Parameter,
+    Placement,
+    Pointwise,
+    RowOp,
+    Segment,
+    Stream,
+    Value,
+    Weight,
+    operands,
+    value_table,
+)
+from rnncc.ir.dim import ONE, split_multiple
+from rnncc.ir.expr import operators
+from rnncc.ir.row_operator import BATCHED_ONLY, RowOperator
+from rnncc.ir.structure import Dense
+from rnncc.language.operators import OF_MATRICES
+
+
+def single(cell: Cell) -> Cell | None:
+    """The cell whose only loop is one step; see the module's docstring."""
+    if not _fits(cell):
+        return None
+    (x,) = cell.inputs
+    nodes = {node.target: node for node in _all_nodes(cell)}
+    products = {
+        node.matrix: node.target for node in nodes.values() if isinstance(node, Contraction) and node.operand == x.name
+    }
+    weight = _weight_of(cell, products)
+    if weight is None:
+        return None
+    members = tuple(products[member.name] for member in weight.members)
+    body = tuple(node for target, node in nodes.items() if target not in members)
+    read = dict.fromkeys(operand for node in body for operand in operands(node))
+    streams = (Stream(weight.name, members), *([Stream(x.name, (x.name,))] if x.name in read else []))
+    parameters = [each for each in cell.parameters if any(member.name in read for member in each.members)]
+    if any(each.sparsity is not None or not each.trained or each is weight for each in parameters):
+        return None
+    states = tuple(state.name for state in cell.states)
+    own = {node.target for node in body}
+    segment = Segment(
+        states=states,
+        streams=streams,
+        weights=tuple(Weight(each.name, tuple(member.name for member in each.members)) for each in parameters),
+        constants=tuple(each.name for each in cell.constants if each.name in read),
+        batched=tuple(nodes[member] for member in members),
+        nodes=body,
+        sequences=tuple(dict.fromkeys((*states, cell.output))),
+        phases=0,
+    )
+    table = value_table(cell)
+    cut = (node for node in body if isinstance(node, RowOp) and _is_cut_otherwise(node, table))
+    return replace(
+        cell,
+        single_head_because=cell.single_head_because or ("its step cuts values of constant width" if any(cut) else ""),
+        prologue=(),
+        segments=(segment,),
+        epilogue=(),
+        values=tuple(replace(v, placement=Placement.S) if v.name in own else v for v in cell.values),
+    )
+
+
+def _fits(cell: Cell) -> bool:
+    """Whether a step of the cell takes x and its states, and nothing else."""
+    table = value_table(cell)
+    of_matrices = (
+        table[node.target].columns is not None
+        or (isinstance(node, Pointwise) and not OF_MATRICES.isdisjoint(operators(node.expr)))
+        for node in _all_nodes(cell)
+    )
+    return (
+        len(cell.inputs) == 1
+        and not (cell.inputs[0].drawn or cell.inputs[0].per_sequence or cell.delays)
+        and not any(state.delay_of for state in cell.states)
+        and not any(isinstance(node, Delay) for node in _all_nodes(cell))
+        and not any(isinstance(node, RowOp) and node.operator in BATCHED_ONLY for node in _all_nodes(cell))
+        and not any(of_matrices)
+    )
+
+
+def _is_cut_otherwise(node: RowOp, table: Mapping[str, Value]) -> bool:
+    """Whether a loop of several heads would divide a value that is computed for all heads at once outside of loops: one
+    whose width is a number. A single number is cut from it in both alike."""
+    if node.operator is RowOperator.SLICE and table[node.target].width == ONE:
+        return False
+    widths = [split_multiple(table[name].width) for name in (node.target, *node.operands)]
+    return any(base == ONE and k > 1 for k, base in widths)
+
+
+def _all_nodes(cell: Cell) -> Iterator[Node]:
+    """In the order in which they run. What is computed in several loops comes several times."""
+    yield from cell.prologue
+    for segment in cell.segments:
+        yield from segment.batched
+        yield from segment.nodes
+    yield from cell.epilogue
+
+
+def _weight_of(cell: Cell, products: Mapping[str, str]) -> Parameter | None:
+    """The only parameter that x is multiplied by, if it is one: all of its members, and nothing else."""
+    matrices: Sequence[Parameter] = [
+        each for each in cell.parameters if any(member.name in products for member in each.members)
+    ]
+    if len(matrices) != 1 or [*products] != [*dict.fromkeys(products)]:
+        return None
+    (weight,) = matrices
+    own = {member.name for member in weight.members}
+    is_plain = weight.trained and weight.sparsity is None and isinstance(weight.structure, Dense)
+    return weight if is_plain and own == {*products} else None

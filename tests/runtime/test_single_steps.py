@@ -1,0 +1,198 @@
+"""Single steps that one op computes, however many loops and products a layer has: as the long way computes them."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import rnncc
+from rnncc import verify
+from rnncc.stages.single import single
+from tests.runtime.test_whole import LongWay, called, flat
+from tests.shipped import STEMS, cells
+
+# Three loops, functions of parameters, x itself, constants and sizes as numbers, an output that is no state, work after
+# the loops, a matrix that changes.
+TEXT = """
+cell Many
+const slope = 0.3
+dim K = H
+input x: H
+state h, c = -1, S: matrix(H, K)
+output y
+param lam: vector, g: vector(num_heads)
+local k: K
+i, f = sigmoid(W@x + b)
+c[t] = f*c[t-1] + slope*i*x
+h[t] = exp(-exp(lam))*h[t-1] + layernorm(R@h[t-1] + c[t])
+k = normalize(W@x)
+S[t] = exp(-softplus(g))*S[t-1] + h[t]@T(k)
+y = (S[t]@k)/sqrt(H) + softmax(c[t])*x
+"""
+# What each has beside others: a matrix state and gates of every kind; a learned start; three loops with stabilisers;
+# sixteen loops and x itself; norms of products; states of several widths.
+SHIPPED = ("gateddeltanet", "ttt_linear", "mlstm", "s6", "layernormlstm", "lru", "mesanet")
+ALWAYS = ("Many", "gateddeltanet", "ttt_linear", "s6", "mesanet")
+
+
+def cell_class(name: str) -> Any:
+    if name == "Many":
+        return rnncc.compile(TEXT).ManyCell
+    module = rnncc.load(name)
+    (found,) = (each for each in dir(module) if each.lower() == f"{name}cell")
+    return getattr(module, found)
+
+
+def states_of(step: Any, batch: int) -> Any:
+    made = tuple(torch.randn(batch, *state.shape(step._sizes[0])) for state in step.spec.states)
+    return made if len(made) > 1 else made[0]
+
+
+def reached(step: Any, batch: int) -> Any:
+    """States after some steps: mesanet solves equations that random ones need not have."""
+    hx: Any = None
+    with torch.no_grad(), LongWay():
+        for _ in range(3):
+            made = step(torch.randn(batch, 12), hx)
+            hx = made if step.spec.output == step.spec.states[0].name else made[1]
+    return hx
+
+
+def assert_same(found: Any, expected: Any, bound: float) -> None:
+    assert [each.shape for each in flat(found)] == [each.shape for each in flat(expected)]
+    assert isinstance(found, Tensor) == isinstance(expected, Tensor)
+    for one, other in zip(flat(found), flat(expected), strict=True):
+        assert one.dtype == other.dtype and verify.relative_error(one, other) <= bound
+
+
+@pytest.mark.always(name=ALWAYS)
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("name", ["Many", *SHIPPED])
+def test_one_op_computes_what_the_long_way_does(name: str, heads: int) -> None:
+    """As exactly, too: what mesanet solves makes rounding errors larger, by either way."""
+    torch.manual_seed(heads)
+    step = cell_class(name)(12, 12, num_heads=heads)
+    exact = copy.deepcopy(step).double()
+    for batch in (1, 5):
+        x, hx = torch.randn(batch, 12), reached(step, batch)
+        wide = torch.randn(batch, 20)[:, 4:16]
+        with torch.no_grad():
+            assert called(partial(step, x, hx))[-1:] == [f"{name.lower()}_single_whole_forward"]
+            for given in ((x, hx), (x,), (wide, hx)):
+                doubled = tuple(_double(each) for each in given)
+                with LongWay():
+                    expected, truth = step(*given), exact(*doubled)
+                assert_same(exact(*doubled), truth, 1e-11)
+                found = step(*given)
+                assert [(each.shape, each.dtype) for each in flat(found)] == [
+                    (each.shape, each.dtype) for each in flat(expected)
+                ]
+                for one, other, true in zip(flat(found), flat(expected), flat(truth), strict=True):
+                    allowed = 3 * verify.relative_error(other, true) + 1e-6
+                    assert verify.relative_error(one, true) <= allowed
+
+
+def _double(given: Any) -> Any:
+    return given.double() if isinstance(given, Tensor) else tuple(each.double() for each in given)
+
+
+def test_it_runs_on_with_its_own_states() -> None:
+    """As a layer does, which runs another program."""
+    module = rnncc.compile(TEXT)
+    layer, step = module.Many(12, 12, num_heads=3), module.ManyCell(12, 12, num_heads=3)
+    step.load_state_dict({name.removesuffix("_l0"): value for name, value in layer.state_dict().items()})
+    x = torch.randn(40, 3, 12)
+    hx: Any = None
+    with torch.no_grad():
+        whole, last = layer(x)
+        for t in range(40):
+            y, hx = step(x[t], hx)
+            assert verify.relative_error(y, whole[t]) < 1e-5
+        for one, other in zip(hx, last, strict=True):
+            assert verify.relative_error(one, other[0]) < 1e-5
+
+
+def test_what_autograd_records_goes_the_long_way() -> None:
+    step = cell_class("gateddeltanet")(8, 8)
+    x, hx = torch.randn(3, 8, requires_grad=True), states_of(step, 3)
+    y, new = step(x, hx)
+    (y.sum() + new.square().sum()).backward()
+    assert x.grad is not None and all(each.grad is not None for each in step.parameters())
+    with torch.no_grad():
+        plain = step(x, hx)
+    assert_same(plain, (y.detach(), new.detach()), 2e-6)
+
+
+def test_frozen_weights_are_read_packed() -> None:
+    step = cell_class("Many")(12, 12).eval()
+    x, hx = torch.randn(2, 12), states_of(step, 2)
+    with torch.no_grad():
+        expected = step(x, hx)
+        step.freeze()
+        assert_same(step(x, hx), expected, 2e-6)
+        step.weight_ih.mul_(2)
+        with LongWay():
+            doubled = step(x, hx)
+        assert_same(step(x, hx), doubled, 2e-6)
+
+
+def test_what_does_not_fit_is_told_as_by_the_long_way() -> None:
+    step = cell_class("gateddeltanet")(8, 8, num_heads=2)
+    x, hx = torch.randn(3, 8), states_of(step, 3)
+    with torch.no_grad():
+        for given in (
+            (x[:, :7], hx), (x, hx[:, :1]), (x, hx.flatten(1)), (x, hx[:2]), (x, hx.double()), (x.double(), hx),
+            (x, (hx, hx)),
+        ):  # fmt: skip
+            with pytest.raises((TypeError, ValueError, RuntimeError)) as found:
+                step(*given)
+            with LongWay(), pytest.raises(found.type) as told:
+                step(*given)
+            assert str(found.value) == str(told.value)
+        # One entry without the axis of the batch, and none.
+        assert_same(step(x[0], hx[0]), tuple(each[0] for each in step(x[:1], hx[:1])), 2e-6)
+        assert step(x[:0], hx[:0])[1].shape == (0, 2, 4, 4)
+
+
+def test_heads_that_divide_no_width_go_the_long_way() -> None:
+    """`low` of s6 has 8 numbers, whatever the heads: three of them do not divide it."""
+    step = cell_class("s6")(12, 12, num_heads=3)
+    x = torch.randn(2, 12)
+    with torch.no_grad():
+        assert "s6_single_whole_forward" not in called(lambda: step(x))
+
+
+def test_values_of_constant_width_are_not_cut_by_heads() -> None:
+    text = "cell Four\nstate h\nlocal v: 4\nv = softmax(W@x)\nh[t] = tanh(sum(v)*h[t-1] + W@x)\n"
+    step_class = rnncc.compile(text).FourCell
+    for heads in (1, 2):
+        step, x = step_class(6, 6, num_heads=heads), torch.randn(2, 6)
+        with torch.no_grad():
+            found = step(x)
+            with LongWay():
+                assert_same(found, step(x), 2e-6)
+
+
+def test_without_a_bias() -> None:
+    step = cell_class("Many")(12, 12, bias=False)
+    x = torch.randn(2, 12)
+    with torch.no_grad():
+        found = step(x)
+        with LongWay():
+            assert_same(found, step(x), 2e-6)
+
+
+def test_which_shipped_cells_have_such_a_step() -> None:
+    """Those that need more than x and their states have none, and those whose operators are no loop's."""
+    without = {stem for stem in STEMS for cell in cells(stem) if single(cell) is None}
+    assert without == {
+        "antisymmetricrnn", "cfc", "conditionalgru", "dalernn", "exprnn", "gatedantisymmetricrnn", "griffinblock",
+        "gruode", "leakyesn", "lipschitzrnn", "ltc", "ltc_pairs", "mamba2", "mamba3", "masslstm", "mogrifierlstm",
+        "phasedlstm", "plasticity", "qrnn", "reslstm", "retnet", "scornn", "taugru", "ternarylstm", "tgru",
+        "timeawarelstm", "tlstm",
+    }  # fmt: skip
