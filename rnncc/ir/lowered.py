@@ -60,6 +60,11 @@ class LoweredCell:
     loops: tuple[LoweredLoop, ...]
     single: Program | None = None
 
+    def programs(self) -> Iterator[Program]:
+        """Both directions of every loop."""
+        for loop in self.loops:
+            yield from (loop.forward, loop.backward)
+
     def plain_loops(self) -> Iterator[LoweredLoop]:
         """The loops without mask streams, one for each segment."""
         return (loop for loop in self.loops if not loop.masked)

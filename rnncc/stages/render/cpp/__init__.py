@@ -13,7 +13,7 @@ from rnncc.ir.target import COMPUTE_TYPES, EVERY, INSTRUCTION_SETS
 from rnncc.stages.render.cpp.functions import program_functions
 from rnncc.stages.render.cpp.names import macro_names
 from rnncc.stages.render.cpp.tables import program_tables
-from rnncc.stages.render.programs import cpu_programs
+from rnncc.stages.render.programs import cpu_programs, named_programs
 from rnncc.stages.render.templates import text
 
 
@@ -80,14 +80,19 @@ def _loops(plan: LoweredCell, request: Request) -> Iterator[tuple[File, Unit]]:
 
 
 def _headers(plan: LoweredCell) -> Iterator[File]:
-    """The tables, which the host side of GPU kernels reads too, and the functions of a cell."""
+    """The tables, which GPU kernels read too, those of a single step, and the functions of a cell."""
     name, programs = plan.cell.lower(), list(cpu_programs(plan))
-    about = {"cell": plan.cell, "name": name, "source": plan.source, "macros": macro_names(plan)}
-    tables = [program_tables(program, plan.sizes) for program in programs]
-    yield File(f"src/{name}_tables.h", text("cpp/tables.h.j2", **about, programs=tables))
+    about = {"cell": plan.cell, "name": name, "source": plan.source}
+    on_gpus = list(named_programs(plan))
+    tables = {f"{name}_tables.h": on_gpus, f"{name}_tables_of_step.h": programs[len(on_gpus) :]}
+    tables = {file: own for file, own in tables.items() if own}
+    for file, own in tables.items():
+        made = [program_tables(program, plan.sizes) for program in own]
+        macros = macro_names(each.program for each in own)
+        yield File(f"src/{file}", text("cpp/tables.h.j2", **about, macros=macros, programs=made))
     functions = [program_functions(program, plan.source) for program in programs]
     has_matrices = any(program.matrices for program in functions)
-    content = text("cpp/functions.h.j2", **about, programs=functions, has_matrices=has_matrices)
+    content = text("cpp/functions.h.j2", **about, tables=list(tables), programs=functions, has_matrices=has_matrices)
     yield File(f"src/{name}_functions.h", content)
 
 

@@ -7,10 +7,9 @@ has these names, and in there no value's name hides anything.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rnncc.ir.kernel import Program
-from rnncc.ir.lowered import LoweredCell
 from rnncc.stages.render.notation import listed
 
 # The names that macros of the standard's, the system's or CUDA's headers may have.
@@ -37,15 +36,14 @@ def matrix_name(name: str) -> str:
     return f"matrix__::{name}"
 
 
-def macro_names(plan: LoweredCell) -> tuple[str, ...]:
+def macro_names(programs: Iterable[Program]) -> tuple[str, ...]:
     """Names of values that a header may have made a macro (`SIZE_MAX`, `M_E`). Files that use them undefine them after
     all headers. Names that the compiler made, with `__`, are never macros, and nor are those of most matrices
     (`R_f`)."""
     found: set[str] = set()
-    for loop in plan.loops:
-        for program in (loop.forward, loop.backward):
-            found.update(slot.name for slot in program.slots)
-            found.update(matrix.name for matrix in program.step.matrices)
-            found.update(program.step.constants)
-            found.update(each.target for stage in program.step.elementwise for each in stage.statements)
+    for program in programs:
+        found.update(slot.name for slot in program.slots)
+        found.update(matrix.name for matrix in program.step.matrices)
+        found.update(program.step.constants)
+        found.update(each.target for stage in program.step.elementwise for each in stage.statements)
     return tuple(sorted(name for name in found if _MACRO.fullmatch(name) and "__" not in name))

@@ -94,7 +94,9 @@ def alternating_files(plan: LoweredCell) -> Iterator[File]:
         return
     cell, name = plan.cell, plan.cell.lower()
     about = {"cell": cell, "name": name}
-    content = text("cuda/device.cuh.j2", **about, programs=programs, source=plan.source, macros=macro_names(plan))
+    content = text(
+        "cuda/device.cuh.j2", **about, programs=programs, source=plan.source, macros=macro_names(plan.programs())
+    )
     yield File(f"src/{name}_device.cuh", content)
     for program, scalar in product(programs, SCALARS):
         content = text("cuda/kernels.cu.j2", **about, program=program, scalar=scalar)

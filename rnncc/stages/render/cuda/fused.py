@@ -66,7 +66,7 @@ def fused_files(cells: Sequence[CompiledCell]) -> Iterator[File]:
             content = text(
                 "cuda/steps.cuh.j2",
                 source=cell.plan.source,
-                macros=macro_names(cell.plan),
+                macros=macro_names(cell.plan.programs()),
                 kind="fused kernels",
                 base="fused/device/step.cuh",
                 fast="Fast",

@@ -56,7 +56,7 @@ def scan_steps_text(plan: LoweredCell, scans: Sequence[ScanKernels]) -> str:
     return text(
         "cuda/steps.cuh.j2",
         source=plan.source,
-        macros=macro_names(plan),
+        macros=macro_names(plan.programs()),
         kind="no product",
         base="scan/lanes.cuh",
         fast="FastScan",

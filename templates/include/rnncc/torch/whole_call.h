@@ -71,13 +71,9 @@ struct Whole {
 
   rnncc_tensor nothing() const { return {nullptr, 0, 0, type}; }
 
-  std::vector<int64_t> output_shape() const {
-    if (layout.has_time) return {steps, batch, layout.output_width};
-    return {batch, layout.output_width};
-  }
-
-  std::vector<int64_t> state_shape(int64_t width) const {
-    if (layout.has_time) return {1, batch, width};
+  // The shape of a state of this width, or with the steps that of the output.
+  std::vector<int64_t> shape_of(int64_t width, int64_t steps_of = 1) const {
+    if (layout.has_time) return {steps_of, batch, width};
     return {batch, width};
   }
 
@@ -271,16 +267,17 @@ class ForwardTables {
     sequences_ = table_.data() + table_.size();
     table_.resize(table_.size() + segment.sequences, given.nothing());
     if (layout.returns_output()) {
-      made.push_back(given.make(given.output_shape()));
+      made.push_back(given.make(given.shape_of(layout.output_width, given.steps)));
       sequences_[layout.output] = given.rows_at(made[0].data(), 0, layout.output_width);
     }
     finals_ = table_.data() + table_.size();
     for (int64_t width : layout.state_widths) {
-      made.push_back(given.make(given.state_shape(width)));
+      made.push_back(given.make(given.shape_of(width)));
       table_.push_back({made.back().data(), 0, width, given.type});
     }
     saved_ = table_.data() + table_.size();
-    for (int32_t i = 0; i < segment.plain.saved; ++i) table_.push_back(saved(i, layout.returns_output() ? sequences_[layout.output] : given.nothing()));
+    for (int32_t i = 0; i < segment.plain.saved; ++i)
+      table_.push_back(saved(i, layout.returns_output() ? sequences_[layout.output] : given.nothing()));
   }
 
   rnncc_forward_call loop() const {
@@ -351,7 +348,7 @@ class BackwardTables {
     for (int32_t i = 0; i < segment.states; ++i) {
       const int64_t width = layout.state_widths[i];
       const bool needed = call.needs_state(i);
-      if (needed) d_initial_.push_back(given.make(given.state_shape(width)));
+      if (needed) d_initial_.push_back(given.make(given.shape_of(width)));
       table_.push_back({needed ? d_initial_.back().data() : nullptr, 0, width, given.type});
     }
   }
