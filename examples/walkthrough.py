@@ -124,6 +124,10 @@ Equations become a plan for a kernel: which buffer each value lives in (a *slot*
 three products share one pass over `h__1`, and what follows is elementwise. (Each loop's masked twin goes the same
 way and is left out here.)
 
+MyCell's step is one product of x, then this loop, so one op runs a layer, or a single step. Where a cell needs more,
+`single` ([rnncc/stages/single.py](../rnncc/stages/single.py)) rewrites it for one step alone: one loop that computes
+all of it. `lower` makes a program of that too, and a CPU runs single steps by it.
+
 `fused` is the same step once more, in the form from which the fastest GPU kernels are made: elementwise stages
 (`start`, `finish`) around *phases*, before which the CTAs send each other operands, and the carries that stay in
 registers. Who follows a product to its line of CUDA finds it here by the names that the line has.
