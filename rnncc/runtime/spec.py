@@ -262,7 +262,8 @@ class SegmentSpec:
 @dataclass(frozen=True, slots=True)
 class SingleSpec:
     """A cell's single step as one op, on CPUs and without gradients, where a layer needs more than one op. The fields
-    mean what those of a SegmentSpec do. `divided`: widths that the heads must divide; with `one_head` there is one."""
+    mean what those of a SegmentSpec do. `divided`: widths that the heads must divide; with `one_head` there is one.
+    `further`: the inputs beside x."""
 
     name: str
     states: tuple[StateSpec, ...]
@@ -272,6 +273,7 @@ class SingleSpec:
     whole: ProductSpec
     divided: tuple[Width, ...] = ()
     one_head: bool = False
+    further: tuple[str, ...] = ()
 
     def takes(self, sizes: Sizes) -> bool:
         """Whether the op runs a cell of these sizes."""

@@ -3,15 +3,15 @@
 Input: a Cell. Output: the same equations with one segment, whose loop computes all that a single step needs but the
 products of x: functions of parameters, what is batched over the steps of a layer, every loop, and the epilogue. With
 one step there is nothing to batch. So a step that autograd does not record is one call of one op, however many loops
-the layer has. None where a step needs more than this: further inputs, older values, functions of matrices,
-operators that loops do not have, masks, several matrices that x is multiplied by.
+the layer has. None where a step needs more than this: older values, functions of matrices, operators that
+loops do not have, masks, no matrix that x is multiplied by.
 
 Fails with: InternalError only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from rnncc.ir.cell import (
@@ -41,7 +41,7 @@ def single(cell: Cell) -> Cell | None:
     """The cell whose only loop is one step; see the module's docstring."""
     if not _fits(cell):
         return None
-    (x,) = cell.inputs
+    x = cell.inputs[0]
     nodes = {node.target: node for node in _all_nodes(cell)}
     products = {
         node.matrix: node.target for node in nodes.values() if isinstance(node, Contraction) and node.operand == x.name
@@ -52,9 +52,11 @@ def single(cell: Cell) -> Cell | None:
     members = tuple(products[member.name] for member in weight.members)
     body = tuple(node for target, node in nodes.items() if target not in members)
     read = dict.fromkeys(operand for node in body for operand in operands(node))
-    streams = (Stream(weight.name, members), *([Stream(x.name, (x.name,))] if x.name in read else []))
+    # What is read of the inputs themselves comes last: x and all further ones, in their order.
+    given = (each.name for each in cell.inputs if each is not x or x.name in read)
+    streams = (Stream(weight.name, members), *(Stream(name, (name,)) for name in given))
     parameters = [each for each in cell.parameters if any(member.name in read for member in each.members)]
-    if any(each.sparsity is not None or not each.trained or each is weight for each in parameters):
+    if any(each.sparsity is not None or each is weight for each in parameters):
         return None
     states = tuple(state.name for state in cell.states)
     own = {node.target for node in body}
@@ -81,7 +83,7 @@ def single(cell: Cell) -> Cell | None:
 
 
 def _fits(cell: Cell) -> bool:
-    """Whether a step of the cell takes x and its states, and nothing else."""
+    """Whether a step of the cell takes inputs and its states, and nothing else."""
     table = value_table(cell)
     of_matrices = (
         table[node.target].columns is not None
@@ -89,8 +91,7 @@ def _fits(cell: Cell) -> bool:
         for node in _all_nodes(cell)
     )
     return (
-        len(cell.inputs) == 1
-        and not (cell.inputs[0].drawn or cell.inputs[0].per_sequence or cell.delays)
+        not (any(each.drawn for each in cell.inputs) or cell.inputs[0].per_sequence or cell.delays)
         and not any(state.delay_of for state in cell.states)
         and not any(isinstance(node, Delay) for node in _all_nodes(cell))
         and not any(isinstance(node, RowOp) and node.operator in BATCHED_ONLY for node in _all_nodes(cell))
@@ -117,13 +118,12 @@ def _all_nodes(cell: Cell) -> Iterator[Node]:
 
 
 def _weight_of(cell: Cell, products: Mapping[str, str]) -> Parameter | None:
-    """The only parameter that x is multiplied by, if it is one: all of its members, and nothing else."""
-    matrices: Sequence[Parameter] = [
-        each for each in cell.parameters if any(member.name in products for member in each.members)
+    """The largest parameter that x is multiplied by as a whole. The loop multiplies x by any other."""
+    whole = [
+        each
+        for each in cell.parameters
+        if each.sparsity is None
+        and isinstance(each.structure, Dense)
+        and all(member.name in products for member in each.members)
     ]
-    if len(matrices) != 1 or [*products] != [*dict.fromkeys(products)]:
-        return None
-    (weight,) = matrices
-    own = {member.name for member in weight.members}
-    is_plain = weight.trained and weight.sparsity is None and isinstance(weight.structure, Dense)
-    return weight if is_plain and own == {*products} else None
+    return max(whole, key=lambda each: len(each.members), default=None)

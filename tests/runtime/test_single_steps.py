@@ -187,12 +187,54 @@ def test_without_a_bias() -> None:
             assert_same(found, step(x), 2e-6)
 
 
+FURTHER = """
+cell Further
+input x: I, dt: 1, u: 3, gain: H per sequence = 1
+param A: matrix(H, 3)
+state h
+h[t] = exp(-dt)*h[t-1] + tanh(W@x + A@u + gain*(R@h[t-1]))
+"""
+
+
+def test_further_inputs_are_read_where_they_lie() -> None:
+    step = rnncc.compile(FURTHER).FurtherCell(5, 6)
+    x, hx, gain = torch.randn(2, 5), torch.randn(2, 6), torch.randn(2, 6)
+    given = {"dt": torch.rand(2, 1), "u": torch.randn(2, 8)[:, 2:5], "gain": gain}
+    with torch.no_grad():
+        for further in (given, {"gain": given["gain"], "u": given["u"], "dt": given["dt"]}):
+            assert called(partial(step, x, hx, **further))[-1:] == ["further_single_whole_forward"]
+            found = step(x, hx, **further)
+            with LongWay():
+                assert_same(found, step(x, hx, **further), 2e-6)
+        # One that is left out, or of another shape, is a matter of the long way.
+        assert_same(step(x, hx, dt=given["dt"], u=given["u"]), step(x, hx, **given | {"gain": torch.ones(2, 6)}), 2e-6)
+        with pytest.raises(RuntimeError, match=r"u\.size\(-1\) must be 3, got 4"):
+            step(x, hx, **given | {"u": torch.randn(2, 4)})
+        with pytest.raises(TypeError, match="needs the input dt"):
+            step(x, hx, u=given["u"])
+        with pytest.raises(TypeError):
+            step(x, hx, **given, other=x)
+
+
+@pytest.mark.parametrize("name", ["leakyesn", "cfc"])
+def test_buffers_and_shipped_cells_with_further_inputs(name: str) -> None:
+    step = cell_class(name)(4, 6)
+    x, further = (
+        torch.randn(2, 4),
+        {each.name: torch.rand(2, each.width(step._sizes[0])) for each in step.spec.inputs[1:]},
+    )
+    with torch.no_grad():
+        assert called(partial(step, x, **further))[-1:] == [f"{name}_single_whole_forward"]
+        found = step(x, **further)
+        with LongWay():
+            assert_same(found, step(x, **further), 2e-6)
+
+
 def test_which_shipped_cells_have_such_a_step() -> None:
-    """Those that need more than x and their states have none, and those whose operators are no loop's."""
+    """Those that need older values or functions of matrices have none, and those whose operators are no loop's."""
     without = {stem for stem in STEMS for cell in cells(stem) if single(cell) is None}
     assert without == {
-        "antisymmetricrnn", "cfc", "conditionalgru", "dalernn", "exprnn", "gatedantisymmetricrnn", "griffinblock",
-        "gruode", "leakyesn", "lipschitzrnn", "ltc", "ltc_pairs", "mamba2", "mamba3", "masslstm", "mogrifierlstm",
-        "phasedlstm", "plasticity", "qrnn", "reslstm", "retnet", "scornn", "taugru", "ternarylstm", "tgru",
-        "timeawarelstm", "tlstm",
+        "antisymmetricrnn", "dalernn", "exprnn", "gatedantisymmetricrnn", "griffinblock", "lipschitzrnn", "ltc_pairs",
+        "mamba2", "mamba3", "mogrifierlstm", "plasticity", "qrnn", "retnet", "scornn", "taugru", "ternarylstm", "tgru",
+        "tlstm",
     }  # fmt: skip

@@ -89,7 +89,7 @@ class RecurrentCell(RecurrentModule):
     def forward(self, input: Tensor, hx: StatesLike = None, **extra: Tensor) -> Any:
         """The new state, or a tuple of them; before them the output where it is not the first state."""
         plain = type(input) is Tensor
-        if plain and not extra and (made := self._run_whole(input, hx)) is not None:
+        if plain and (made := self._run_whole(input, hx, extra)) is not None:
             if not self._whole.returns_output:  # type: ignore[union-attr]
                 return made[0] if len(made) == 1 else tuple(made)
             return made[0], made[1] if len(made) == 2 else tuple(made[1:])

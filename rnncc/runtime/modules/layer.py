@@ -254,7 +254,7 @@ class RecurrentLayer(RecurrentModule):
         """The result of a call by one op (whole.py), or None where the call must go the long way."""
         if self.recompute or self.return_sequences_of or self.weight_dropout:
             return None
-        made = self._run_whole(input, hx)
+        made = self._run_whole(input, hx, {})
         if made is None:
             return None
         output, *finals = made

@@ -30,6 +30,8 @@ from ..spec import CellSpec, SegmentSpec, SingleSpec, Sizes, number_of
 from .parameters import blocks_of
 
 _SEVERAL = (tuple, list)
+# Of parameters, and of buffers: a matrix that is not trained is one.
+_HELD = (Parameter, Tensor)
 WHOLE_DTYPES = (torch.float32, torch.float64)
 _GPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # x, the parameters and the states: the bits of an int64 tell the backward which of these need gradients.
@@ -48,6 +50,7 @@ class Layout:
                 whether there is such a state
     returns_output
                 whether what is returned begins with the output
+    further     the names of inputs beside x, which a single step's own op takes
     initials    their initial values where no hx is given
     has_backward
                 whether the op runs where autograd records
@@ -66,6 +69,7 @@ class Layout:
         "attributes",
         "constants",
         "facts",
+        "further",
         "has_backward",
         "has_matrices",
         "initials",
@@ -103,6 +107,7 @@ class Layout:
         output = names.index(cell.output) if self.returns_output else -1
         self.shapes = [None if state.matrix is None else state.shape(sizes) for state in segment.states]
         self.has_matrices = any(self.shapes)
+        self.further = segment.further if isinstance(segment, SingleSpec) else ()
         self.has_backward = isinstance(segment, SegmentSpec) and (time or not self.returns_output)
         self.needs_states = any(state.initial is None for state in segment.states)
         self.segment, self.time, self.states = segment.name, int(time), len(segment.states)
@@ -157,10 +162,12 @@ def is_watched() -> bool:
     )
 
 
-def run_whole(module: Any, layout: Layout, kernels: Kernels, x: Tensor, hx: Any) -> Sequence[Tensor] | None:
+def run_whole(
+    module: Any, layout: Layout, kernels: Kernels, x: Tensor, hx: Any, further: Mapping[str, Tensor]
+) -> Sequence[Tensor] | None:
     """The output, of a layer [T, B, width], of a single step [B, width] and only where it is not the first state; and
     the final states as hx has them. None where the call must go the long way. `x` is the layer's input as its caller
-    gave it, or [B, I] for a single step."""
+    gave it, or [B, I] for a single step; `further`: inputs beside it."""
     if torch.compiler.is_compiling():
         return None
     on_cpu, backend = x.is_cpu, module.backend
@@ -177,9 +184,18 @@ def run_whole(module: Any, layout: Layout, kernels: Kernels, x: Tensor, hx: Any)
     tensors, held = [x], module._parameters
     for name in layout.names:
         parameter = held.get(name)
-        if type(parameter) is not Parameter:
+        if parameter is None:
+            parameter = module._buffers.get(name)
+        if type(parameter) not in _HELD:
             return None
         tensors.append(parameter)
+    if len(further) != len(layout.further):
+        return None
+    for name in layout.further:
+        given = further.get(name)
+        if type(given) is not Tensor:
+            return None
+        tensors.append(given)
     if hx is not None:
         states = (hx,) if type(hx) is Tensor else hx
         if type(states) not in _SEVERAL or len(states) != layout.states:
@@ -221,7 +237,7 @@ def run_whole(module: Any, layout: Layout, kernels: Kernels, x: Tensor, hx: Any)
 
 class WholeOps:
     """The ops of a segment, and their autograd: `record((layout, constants), *tensors)` returns as `run_whole` does,
-    and is one node. Of a single step's own op it is None."""
+    and is one node. A single step's own op records nothing, and has None there."""
 
     def __init__(
         self,

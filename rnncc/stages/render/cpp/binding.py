@@ -59,8 +59,8 @@ class OpBinding:
 
 @dataclass(frozen=True, slots=True)
 class SegmentBinding:
-    """One segment in the table, or a cell's single step. `borders`: training keeps states at borders alone. `reads_x`:
-    the last stream is x itself."""
+    """One segment in the table, or a cell's single step. `borders`: training keeps states at borders alone. `reads_x`,
+    `further`: the last streams are x itself and so many further inputs."""
 
     name: str
     sizes: int
@@ -71,6 +71,7 @@ class SegmentBinding:
     clips: str
     borders: str
     reads_x: str
+    further: int
     stream_widths: tuple[str, ...]
     state_widths: tuple[str, ...]
     sequence_widths: tuple[str, ...]
@@ -131,9 +132,11 @@ def _single(cell: Cell, adjoint: Adjoint) -> SegmentBinding:
     name = single_name(cell.name)
     (segment,) = cell.segments
     loop = replace(_loop("plain", name, cell, segment, adjoint, False), directions=("forward",))
-    x = cell.inputs[0].name
+    given = [stream.name for stream in segment.streams[1:]]
+    reads_x = cell.inputs[0].name in given
     bound = _bound(name, cell, 0, (loop,), (OpBinding("whole_forward"), OpBinding("whole_layout")))
-    return replace(bound, clips="false", borders="false", reads_x=str(segment.streams[-1].name == x).lower())
+    further = len(given) - reads_x
+    return replace(bound, clips="false", borders="false", reads_x=str(reads_x).lower(), further=further)
 
 
 def _loop(variant: str, prefix: str, cell: Cell, part: Segment, adjoint: Adjoint, cuda: bool) -> LoopBinding:
@@ -172,6 +175,7 @@ def _bound(
         clips=str(bool(recurrent_reads(segment).aliases)).lower(),
         borders=str(has_matrices(cell, segment)).lower(),
         reads_x="false",
+        further=0,
         stream_widths=_widths([total([table[m].width for m in stream.members]) for stream in segment.streams], sizes),
         state_widths=_widths([table[state].width for state in segment.states], sizes),
         sequence_widths=_widths([table[value].width for value in segment.sequences], sizes),

@@ -243,7 +243,8 @@ def _single(compiled: CompiledCell) -> Call | None:
         return None
     cell, _ = compiled.single
     (segment,), table = cell.segments, value_table(cell)
-    values = (*segment.streams[0].members, *(node.target for node in segment.nodes))
+    streamed = (name for stream in segment.streams for name in stream.members)
+    values = (*streamed, *(node.target for node in segment.nodes))
     widths = dict.fromkeys(table[name].width for name in values)
     (weight,) = (parameter for parameter in cell.parameters if parameter.name == segment.streams[0].name)
     return call(
@@ -256,6 +257,7 @@ def _single(compiled: CompiledCell) -> Call | None:
         whole=_spec("ProductSpec", weight.attribute, reads_streams="False"),
         divided=tuple(f"lambda n: {python_dim(width, 'n')}" for width in widths if width not in (ONE, HEADS)) or None,
         one_head=_true(bool(cell.single_head_because)),
+        further=strings([each.name for each in cell.inputs[1:]]) or None,
     )
 
 

@@ -36,8 +36,10 @@ struct rnncc_loop {
 struct rnncc_segment {
   const char* name;
   int32_t sizes, constants, streams, states, sequences;
-  bool clips;    // whether a bound on the recurrent gradient may follow the constants
-  bool reads_x;  // of a single step alone: the last stream is x itself, the others are a product of x
+  bool clips;  // whether a bound on the recurrent gradient may follow the constants
+  // In a single step the last streams may be inputs themselves: x, and so many further ones.
+  bool reads_x;
+  int32_t further;
   rnncc_size_function stream_widths;
   rnncc_size_function state_widths;
   rnncc_size_function sequence_widths;

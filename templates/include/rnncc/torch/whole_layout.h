@@ -66,6 +66,10 @@ class Layout : public LayerFacts {
   int64_t columns() const { return shapes[0]; }
   int64_t rank() const { return has_time ? 3 : 2; }
   bool returns_output() const { return output >= 0; }
+  // The streams that are a product of x; those of a single step may be followed by inputs themselves.
+  int64_t product_streams() const { return segment.streams - segment.further - segment.reads_x; }
+  int64_t further() const { return segment.further; }
+  int64_t further_width(int64_t i) const { return stream_widths[segment.streams - segment.further + i]; }
   bool is_read_by_loop(int64_t parameter) const {
     return std::find(loop_weights.begin(), loop_weights.end(), parameter) != loop_weights.end();
   }
