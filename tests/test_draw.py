@@ -32,7 +32,7 @@ from tests.conftest import Golden
 from tests.docs.pages import DOCS
 from tests.generated.cells import generate
 from tests.seeds import batches
-from tests.shipped import FOLDER, STEMS
+from tests.shipped import COVERING, FOLDER, STEMS
 from tests.test_latex import checked, everything
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -111,6 +111,7 @@ def check_geometry(cell: Typed) -> None:
             assert not (across and min(one[2], two[2]) - max(one[0], two[0]) > 0.1), (value, other, one, two)
 
 
+@pytest.mark.always(stem=COVERING)
 @pytest.mark.parametrize("stem", STEMS)
 def test_nothing_overlaps_in_a_shipped_cell(stem: str) -> None:
     check_geometry(shipped(stem))
@@ -138,6 +139,7 @@ def check_titles(cell: Typed) -> None:
     assert sorted(said) == sorted(text for target, text in written.items() if target in drawn), cell.name
 
 
+@pytest.mark.always(stem=COVERING)
 @pytest.mark.parametrize("stem", STEMS)
 def test_every_equation_of_a_shipped_cell_is_in_a_title(stem: str) -> None:
     check_titles(shipped(stem))
@@ -148,6 +150,7 @@ def test_every_equation_of_any_construct_is_in_a_title() -> None:
         check_titles(cell)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seeds", [range(start, start + 50) for start in (0, 50, 100)])
 def test_every_equation_of_generated_cells_is_in_a_title(seeds: range) -> None:
     for seed in seeds:
@@ -209,6 +212,7 @@ def depends(cell: Typed, name: str) -> set[str]:
     return {value for value in found - {*equations} if value in inputs or re.search(r"__\d+$", value)}
 
 
+@pytest.mark.always(stem=COVERING)
 @pytest.mark.parametrize("stem", STEMS)
 def test_a_state_depends_on_what_the_equations_say(stem: str) -> None:
     cell = shipped(stem)

@@ -236,6 +236,7 @@ def test_ten_processes_mend_a_damaged_package_once(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text().splitlines() == ["produced"] * 2
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("damage", [cut, empty, zeros, flip])
 def test_a_damaged_object_is_compiled_again(damage: Callable[[Path], None], tmp_path: Path) -> None:
     cache, compiler = Cache(tmp_path), find_toolchain()

@@ -82,7 +82,7 @@ def sparse_case(path: str, problem: Problem, masked: bool, made: Mapping[str, Ke
     return case
 
 
-@pytest.mark.one_in(7, "masked")
+@pytest.mark.one_in(12, "masked")
 @pytest.mark.parametrize(
     ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "entries", "turns"),
     [
@@ -121,7 +121,7 @@ def test_a_sparse_kernel(
     assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize(
     ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "entries", "turns", "waves"),
     [

@@ -58,6 +58,7 @@ class Kept(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize(("file", "name", "options"), LAYERS)
 def test_a_program_has_gradients_where_they_are_on(file: str, name: str, options: dict[str, Any], grad: bool) -> None:

@@ -161,6 +161,7 @@ def checkpointed(module: ModuleType) -> Any:
     return checkpoint(lambda x: layer(x)[0], ones(5, 2, 3), use_reentrant=False)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "call", [whole, packed_weights, masked, step, functional, linear, by_torch_compile, exported, checkpointed],
     ids=lambda call: call.__name__,

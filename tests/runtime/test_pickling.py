@@ -103,7 +103,7 @@ torch.save(called(value).detach(), "result")
     return result
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("by", [pickle, cloudpickle], ids=lambda by: by.__name__)
 def test_a_fresh_process_loads_it(form: str, by: Any, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ with open("data", "wb") as file:
     assert torch.equal(twice, 2 * once) and torch.equal(once, called(cells().Mine))
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("form", ["class", "single step", "functional op", "shipped class", "instance of torch.nn"])
 def test_torch_loads_it_by_the_allow_list(form: str, tmp_path: Path) -> None:
     value = made(form)
@@ -159,7 +159,7 @@ def _work(value: Any, results: Any) -> None:
     results.put(called(value).detach().numpy())
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["class", "functional op", "partial", "derived class"])
 def test_a_spawned_process_takes_it_as_an_argument(form: str) -> None:
     value, context = made(form), multiprocessing.get_context("spawn")

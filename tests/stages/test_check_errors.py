@@ -216,6 +216,7 @@ def test_limits_are_errors_and_come_fast(lines: tuple[str, ...]) -> None:
     assert time.process_time() - started < 20
 
 
+@pytest.mark.long
 def test_a_large_cell_is_checked_in_reasonable_time() -> None:
     started = time.process_time()
     lines = ("s[0] = h[t-1]", "for l in 1..1000:", "    s[l] = tanh(R@s[l-1] + W@x + b)", "h[t] = s[1000]")
