@@ -65,6 +65,7 @@ def test_a_pass_moves_what_its_recurrence_needs(scan: Any) -> None:
         assert (moved.forward, moved.kept, moved.backward) == (forward, 0, backward), cell
 
 
+@pytest.mark.long
 def test_everyone_computes_the_same(scan: Any) -> None:
     calls, project = import_module("scan_calls"), import_module("scan_cs179")
     given = tensors("mingru_log", batch_first=True)

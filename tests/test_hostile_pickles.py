@@ -53,7 +53,7 @@ def test_five_thousand_hostile_files_run_nothing_and_write_nothing(tmp_path: Pat
     assert not written
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "code"),
     [

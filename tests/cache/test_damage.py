@@ -224,6 +224,7 @@ def test_damage_where_nothing_can_be_built_is_an_error_of_both(tmp_path: Path) -
     assert "libtoy.so" in caught.value.diagnostics[0].message
 
 
+@pytest.mark.long
 def test_ten_processes_mend_a_damaged_package_once(tmp_path: Path) -> None:
     first = worker(tmp_path)
     assert first.wait(120) == 0

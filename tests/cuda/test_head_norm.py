@@ -138,7 +138,7 @@ SHAPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.one_in(8, "dtype")
+@pytest.mark.one_in(2)
 @dtypes_given
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_emulated(library: ctypes.CDLL, shape: tuple[int, ...], dtype: int) -> None:

@@ -125,6 +125,7 @@ def most_squares(blocks: torch.Tensor, kernel: Kernel) -> int:
     return -(-max(counts) // tiles["warps"])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("density", "spread", "fits"), [(0.2, 1.0, True), (0.3, 3.0, False)], ids=["uneven", "overflows"]
 )

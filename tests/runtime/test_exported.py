@@ -132,6 +132,7 @@ def test_the_eager_loop_decomposes_into_core_operators() -> None:
     assert {op for op in ops if torch.Tag.core not in op.tags} == set()
 
 
+@pytest.mark.long
 def test_the_reference_s_clip_is_in_a_compiled_backward() -> None:
     layer, x = make("lstm", "LSTM", recurrent_gradient_clip=0.01, backend="reference")
     parameters = dict(layer.named_parameters())

@@ -335,6 +335,7 @@ def test_an_interrupt_while_it_compiles_is_pythons(module: ModuleType, monkeypat
     agrees(module.Late(3, 4))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("setting", ["0", "1"])
 def test_the_setting_about_fused_kernels_is_not_about_these(
     setting: str, module: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -123,6 +123,7 @@ def test_gradients_of_both_orders(masked: bool) -> None:
     assert torch.autograd.gradgradcheck(run, (x,), fast_mode=True)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_many_steps_are_computed_again_in_blocks(bidirectional: bool) -> None:
     """A block is a batch of 16,384, and the last one is shorter. A single batch entry has its steps in place of the
