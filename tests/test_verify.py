@@ -22,6 +22,7 @@ from rnncc.verify.problem import Problem
 from rnncc.verify.runner import Runner
 from tests.awkward import AWKWARD
 from tests.compiling import front
+from tests.packages import build_one_library
 from tests.test_cli import GOOD, python, run, write
 
 ON_CPU = {"float64": Runner("cpu")}
@@ -279,6 +280,7 @@ def test_verify_calls_weak_what_hardly_proves_anything(monkeypatch: pytest.Monke
 
 
 def test_build_takes_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_one_library(monkeypatch)
     first, second = write(tmp_path, GOOD), write(tmp_path, LEARNED, "learned.rnn")
     result = run("build", first, second, "-o", tmp_path / "out")
     assert result.stdout.split() == [str(tmp_path / "out" / "elman"), str(tmp_path / "out" / "learned")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import dataclasses
 import functools
 import multiprocessing
 import pickle
@@ -23,6 +24,7 @@ from rnncc.driver import build_package
 from rnncc.language.read import read_request
 from rnncc.machine.paths import cells_dir
 from tests.fresh import run_fresh
+from tests.packages import ONE_LIBRARY
 
 TEXT = "cell Mine\nconst gain = 0.5, act = tanh\nstate h\nh[t] = gain*act(W@x + R@h[t-1] + b)\n"
 
@@ -213,7 +215,7 @@ with open("data", "wb") as file:
 
 def test_those_of_a_built_package_go_by_their_names(tmp_path: Path) -> None:
     (tmp_path / "mine.rnn").write_text(TEXT)
-    build_package(read_request(tmp_path / "mine.rnn"), tmp_path)
+    build_package(dataclasses.replace(read_request(tmp_path / "mine.rnn"), **ONE_LIBRARY), tmp_path)
     run_fresh(BUILT, folder=tmp_path).check_returncode()
     read = "import pickle; own, op = pickle.load(open('data', 'rb')); print(own.__mro__[1], op)"
     done = run_fresh(read, folder=tmp_path)
