@@ -117,9 +117,11 @@ def test_nothing_overlaps_in_a_shipped_cell(stem: str) -> None:
     check_geometry(shipped(stem))
 
 
-def test_nothing_overlaps_in_any_construct() -> None:
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("part", range(3))
+def test_nothing_overlaps_in_any_construct(part: int) -> None:
     assert len(others()) > 20
-    for cell in others():
+    for cell in others()[part::3]:
         check_geometry(cell)
 
 

@@ -224,6 +224,7 @@ def test_export_keeps_the_ops_and_any_size(strict: bool) -> None:
     assert sum(op.endswith("lstm_0_forward.default") for op in ops) == 2
 
 
+@pytest.mark.long
 def test_the_reference_is_exported_in_torch_s_own_operators() -> None:
     """For what knows torch's operators alone. The number of steps is that of the example."""
     layer = make(backend="reference").eval()

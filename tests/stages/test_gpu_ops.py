@@ -9,16 +9,14 @@ import pytest
 
 from rnncc.driver import make_product
 from rnncc.ir.request import Request
-from rnncc.language.read import read_request
 from rnncc.language.source import Source
 from rnncc.machine.cache import Cache, default_root, digest
-from rnncc.machine.paths import shipped_cells
-from rnncc.pipeline import compile_cells
 from rnncc.runtime.kernels.kernels import Kernels
 from rnncc.stages.build import Job, Product, build, find_toolchain, own_code
 from rnncc.stages.load import load
 from rnncc.stages.render.python.functions import cell_functions, norms_heads
 from tests.compilers import quick_nvrtc
+from tests.shipped import STEMS, cells
 
 NORMS = ("head_norm", "head_norm_backward")
 CELL = "cell {name}\nstate h\n{lines}\nh[t] = tanh(v + R@h[t-1])\n"
@@ -83,9 +81,9 @@ def test_packages_that_run_on_no_gpu_have_none() -> None:
     assert not any("src/" in file.path for file in reference.files)
 
 
-@pytest.mark.parametrize("name", [path.stem for path in shipped_cells()])
-def test_the_functions_of_a_shipped_cell_say_whether_they_call_it(name: str) -> None:
-    for cell in (made.cell for made in compile_cells(read_request(name), "partition").cells):
+@pytest.mark.parametrize("stem", STEMS)
+def test_the_functions_of_a_shipped_cell_say_whether_they_call_it(stem: str) -> None:
+    for cell in cells(stem):
         functions = cell_functions(cell)
         over_all_steps = [*functions.epilogue, *(line for segment in functions.segments for line in segment.batched)]
         calls = any("tools.layer_norm(" in line for line in over_all_steps)
