@@ -16,6 +16,7 @@ from rnncc.stages.build import Job, Product, build, find_toolchain, own_code
 from rnncc.stages.load import load
 from rnncc.stages.render.python.functions import cell_functions, norms_heads
 from tests.compilers import quick_nvrtc
+from tests.packages import ONE_LIBRARY
 from tests.shipped import STEMS, cells
 
 NORMS = ("head_norm", "head_norm_backward")
@@ -33,7 +34,7 @@ ONE_HEAD = CELL.format(name="OneHead", lines="state s: 1\ns[t] = tanh(W@x + R@h[
 def product(text: str, architectures: tuple[str, ...] = ("sm_90a",)) -> Product:
     """The package of a text before it is compiled, by default for GPUs too."""
     source = Source("cells.rnn", text)
-    return make_product(Request(source, "cells", architectures=architectures, instructions="generic"))
+    return make_product(Request(source, "cells", architectures=architectures, **ONE_LIBRARY))
 
 
 def ops_of(made: Product) -> set[str]:
