@@ -104,7 +104,6 @@ def test_a_row_of_zeros_stays_and_has_a_finite_gradient() -> None:
     assert not gradient.any()
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("function", [matrices.inv, matrices.cayley])
 def test_without_an_inverse_all_is_infinite(function: Any) -> None:
     """And nothing is raised, for which a GPU would be waited for. Other matrices of the batch are as they are."""
