@@ -23,6 +23,9 @@ from tests.cuda.inspected import Record
 # Workers of pytest-xdist share the cores: a thread that waits must not keep one busy. This is read when torch is
 # imported, which the conftest.py of a folder does before pytest_configure where a run is of that folder alone.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
+# And two threads of each worker would wait for each other. Tests that are about threads say how many they want.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Workers, and programs that tests start, read the bytecode that the first of them wrote.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

@@ -11,6 +11,7 @@ from rnncc.ir.cell import Cell
 from rnncc.ir.dim import HEADS, ONE
 from rnncc.ir.expr import Apply
 from rnncc.ir.structure import diagonal_blocks
+from rnncc.language.diagnostics import Diagnostic
 from rnncc.language.source import Source
 from rnncc.stages.classify import classify
 from tests.compiling import front
@@ -85,10 +86,15 @@ def only(kind: str) -> tuple[str, ...]:
 
 
 @cache
+def cells_and_warnings(stem: str) -> tuple[tuple[Cell, tuple[Diagnostic, ...]], ...]:
+    """The cells of `cells/<stem>.rnn`, each with its warnings."""
+    path = FOLDER / f"{stem}.rnn"
+    return tuple(front(Source(path.name, path.read_text(encoding="utf-8"))))
+
+
 def cells(stem: str) -> tuple[Cell, ...]:
     """The cells of `cells/<stem>.rnn`."""
-    path = FOLDER / f"{stem}.rnn"
-    return tuple(cell for cell, _ in front(Source(path.name, path.read_text())))
+    return tuple(cell for cell, _ in cells_and_warnings(stem))
 
 
 def parts_of(value: object) -> set[str]:

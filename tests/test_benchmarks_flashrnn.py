@@ -107,6 +107,7 @@ print(json.dumps({"rows": json.loads(rows)[case]}), flush=True)
 """
 
 
+@pytest.mark.long
 def test_a_run_outlives_its_processes(cases: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = import_module("gpu_flashrnn")
     chosen = cases.select(["lstm", "cuda_fused", "B16", "64x12", "128x6", "256x3", "512x1"], quick=False)

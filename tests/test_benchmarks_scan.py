@@ -65,6 +65,7 @@ def test_a_pass_moves_what_its_recurrence_needs(scan: Any) -> None:
         assert (moved.forward, moved.kept, moved.backward) == (forward, 0, backward), cell
 
 
+@pytest.mark.long
 def test_everyone_computes_the_same(scan: Any) -> None:
     calls, project = import_module("scan_calls"), import_module("scan_cs179")
     given = tensors("mingru_log", batch_first=True)
@@ -119,6 +120,7 @@ def test_the_table_compares(scan: Any, tmp_path: Path, capsys: pytest.CaptureFix
     assert "rnncc tbd mingru bf16 fw: a step of T=1000000 takes 1.00 times one of T=262144" in shown
 
 
+@pytest.mark.long
 def test_the_picture_is_drawn(scan: Any, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     rows = rows_of(scan, scan.select(["steps"], quick=False))
@@ -134,6 +136,7 @@ def test_a_cpu_row_says_what_it_misses(scan: Any) -> None:
     assert cpu.line({**row, "speedup_over_compiled": 1.5}).endswith(" 1.5")
 
 
+@pytest.mark.long
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     """Also where its modules are found by the script's folder alone."""
     command = [sys.executable, str(FOLDER / "gpu_scan.py"), "--quick", "--out", str(tmp_path / "rows.json")]

@@ -246,6 +246,7 @@ def test_the_table_compares(sparse: Any, cases: Any) -> None:
     assert sum("cannot run: inference: no room" in line for line in sparse.table(rows)) == 1
 
 
+@pytest.mark.long
 def test_the_picture_is_drawn(sparse: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "rows.json"
@@ -263,6 +264,7 @@ def test_the_picture_is_drawn(sparse: Any, tmp_path: Path, capsys: pytest.Captur
     assert "worst ratio" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     """Also where its modules are found by the script's folder alone."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}

@@ -56,6 +56,7 @@ def run(cell: Cell, oracle: Oracle, case: Case, heads: int = 1) -> Sequences:
 HEADS = [(oracle, heads) for oracle in ORACLES for heads in oracle.num_heads or (1,)]
 
 
+@pytest.mark.always(states=[True])
 @STATES
 @pytest.mark.parametrize(("oracle", "heads"), HEADS, ids=str)
 def test_reference_equals_the_oracle(oracle: Oracle, heads: int, states: bool) -> None:

@@ -22,6 +22,7 @@ from rnncc.verify.problem import Problem
 from rnncc.verify.runner import Runner
 from tests.awkward import AWKWARD
 from tests.compiling import front
+from tests.packages import build_one_library
 from tests.test_cli import GOOD, python, run, write
 
 ON_CPU = {"float64": Runner("cpu")}
@@ -60,7 +61,7 @@ def test_verify_says_what_it_compared() -> None:
     assert quiet == "Elman by CPU kernels: all within their bounds\n"
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("wrong", ["reverse", "masked", "heads"])
 def test_verify_fails_where_only_one_kind_of_call_is_wrong(wrong: str) -> None:
     module = rnncc.compile(GOOD)
@@ -125,7 +126,7 @@ def awkward() -> dict[str, tuple[Any, Cell]]:
     return {cell.name: (getattr(module, cell.name), cell) for cell, _ in front(Source("awkward.rnn", AWKWARD))}
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(
     "name", ["Counter", "NoGradient", "Ternary", "Threshold", "Fives", "Cancelling", "Parts", "Joined"]
 )
@@ -141,6 +142,7 @@ def test_what_overflows_in_the_eager_loop_too_is_left_out(awkward: dict[str, tup
     assert {doubt.why for doubt in report.doubts} == {verify.RANGE} and all(doubt.left_out for doubt in report.doubts)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["Huge", "Tiny"])
 def test_numbers_whose_squares_leave_the_range_are_compared(awkward: dict[str, tuple[Any, Cell]], name: str) -> None:
     """The norm of 1e170 must not be infinite, nor that of 1e-170 zero."""
@@ -233,7 +235,7 @@ def test_what_cannot_be_judged_is_neither_right_nor_wrong(
     assert (said["passed"], said["failed"]) == (False, False)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", ["Growing", "Ternary", "Threshold", "Cancelling", "Counter", "Chaotic"])
 def test_a_wrong_kernel_of_such_a_cell_fails(awkward: dict[str, tuple[Any, Cell]], name: str) -> None:
     """In all dtypes: its gradients are off by a tenth, or its zeros are not zero."""
@@ -278,6 +280,7 @@ def test_verify_calls_weak_what_hardly_proves_anything(monkeypatch: pytest.Monke
 
 
 def test_build_takes_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_one_library(monkeypatch)
     first, second = write(tmp_path, GOOD), write(tmp_path, LEARNED, "learned.rnn")
     result = run("build", first, second, "-o", tmp_path / "out")
     assert result.stdout.split() == [str(tmp_path / "out" / "elman"), str(tmp_path / "out" / "learned")]
@@ -292,6 +295,7 @@ def test_a_missing_numpy_is_no_news(tmp_path: Path) -> None:
     assert "NumPy" not in done.stderr
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_steps_with_derivatives_of_their_own(dtype: torch.dtype) -> None:
     """The jumps of `round` and `floor` are at every whole number: what rounding may turn over is not compared."""

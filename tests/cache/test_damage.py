@@ -224,6 +224,7 @@ def test_damage_where_nothing_can_be_built_is_an_error_of_both(tmp_path: Path) -
     assert "libtoy.so" in caught.value.diagnostics[0].message
 
 
+@pytest.mark.long
 def test_ten_processes_mend_a_damaged_package_once(tmp_path: Path) -> None:
     first = worker(tmp_path)
     assert first.wait(120) == 0
@@ -236,6 +237,7 @@ def test_ten_processes_mend_a_damaged_package_once(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text().splitlines() == ["produced"] * 2
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("damage", [cut, empty, zeros, flip])
 def test_a_damaged_object_is_compiled_again(damage: Callable[[Path], None], tmp_path: Path) -> None:
     cache, compiler = Cache(tmp_path), find_toolchain()

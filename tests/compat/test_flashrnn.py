@@ -101,6 +101,7 @@ def compare(function: str, arguments: Arguments, bound: float | None, wanted: Se
         same(own, torch.zeros_like(own) if other is None else other)
 
 
+@pytest.mark.one_in(2, "backend")
 @pytest.mark.parametrize("backend", ["cuda_fused", "vanilla"])
 @pytest.mark.parametrize("function", COUNTS)
 def test_states_and_gradients_are_those_of_the_formulas(function: str, backend: str) -> None:
@@ -178,6 +179,7 @@ def test_dtypes(dtype: str) -> None:
     assert (got.double() - expected).abs().max() <= 8 * torch.finfo(kind).eps
 
 
+@pytest.mark.long
 def test_torch_compile_takes_it_whole() -> None:
     arguments = tensors("gru")
     config = FlashRNNConfig(function="gru")

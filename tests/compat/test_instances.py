@@ -130,6 +130,7 @@ def test_a_class_with_methods_of_its_own_is_replaced_as_itself_or_not_at_all() -
     assert type(model[1]).__name__ == "nn_GRU"
 
 
+@pytest.mark.long
 def test_torch_compile_takes_it_as_it_takes_nn_lstm() -> None:
     layer, x = instance(TWINS["lstm"]()), torch.randn(T, B, IN)
     expected, dynamo = layer(x)[0], cast(Any, torch._dynamo)

@@ -73,6 +73,7 @@ def test_by_brute_force_over_the_tiles_of_one_case() -> None:
     assert min(tried) == best.objective
 
 
+@pytest.mark.long
 def test_the_answers_do_not_depend_on_the_hash_seed() -> None:
     code = """
 import hashlib

@@ -118,6 +118,7 @@ def _ulps(got: Array, exact: Array, unit: Array) -> Array:
     return np.where(finite, distance, np.where(same, 0, np.inf)).astype(np.float64)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", sorted(REFERENCES))
 def test_error_in_ulps(libraries: Mapping[str, ctypes.CDLL], name: str, dtype: Floating) -> None:

@@ -96,7 +96,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return kernels(tmp_path_factory.mktemp("package"), targets)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("gpu", "architecture"),
     [

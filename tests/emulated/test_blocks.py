@@ -76,7 +76,7 @@ def test_more_blocks_than_planned(density: float, tmp_path: Path) -> None:
     assert wrong(blocks_case(path, problem, False, made, density), "bf16") == {}
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.long
 @pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
 def test_more_blocks_than_planned_in_several_phases(masked: bool, tmp_path: Path) -> None:
     path, made = made_of("normed", "f16", masked, 160, tmp_path, BLOCKS, turns=2)
@@ -96,6 +96,7 @@ def test_bands_of_very_different_lengths(tmp_path: Path) -> None:
     assert wrong(case, "bf16") == {}
 
 
+@pytest.mark.long
 def test_masks_without_blocks(tmp_path: Path) -> None:
     """Squares of which one element exists are squares."""
     path, made = made_of("elman", "bf16", False, 96, tmp_path, BLOCKS)
@@ -124,6 +125,7 @@ def most_squares(blocks: torch.Tensor, kernel: Kernel) -> int:
     return -(-max(counts) // tiles["warps"])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("density", "spread", "fits"), [(0.2, 1.0, True), (0.3, 3.0, False)], ids=["uneven", "overflows"]
 )

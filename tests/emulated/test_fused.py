@@ -97,7 +97,7 @@ def test_a_family(
 WITHOUT_CLUSTERS = ("-DEMULATED_CAPABILITY=80",)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize(
     ("cell", "family", "dtype", "head_dim", "heads", "batch", "architecture"),
     [
@@ -152,7 +152,7 @@ def test_steps_take_the_slots_of_the_exchange_in_turns(masked: bool, tmp_path: P
     assert {name: error for name, error in errors.items() if not error <= BOUNDS["bf16"]} == {}
 
 
-@pytest.mark.one_in(24, "family")
+@pytest.mark.one_in(43)
 @pytest.mark.parametrize(
     ("cell", "family", "dtype", "head_dim", "heads", "batch", "sizes"),
     [
@@ -253,7 +253,7 @@ def test_a_sum_of_two_matrices_of_one_operand(tmp_path: Path) -> None:
     assert all(error <= BOUNDS["f32"] for error in errors.values()), errors
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("family", "equations"),
     [
@@ -280,7 +280,7 @@ def test_reductions_that_do_not_wait(family: Family, equations: tuple[str, ...],
     assert all(error <= BOUNDS["f32"] for error in errors.values()), errors
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("family", [GATHER, GRID], ids=str)
 @pytest.mark.parametrize("head_dim", [64, 72, 200])
 def test_a_norm_is_as_accurate_as_torch(family: Family, head_dim: int, tmp_path: Path) -> None:

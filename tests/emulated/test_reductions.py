@@ -62,7 +62,7 @@ def written(name: str, folder: Path) -> str:
     return str(path)
 
 
-@pytest.mark.one_in(14, "family")
+@pytest.mark.one_in(18, "family")
 @pytest.mark.parametrize(
     ("cell", "family", "dtype", "head_dim", "heads", "batch", "sizes"),
     [
@@ -107,7 +107,7 @@ def test_a_step_without_products(
         assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("cell", "family", "head_dim"),
     [("normed", GATHER, 256), ("attending", GATHER, 256), ("normed", GRID, 64), ("attending", GRID, 64)],

@@ -82,7 +82,7 @@ def sparse_case(path: str, problem: Problem, masked: bool, made: Mapping[str, Ke
     return case
 
 
-@pytest.mark.one_in(7, "masked")
+@pytest.mark.one_in(12, "masked")
 @pytest.mark.parametrize(
     ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "entries", "turns"),
     [
@@ -121,7 +121,7 @@ def test_a_sparse_kernel(
     assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize(
     ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "entries", "turns", "waves"),
     [
@@ -211,6 +211,7 @@ def test_matrices_of_another_density_than_the_planned_one(density: float, tmp_pa
     assert {name: error for name, error in errors.items() if not error <= BOUNDS["bf16"]} == {}
 
 
+@pytest.mark.long
 def test_rows_of_very_different_lengths(tmp_path: Path) -> None:
     """Long rows have many lists, and short ones few or none."""
     path, made = made_of("elman", "bf16", False, 136, tmp_path)

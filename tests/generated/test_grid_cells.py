@@ -12,8 +12,8 @@ from tests.generated.grid_cells import generate
 from tests.generated.harness import run
 from tests.seeds import batches
 
-PACKAGES = batches(60, 20)
-COMPILED = batches(4, 4)
+PACKAGES = batches(60, 10)
+COMPILED = batches(4, 1)
 
 
 @cache
@@ -31,12 +31,13 @@ def one_thread() -> object:
     torch.set_num_threads(threads)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("seeds", PACKAGES, ids=str)
 def test_the_torch_code_of_cells_with_matrices(seeds: range) -> None:
     assert [outcome for outcome in run(seeds, compiled=False, matrices=True) if outcome.kind != "ok"] == []
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("seeds", COMPILED, ids=str)
 def test_the_kernels_of_cells_with_matrices(seeds: range) -> None:
     assert [outcome for outcome in run(seeds, compiled=True, matrices=True) if outcome.kind != "ok"] == []

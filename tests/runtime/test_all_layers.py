@@ -130,6 +130,7 @@ def test_projections_and_outputs_that_are_no_states() -> None:
     torch.testing.assert_close(sequences["y"][0], sequences["h"][0] @ view.reshape(2, H).T)
 
 
+@pytest.mark.long
 def test_compiled_and_exported() -> None:
     class Sum(nn.Module):
         def __init__(self) -> None:

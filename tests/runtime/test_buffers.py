@@ -79,13 +79,13 @@ def test_a_buffer_is_saved_and_moved_and_no_parameter() -> None:
 @pytest.mark.parametrize("backend", [None, "reference"])
 def test_no_gradient_of_a_buffer_is_computed(backend: str | None) -> None:
     """Not even where a caller asks for one: what trains is a param."""
-    layer = package().Echo(3, 8, backend=backend)
+    layer = package().Echo(3, 8, backend=backend, dtype=torch.float64)
     layer.A_l0.requires_grad_(True)
-    x = torch.randn(5, 2, 3, requires_grad=True)
+    x = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
     layer(x)[0].sum().backward()
     assert layer.A_l0.grad is None and layer.bias_ih_l0.grad is not None and x.grad is not None
     assert layer.gate_parameters(grad=True)["A"] is None
-    given = torch.randn(5, 2, 8)
+    given = torch.randn(5, 2, 8, dtype=torch.float64)
     weights = [layer.A_l0, layer.e_l0, layer.s_l0]
     assert not package().echo(given, weights, hidden_size=8, backend=backend)[0].requires_grad
 

@@ -55,7 +55,7 @@ def masks(batch: int, steps: int) -> dict[str, Tensor]:
     return {"lengths": torch.arange(batch) % (steps + 1), "reset": torch.rand(steps, batch) > 0.7}
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("file", "name", "options", "given", "masked"),
     [
@@ -161,6 +161,7 @@ def test_transforms(name: str) -> None:
         close(found, torch.autograd.functional.hessian(lambda x: layer(x)[0].square().sum(), x))  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["gradients of each batch entry", "jvp"])
 def test_transforms_within_what_is_compiled(name: str) -> None:
     """The op has no rule for them: the loop is compiled in torch's own operators, never to wrong numbers."""
@@ -202,6 +203,7 @@ def test_an_ensemble() -> None:
     close(found, torch.stack([layer(x)[0] for layer in layers]))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("strict", [True, False])
 def test_export_keeps_the_ops_and_any_size(strict: bool) -> None:
     layer = make(num_layers=2, bidirectional=True, batch_first=True).eval()
@@ -222,6 +224,7 @@ def test_export_keeps_the_ops_and_any_size(strict: bool) -> None:
     assert sum(op.endswith("lstm_0_forward.default") for op in ops) == 2
 
 
+@pytest.mark.long
 def test_the_reference_is_exported_in_torch_s_own_operators() -> None:
     """For what knows torch's operators alone. The number of steps is that of the example."""
     layer = make(backend="reference").eval()

@@ -76,6 +76,7 @@ def tensors(vectors: str = "wb", dtype: torch.dtype = torch.float64, leading: Se
     return [t.to(dtype).requires_grad_() if want else None for t, want in zip(made, wanted, strict=True)]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("vectors", ["wb", "w", "b", ""])
 def test_opcheck(op: Callable[..., Any], vectors: str) -> None:
     for leading in ((5, 2), (7,), (0, 2)):
@@ -92,7 +93,7 @@ def test_the_result_has_the_vectors_dtype(op: Callable[..., Any], vectors: str) 
     assert means.dtype == scales.dtype == torch.float32 and means.shape == scales.shape == (5, 2, HEADS)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("vectors", ["wb", "w", "b", ""])
 def test_gradients_once_twice_and_many_at_once(op: Callable[..., Any], vectors: str) -> None:
     given = tensors(vectors)

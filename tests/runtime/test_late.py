@@ -161,6 +161,7 @@ def checkpointed(module: ModuleType) -> Any:
     return checkpoint(lambda x: layer(x)[0], ones(5, 2, 3), use_reentrant=False)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "call", [whole, packed_weights, masked, step, functional, linear, by_torch_compile, exported, checkpointed],
     ids=lambda call: call.__name__,
@@ -334,6 +335,7 @@ def test_an_interrupt_while_it_compiles_is_pythons(module: ModuleType, monkeypat
     agrees(module.Late(3, 4))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("setting", ["0", "1"])
 def test_the_setting_about_fused_kernels_is_not_about_these(
     setting: str, module: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

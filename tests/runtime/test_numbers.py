@@ -91,6 +91,7 @@ def test_real_numbers(maker: Callable[..., Any], name: str, value: float, kind: 
     same(maker(**{name: kind(value)}), maker(**{name: value}))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", [np.bool_, np.array, torch.tensor])
 @pytest.mark.parametrize("value", [False, True])
 @pytest.mark.parametrize("name", FLAGS)

@@ -351,6 +351,7 @@ def test_compiles_whole() -> None:
         assert torch.equal(compiled(rows, offsets), function(rows, offsets))
 
 
+@pytest.mark.long
 def test_a_packed_sequence_compiles_whole() -> None:
     """Whatever its lengths, in two graphs: the first sizes, then any."""
     layer = layer_of("lstm", "LSTM", IN, H, num_layers=2, bidirectional=True)

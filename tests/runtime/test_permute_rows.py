@@ -47,6 +47,7 @@ def by_name() -> Any:
     return torch.ops.rnncc_permute_rows.permute_rows
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("to_steps", [False, True])
 def test_opcheck(op: Callable[..., Tensor], to_steps: bool) -> None:
     rows = torch.randn(sum(LENGTHS), 2)
@@ -55,6 +56,7 @@ def test_opcheck(op: Callable[..., Tensor], to_steps: bool) -> None:
         assert set(result.values()) == {"SUCCESS"}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("to_steps", [False, True])
 def test_gradients(op: Callable[..., Tensor], to_steps: bool) -> None:
     """What flows back goes the other way, once, twice, and many gradients as one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import dataclasses
 import functools
 import multiprocessing
 import pickle
@@ -23,6 +24,7 @@ from rnncc.driver import build_package
 from rnncc.language.read import read_request
 from rnncc.machine.paths import cells_dir
 from tests.fresh import run_fresh
+from tests.packages import ONE_LIBRARY
 
 TEXT = "cell Mine\nconst gain = 0.5, act = tanh\nstate h\nh[t] = gain*act(W@x + R@h[t-1] + b)\n"
 
@@ -103,7 +105,7 @@ torch.save(called(value).detach(), "result")
     return result
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("by", [pickle, cloudpickle], ids=lambda by: by.__name__)
 def test_a_fresh_process_loads_it(form: str, by: Any, tmp_path: Path) -> None:
@@ -143,7 +145,7 @@ with open("data", "wb") as file:
     assert torch.equal(twice, 2 * once) and torch.equal(once, called(cells().Mine))
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("form", ["class", "single step", "functional op", "shipped class", "instance of torch.nn"])
 def test_torch_loads_it_by_the_allow_list(form: str, tmp_path: Path) -> None:
     value = made(form)
@@ -159,7 +161,7 @@ def _work(value: Any, results: Any) -> None:
     results.put(called(value).detach().numpy())
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["class", "functional op", "partial", "derived class"])
 def test_a_spawned_process_takes_it_as_an_argument(form: str) -> None:
     value, context = made(form), multiprocessing.get_context("spawn")
@@ -213,7 +215,7 @@ with open("data", "wb") as file:
 
 def test_those_of_a_built_package_go_by_their_names(tmp_path: Path) -> None:
     (tmp_path / "mine.rnn").write_text(TEXT)
-    build_package(read_request(tmp_path / "mine.rnn"), tmp_path)
+    build_package(dataclasses.replace(read_request(tmp_path / "mine.rnn"), **ONE_LIBRARY), tmp_path)
     run_fresh(BUILT, folder=tmp_path).check_returncode()
     read = "import pickle; own, op = pickle.load(open('data', 'rb')); print(own.__mro__[1], op)"
     done = run_fresh(read, folder=tmp_path)

@@ -70,6 +70,7 @@ def use_two_threads(worker: int) -> None:
     torch.set_num_threads(2)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_workers_of_a_data_loader(context: str, two_threads: None) -> None:
     """`spawn` pickles the layer; `fork` takes it along, after it ran in parallel."""

@@ -101,7 +101,7 @@ def test_explain_says_what_is_kept() -> None:
     assert "recompute=True" in repr(again) and "recompute" not in repr(plain)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("file", "name"), CELLS, ids=[c[1] for c in CELLS])
 def test_opcheck(file: str, name: str) -> None:
     for options in ({}, MASKS | {"reset": MASKS["reset"].bool()}):
@@ -123,6 +123,7 @@ def test_gradients_of_both_orders(masked: bool) -> None:
     assert torch.autograd.gradgradcheck(run, (x,), fast_mode=True)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_many_steps_are_computed_again_in_blocks(bidirectional: bool) -> None:
     """A block is a batch of 16,384, and the last one is shorter. A single batch entry has its steps in place of the
@@ -190,6 +191,7 @@ def test_autocast() -> None:
         assert same(gradients(again, x, **MASKS), gradients(plain, x, **MASKS))
 
 
+@pytest.mark.always(backend=["aot_eager_decomp_partition"])
 @pytest.mark.parametrize("backend", ["aot_eager", "aot_eager_decomp_partition"])
 def test_compiles_as_one_graph_and_keeps_as_little(backend: str) -> None:
     """The second backend divides the joint graph as inductor does, by what is cheapest to keep."""

@@ -42,6 +42,7 @@ def calls(layer: torch.nn.Module) -> list[Any]:
     return [layer, torch.compile(layer, backend="eager", fullgraph=True), functional]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("how", [0, 1, 2], ids=["eager", "compiled", "functional"])
 def test_a_long_call_through_the_reference_is_one_warning(
     how: int, choice: ModuleType, monkeypatch: pytest.MonkeyPatch

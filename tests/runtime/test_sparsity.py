@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
-import rnncc
 from tests.packages import float64_package
 
 TEXT = """
@@ -250,7 +249,7 @@ def planned_layer(**options: Any) -> Any:
 def test_masks_of_params_and_buffers_in_a_loop() -> None:
     """Also where no group has one."""
     text = "cell Alone\nstate h\nbuffer A: sparse(density=0.25)\nparam V: mask\nh[t] = tanh(W@x + A@h[t-1] + V@h[t-1])"
-    layer = rnncc.compile(text, "alone").Alone(6, 8, dtype=torch.float64)
+    layer = float64_package(text, "alone").Alone(6, 8, dtype=torch.float64)
     layer.set_mask("V", torch.rand(1, 8, 8) < 0.3)
     h, outputs = torch.zeros(3, 8, dtype=torch.float64), []
     for row in x:

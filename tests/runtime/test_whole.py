@@ -16,6 +16,7 @@ from torch.nn.utils import prune
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rnncc
+from tests.packages import float64_package
 
 CELLS = [
     ("lstm", "LSTM"),
@@ -177,7 +178,7 @@ def test_more_tensors_than_bits_go_the_long_way(vectors: int, is_one_op: bool) -
     groups = "".join(f"weights k{i}: vector\n" for i in range(vectors))
     values = "".join(f"a{i + 1} = tanh(k{i}*a{i})\n" for i in range(vectors))
     text = f"cell Many\nstate h\n{groups}a0 = W@x + R@h[t-1] + b\n{values}h[t] = tanh(a{vectors})\n"
-    layer: Any = rnncc.compile(text).Many(3, 2, dtype=torch.float64)
+    layer: Any = float64_package(text).Many(3, 2, dtype=torch.float64)
     assert (layer._whole is not None) == is_one_op
     hx = torch.randn(1, 1, 2, dtype=torch.float64, requires_grad=True)
     layer(torch.randn(2, 1, 3, dtype=torch.float64, requires_grad=True), hx)[0].sum().backward()

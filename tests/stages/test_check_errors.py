@@ -205,7 +205,9 @@ def test_shaping_is_checked() -> None:
         ("for l in 1..1000000000:", "    n[l] = x", "h[t] = n[1]"),
         ("h[t] = W@x + h[t-100000]",),
         ("for k in 1..1000:", "    for l in 1..1000:", "        for m in 2..1:", "            n[1] = x", "h[t] = x"),
-        ("for l in 1..1000:", "    n[l] = " + "+".join(["W@x*h[t-1]"] * 90), "h[t] = n[1]"),
+        pytest.param(
+            ("for l in 1..1000:", "    n[l] = " + "+".join(["W@x*h[t-1]"] * 90), "h[t] = n[1]"), marks=pytest.mark.long
+        ),
         ("local v: " + "*".join(["(H + I + 1)"] * 40), "v = W@x", "h[t] = R@v"),
     ],
 )  # fmt: skip
@@ -216,6 +218,7 @@ def test_limits_are_errors_and_come_fast(lines: tuple[str, ...]) -> None:
     assert time.process_time() - started < 20
 
 
+@pytest.mark.long
 def test_a_large_cell_is_checked_in_reasonable_time() -> None:
     started = time.process_time()
     lines = ("s[0] = h[t-1]", "for l in 1..1000:", "    s[l] = tanh(R@s[l-1] + W@x + b)", "h[t] = s[1000]")

@@ -9,16 +9,15 @@ import pytest
 
 from rnncc.driver import make_product
 from rnncc.ir.request import Request
-from rnncc.language.read import read_request
 from rnncc.language.source import Source
 from rnncc.machine.cache import Cache, default_root, digest
-from rnncc.machine.paths import shipped_cells
-from rnncc.pipeline import compile_cells
 from rnncc.runtime.kernels.kernels import Kernels
 from rnncc.stages.build import Job, Product, build, find_toolchain, own_code
 from rnncc.stages.load import load
 from rnncc.stages.render.python.functions import cell_functions, norms_heads
 from tests.compilers import quick_nvrtc
+from tests.packages import ONE_LIBRARY
+from tests.shipped import STEMS, cells
 
 NORMS = ("head_norm", "head_norm_backward")
 CELL = "cell {name}\nstate h\n{lines}\nh[t] = tanh(v + R@h[t-1])\n"
@@ -35,7 +34,7 @@ ONE_HEAD = CELL.format(name="OneHead", lines="state s: 1\ns[t] = tanh(W@x + R@h[
 def product(text: str, architectures: tuple[str, ...] = ("sm_90a",)) -> Product:
     """The package of a text before it is compiled, by default for GPUs too."""
     source = Source("cells.rnn", text)
-    return make_product(Request(source, "cells", architectures=architectures, instructions="generic"))
+    return make_product(Request(source, "cells", architectures=architectures, **ONE_LIBRARY))
 
 
 def ops_of(made: Product) -> set[str]:
@@ -83,9 +82,9 @@ def test_packages_that_run_on_no_gpu_have_none() -> None:
     assert not any("src/" in file.path for file in reference.files)
 
 
-@pytest.mark.parametrize("name", [path.stem for path in shipped_cells()])
-def test_the_functions_of_a_shipped_cell_say_whether_they_call_it(name: str) -> None:
-    for cell in (made.cell for made in compile_cells(read_request(name), "partition").cells):
+@pytest.mark.parametrize("stem", STEMS)
+def test_the_functions_of_a_shipped_cell_say_whether_they_call_it(stem: str) -> None:
+    for cell in cells(stem):
         functions = cell_functions(cell)
         over_all_steps = [*functions.epilogue, *(line for segment in functions.segments for line in segment.batched)]
         calls = any("tools.layer_norm(" in line for line in over_all_steps)

@@ -26,9 +26,9 @@ from rnncc.language.diagnostics import RnnccError
 from rnncc.language.packages import is_package_name
 from rnncc.language.read import read_request
 from rnncc.machine.paths import cells_dir
-from rnncc.machine.targets import own_instructions
 from rnncc.stages.load import load
 from tests.fresh import run_fresh
+from tests.packages import ONE_LIBRARY, build_one_library
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,10 +52,6 @@ def test_ops_have_one_name_whichever_processors_a_package_is_for(tmp_path: Path)
     built = described(build_package(read_request("lstm"), tmp_path))
     assert loaded["fingerprint"] != built["fingerprint"]
     assert loaded["namespace"] == built["namespace"] != described(Path(rnncc.load("gru").__path__[0]))["namespace"]
-
-
-# Of what a package is built for, one combination: it is compiled in a sixth of the time.
-ONE_LIBRARY: dict[str, Any] = {"instructions": own_instructions(), "compute_types": ("f32",)}
 
 
 def in_new_cache(code: str, cache: Path) -> tuple[int, str, str]:
@@ -265,7 +261,8 @@ def test_a_package_in_an_archive_says_so(tmp_path: Path) -> None:
     assert "packed.zip/lstm' lies in an archive" in out and "unpack it" in out
 
 
-def test_a_package_for_regularised_layers_needs_torch_alone(tmp_path: Path) -> None:
+def test_a_package_for_regularised_layers_needs_torch_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_one_library(monkeypatch)
     arguments = ["build", "lstm", "-o", str(tmp_path), "--zoneout", "c", "--zoneout", "h", "--recurrent-dropout"]
     done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == 0, done.output
@@ -325,7 +322,8 @@ def test_what_cannot_be_regularised_is_not_built(tmp_path: Path, options: tuple[
     assert done.exit_code == 2 and message in done.output and not list(tmp_path.iterdir())
 
 
-def test_cells_of_a_text_have_zoneout_of_the_states_they_have(tmp_path: Path) -> None:
+def test_cells_of_a_text_have_zoneout_of_the_states_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_one_library(monkeypatch)
     (tmp_path / "both.rnn").write_text(
         "cell One\nstate h\nh[t] = tanh(W@x + R@h[t-1])\n"
         "cell Two\nstate h, c\nc[t] = 0.5*c[t-1] + W@x\nh[t] = tanh(R@h[t-1] + c[t])\n"

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from rnncc.ir.artifact import Bundle, File
 from rnncc.ir.lowered import LoweredCell
 from rnncc.ir.problem import Problem
@@ -34,6 +36,7 @@ def rendered(plan: LoweredCell, names: Sequence[str]) -> Bundle:
     return for_gpus(plans, fused)
 
 
+@pytest.mark.long
 def test_files_and_kernels_of_cells_never_meet() -> None:
     plan = lowered(Source("a.rnn", TEXT.format("A")))
     bare = {file.path for file in rendered(plan, []).files}

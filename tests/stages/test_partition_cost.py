@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from rnncc.driver import load_text
@@ -13,7 +11,7 @@ from rnncc.machine.paths import cells_dir
 from rnncc.stages.partition.cost import WARN_SECONDS, cost
 from tests.compiling import front, kernel_plan
 from tests.rendering import for_cpus
-from tests.shipped import WRITTEN_OUT
+from tests.shipped import STEMS, WRITTEN_OUT, cells_and_warnings
 
 SUM = "tanh(W@x + R@h[t-1] + b)"
 
@@ -77,11 +75,11 @@ def test_the_size_of_shipped_cells(name: str) -> None:
     assert 0.5 < cost(cell.segments).code_mb / generated_mb(cell) < 2
 
 
-@pytest.mark.parametrize("path", sorted(cells_dir().glob("*.rnn")), ids=lambda path: path.stem)
-def test_no_shipped_cell_is_warned_of(path: Path) -> None:
+@pytest.mark.parametrize("stem", STEMS)
+def test_no_shipped_cell_is_warned_of(stem: str) -> None:
     """One whose states are written out takes longer than others, and so does NTM, which addresses its memory twice."""
-    for cell, warnings in front(Source(path.name, path.read_text(encoding="utf-8"))):
-        assert cost(cell.segments).seconds < WARN_SECONDS / (2 if path.stem in ("ntm", *WRITTEN_OUT) else 4)
+    for cell, warnings in cells_and_warnings(stem):
+        assert cost(cell.segments).seconds < WARN_SECONDS / (2 if stem in ("ntm", *WRITTEN_OUT) else 4)
         assert "RNN264" not in {warning.code for warning in warnings}
 
 
