@@ -90,4 +90,6 @@ def _seed(name: str) -> None:
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(number)
     if (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(number)
+        # torch.manual_seed notes for later, with its stack of calls, what to do when a GPU is first used.
+        seed = torch.manual_seed if torch.cuda.is_initialized() else torch.default_generator.manual_seed
+        seed(number)
