@@ -102,6 +102,21 @@ def _short_calls() -> str:
     return table(head, lines)
 
 
+def _single_steps() -> str:
+    about = known("steps")
+    head = ("cells", "how many", "us per step: median", "times as long: median, most", "above 1.1")
+    lines = []
+    for name, has_matrix in (("a state is a matrix", True), ("other cells", False)):
+        found = about.all(matrix=has_matrix)
+        ratios = [row["ratio"] for row in found]
+        above = ", ".join(f"`{row['cell']}` {ratio(row['ratio'])}" for row in found if row["ratio"] > 1.1)
+        times = f"{ratio(statistics.median(ratios))}, {ratio(max(ratios))}"
+        lines.append(
+            (name, str(len(found)), number(statistics.median(row["us"] for row in found)), times, above or NOTHING)
+        )
+    return table(head, lines)
+
+
 def _pruned() -> str:
     about = known("sparse_training")
     head = ("steps × batch", "times through the text", "seed", "dense: nats, ms a step", "pruned: nats, ms a step",
@@ -132,6 +147,7 @@ TABLES = {
     "packed on a CPU": _packed_cpu,
     "small calls": _host,
     "short calls": _short_calls,
+    "single steps": _single_steps,
     "sparse training": _pruned,
     "sparse training, sizes": _pruned_setup,
 }

@@ -33,6 +33,7 @@ COMMANDS = {
     "scan_cs179": "scan_cs179.py",
     "latency": "latency.py",
     "latency_cuda": "latency.py --device cuda",
+    "steps": "steps.py",
     "gpu_targets": "gpu_targets.py",
     "gpu_families": "gpu_families.py scatter blocks --most 20",
     "host_cuda": "host.py --device cuda",

@@ -2,10 +2,11 @@
 
     python benchmarks/steps.py [--cells gla,s6] [--threads N] [--out FILE]
 
-A row is a cell without its further definitions. Its sizes are those of the oracle, which are small and differ from each
-other, times a factor that makes H about 64; the batch is 4; float32, in inference_mode. The two are called in turn;
-times are medians, and the ratio is the median of the ratios round by round. The definition multiplies x by a matrix for
-each gate, as most definitions do, and so makes more products than a step needs.
+A row is a cell without its further definitions, nor those that call autograd. Its sizes are those of the oracle, which
+are small and differ from each other, times a factor that makes H about 64; the batch is 4; float32, in inference_mode.
+`matrix`: a state is one. The two are called in turn; times are medians, and the ratio is the median of the ratios round
+by round. The definition multiplies x by a matrix for each gate, as most definitions do, and so makes more products than
+a step needs.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ from tests.oracles import ORACLES, Oracle, draw
 
 OUT = Path(__file__).parent / "results" / "steps.json"
 BATCH, HIDDEN, SECONDS = 4, 64, 0.25
+# Their definitions are gradients of a loss.
+BY_AUTOGRAD = ("titans", "ttt_linear")
 
 
 def oracles() -> dict[str, Oracle]:
     """A definition of each shipped cell as it is shipped."""
     found: dict[str, Oracle] = {}
     for oracle in ORACLES:
-        if oracle.text is None and not oracle.shaping:
+        if oracle.text is None and not oracle.shaping and oracle.cell not in BY_AUTOGRAD:
             found.setdefault(oracle.cell, oracle)
     return found
 
@@ -44,7 +47,8 @@ def oracles() -> dict[str, Oracle]:
 def calls(oracle: Oracle) -> dict[str, Callable[[], Any]]:
     """A step of ours, and one of the definition's, on tensors of the same sizes."""
     factor = max(1, HIDDEN // oracle.sizes["H"])
-    larger = replace(oracle, sizes={name: factor * size for name, size in oracle.sizes.items()})
+    # A size of 1 is a number of parts.
+    larger = replace(oracle, sizes={name: size if size == 1 else factor * size for name, size in oracle.sizes.items()})
     case = draw(larger, seed=1, steps=1, batch=BATCH, states=True)
     ((cell, _),) = front(read_source(locate(oracle.cell)))
     dims = {name: larger.sizes[name] for name in oracle.dims}
@@ -75,7 +79,13 @@ def measure(oracle: Oracle) -> dict[str, Any]:
     """A row."""
     times = interleaved(calls(oracle), seconds=SECONDS)
     one, other = (1000 * median_ms(times[name]) for name in ("rnncc", "eager"))
-    return {"cell": oracle.cell, "us": one, "eager_us": other, "ratio": ratio(times["rnncc"], times["eager"])}
+    return {
+        "cell": oracle.cell,
+        "matrix": any("," in width for width in oracle.states.values()),
+        "us": one,
+        "eager_us": other,
+        "ratio": ratio(times["rnncc"], times["eager"]),
+    }
 
 
 def main() -> None:
