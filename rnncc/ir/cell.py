@@ -23,7 +23,7 @@ from typing import assert_never
 
 from rnncc.ir.dim import Dim, Grid
 from rnncc.ir.expr import Expr, Ref, references, substitute
-from rnncc.ir.row_operator import RowOperator
+from rnncc.ir.row_operator import MATRICES, WITHIN_ROWS, RowOperator
 from rnncc.ir.structure import DENSE, Sparsity, Structure
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.source import NOWHERE, Source, Span
@@ -104,6 +104,11 @@ class RowOp:
     epsilon: float = 0.0
     span: Span = _span()
     grid: Grid | None = None
+
+    @property
+    def makes_matrix(self) -> bool:
+        """Whether the target is a matrix that changes with the step."""
+        return self.grid is not None and self.operator in MATRICES | WITHIN_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +224,8 @@ class Input:
 @dataclass(frozen=True, slots=True)
 class State:
     """`initial` is a number, or None where it is learned (the parameter `h0` for state h). A hidden delay state has
-    `delay_of`: the state whose value it keeps; its initial value is that state's. `grid`: it is a matrix."""
+    `delay_of`: the state whose value it keeps; its initial value is that state's. `grid`: it is a matrix. `diagonal`:
+    `initial` stands on the diagonal of each block, and zeros beside it."""
 
     name: str
     width: Dim
@@ -227,6 +233,7 @@ class State:
     delay_of: str | None = None
     span: Span = _span()
     grid: Grid | None = None
+    diagonal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

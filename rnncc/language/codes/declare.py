@@ -34,8 +34,9 @@ DECLARE = (
     Code(
         "RNN225",
         "bad initial value of a state",
-        "A state starts as a number within float32, as `-inf`, or as `learned` (a parameter). Anything else, such as "
-        "a function of the first input, is passed to the module as `hx`.",
+        "A state starts as a number within float32, as `-inf`, or as `learned` (a parameter). A square matrix may also "
+        "start as `eye`, the identity, or a multiple of it (`0.1*eye`). Anything else, such as a function of the first "
+        "input, is passed to the module as `hx`.",
         cell_text("state h = tanh(x)", ELMAN),
         cell_text("state h = learned", ELMAN),
         label="not known before the run",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from rnncc.ir import dim as dims
-from rnncc.ir.cell import Initialiser
+from rnncc.ir.cell import Initialiser, State
 from rnncc.ir.dim import HEADS, ONE, Dim
 from rnncc.ir.structure import BlockDiagonal, Dense
 from rnncc.ir.syntax import Call, ConstDecl, Keyword, Name
@@ -57,7 +57,7 @@ class Where:
     def _states(self) -> Iterator[str]:
         alike: dict[tuple[str, str], list[str]] = {}
         for state in self.names.typed.states:
-            start = "trained" if state.initial is None else number(state.initial).tex
+            start = _begin(state)
             space = _space(state.width) if state.grid is None else _space(*state.grid.sides)
             alike.setdefault((space, start), []).append(state.name)
         bold = self.names.matrices
@@ -175,6 +175,17 @@ class Where:
     def _meanings(self) -> Iterator[str]:
         for function in sorted(self.used & set(MEANINGS)):
             yield MEANINGS[function].format(self.names.function(function).tex)
+
+
+def _begin(state: State) -> str:
+    """What a state starts at; the identity is written as in equations."""
+    if state.initial is None:
+        return "trained"
+    shown = number(state.initial).tex
+    if state.diagonal and state.grid is not None:
+        identity = f"\\mathrm{{I}}_{{{size(state.grid.rows)}}}"
+        return identity if state.initial == 1 else f"{shown} \\, {identity}"
+    return shown
 
 
 def _space(width: Dim, columns: Dim | None = None) -> str:

@@ -131,6 +131,7 @@ def _state(state: State) -> Call:
         initial=initial,
         delay_of=delay_of,
         matrix=_sides(state.grid),
+        diagonal=_true(state.diagonal),
     )
 
 
