@@ -192,7 +192,7 @@ class _Inference:
             return
         written = Side(declared.width, equation.target_span, f"'{equation.written}'")
         side = Side(shape.width, term.span, "its value", term)
-        wrong = self.agreement.same(written, side, self.targets.declaration(equation, shape, undeclared=undeclared))
+        wrong = self.agreement.same(written, side, self.targets.declaration(equation, shape))
         if wrong and undeclared:
             self.values[target] = self.agreement.unknown(wrong)
 
