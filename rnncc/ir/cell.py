@@ -23,6 +23,7 @@ from typing import assert_never
 
 from rnncc.ir.dim import Dim, Grid
 from rnncc.ir.expr import Expr, Ref, references, substitute
+from rnncc.ir.formula import Formula
 from rnncc.ir.row_operator import MATRICES, WITHIN_ROWS, RowOperator
 from rnncc.ir.structure import DENSE, Sparsity, Structure
 from rnncc.language.diagnostics import InternalError
@@ -128,10 +129,11 @@ Node = Pointwise | Contraction | RowOp | Delay
 class Initialiser:
     """How a parameter starts. `kind`: `default` (U(±1/√H)), `constant` (value), `uniform` (low, high), `normal`
     (mean, std), `xavier`, `xavier_normal`, `kaiming`, `orthogonal`, `eye`, `spectral` (radius); matrices per gate and
-    head. `left_factor`, `right_factor`: of a product that varies as `default` does."""
+    head. `left_factor`, `right_factor`: of a product that varies as `default` does. `formula`: what `formula` says."""
 
     kind: str = "default"
     values: tuple[float, ...] = ()
+    formula: Formula | None = None
 
     @property
     def is_for_matrices(self) -> bool:

@@ -153,6 +153,8 @@ def show_sparsity(sparsity: Sparsity | None) -> str:
 
 def show_initialiser(initialiser: Initialiser) -> str:
     """`default`, `1`, `uniform(0, 1)`."""
+    if initialiser.formula is not None:
+        return initialiser.formula.text
     numbers = ", ".join(show_number(value) for value in initialiser.values)
     if initialiser.kind == "constant":
         return numbers

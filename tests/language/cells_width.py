@@ -372,33 +372,3 @@ def spread(p: Any, s: Any, x: Any, k: Any) -> Values:
     sums = wide(heads(p.W_s @ x() + p.b_s, N).sum(-1), D)
     y = wide(mean(c, 2), D) + per(lambda r: r.cumsum(-1), sums, N) + per(lambda r: r.cumsum(-1), s("s") * m, N)
     return {"h": h, "c": c, "m": m, "s": sums, "out": y}
-
-
-@case(
-    """
-cell Counted
-input g: 4
-state h, m: 6
-weights V: matrix, U: matrix, A: matrix
-param c: vector
-local q: 6
-u = tanh(2*g + W@x + c)
-q = W@x + U@u
-k = q*m[t-1]
-e = sum(k)
-m[t] = tanh(k + A@m[t-1] + 0.1*e)
-h[t] = tanh(W@x + R@h[t-1] + V@k + U@u + b)
-""",
-    lambda H: {"h": (H, 0.0), "m": (6, 0.0)},
-    heads=2,
-    extra={"g": 4},
-)
-def counted(p: Any, s: Any, x: Any, k: Any) -> Values:
-    """Values that nothing declares are as wide as a number says: u has 4 units, k has 6."""
-    assert (p.W_u.shape[0], p.c.shape[0], p.V_h.shape[-1] * k.N, p.U_h.shape[-1]) == (4, 4, 6, 4)
-    u = tanh(2 * x("g") + p.W_u @ x() + p.c)
-    key = (p.W_q @ x() + p.U_q @ u) * s("m")
-    e = wide(heads(key, k.N).sum(-1), 6 // k.N)
-    m = tanh(key + mm(p.A_m, s("m")) + 0.1 * e)
-    h = tanh(p.W_h @ x() + mm(p.R_h, s("h")) + mm(p.V_h, key) + p.U_h @ u + p.b_h)
-    return {"h": h, "m": m}

@@ -229,6 +229,9 @@ def _start(initialiser: Initialiser) -> str:
         case "normal":
             mean, deviation = (number(value).tex for value in initialiser.values)
             return f"starts as $\\mathcal{{N}}({mean}, {deviation}^2)$"
+        case "formula" if initialiser.formula is not None:
+            written = initialiser.formula.text.replace("_", r"\_")
+            return f"starts at \\texttt{{{written}}}"
         case "eye":
             return "starts as the identity"
         case "spectral":
