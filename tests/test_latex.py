@@ -103,7 +103,9 @@ def everything() -> list[str]:
     matrices = [
         f"{name}(M)" for name in MATRIX_FUNCTIONS if name not in ("eye", "diag", "norm", "unflatten", *ALONG_AXIS)
     ]
-    matrices += [f"{name}(M, axis={axis})" for name in ALONG_AXIS for axis in ("rows", "columns")]
+    moved = [name for name in ALONG_AXIS if name != "roll"]
+    matrices += [f"{name}(M, axis={axis})" for name in moved for axis in ("rows", "columns")]
+    matrices += ["roll(M, 1, axis=rows)", "roll(M, -1, fill=k, axis=columns)"]
     matrices += ["norm(M)*M", "diag(u)@M", "M - small*eye(H)", "e*A", "M**2"]
     lines += [f"v{number} = {call}" for number, call in enumerate(calls)]
     lines += [f"w{number} = ({matrix})@h[t-1]" for number, matrix in enumerate(matrices)]

@@ -13,7 +13,7 @@ from rnncc.language.functions import MATRIX_FUNCTIONS, OF_VECTORS_TOO, OF_WIDTHS
 from rnncc.language.operators import OPERATORS
 from rnncc.language.source import fenced, line_and_column, line_span
 from rnncc.show.typed import shown_shape
-from rnncc.show.values import show_node, show_number
+from rnncc.show.values import show_node, show_number, show_start
 
 _PLACES = {
     Placement.P: "computed once per call, from parameters (P)",
@@ -101,7 +101,7 @@ def _facts(mention: Mention, typed: Typed, cell: Cell) -> Iterator[str]:
     yield f"**{kind}** {shapes}"
     for state in typed.states:
         if state.name == name:
-            yield "starts as a parameter" if state.initial is None else f"starts at {show_number(state.initial)}"
+            yield "starts as a parameter" if state.initial is None else f"starts at {show_start(state)}"
     placed = next((each.placement for each in cell.values if each.name == values[0]), None)
     if placed is not None and symbol.kind in ("value", "state"):
         yield _PLACES[placed]

@@ -23,7 +23,8 @@ from typing import assert_never
 
 from rnncc.ir.dim import Dim, Grid
 from rnncc.ir.expr import Expr, Ref, references, substitute
-from rnncc.ir.row_operator import RowOperator
+from rnncc.ir.formula import Formula
+from rnncc.ir.row_operator import MATRICES, WITHIN_ROWS, RowOperator
 from rnncc.ir.structure import DENSE, Sparsity, Structure
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.source import NOWHERE, Source, Span
@@ -105,6 +106,11 @@ class RowOp:
     span: Span = _span()
     grid: Grid | None = None
 
+    @property
+    def makes_matrix(self) -> bool:
+        """Whether the target is a matrix that changes with the step."""
+        return self.grid is not None and self.operator in MATRICES | WITHIN_ROWS
+
 
 @dataclass(frozen=True, slots=True)
 class Delay:
@@ -123,10 +129,11 @@ Node = Pointwise | Contraction | RowOp | Delay
 class Initialiser:
     """How a parameter starts. `kind`: `default` (U(±1/√H)), `constant` (value), `uniform` (low, high), `normal`
     (mean, std), `xavier`, `xavier_normal`, `kaiming`, `orthogonal`, `eye`, `spectral` (radius); matrices per gate and
-    head. `left_factor`, `right_factor`: of a product that varies as `default` does."""
+    head. `left_factor`, `right_factor`: of a product that varies as `default` does. `formula`: what `formula` says."""
 
     kind: str = "default"
     values: tuple[float, ...] = ()
+    formula: Formula | None = None
 
     @property
     def is_for_matrices(self) -> bool:
@@ -219,7 +226,8 @@ class Input:
 @dataclass(frozen=True, slots=True)
 class State:
     """`initial` is a number, or None where it is learned (the parameter `h0` for state h). A hidden delay state has
-    `delay_of`: the state whose value it keeps; its initial value is that state's. `grid`: it is a matrix."""
+    `delay_of`: the state whose value it keeps; its initial value is that state's. `grid`: it is a matrix. `diagonal`:
+    `initial` stands on the diagonal of each block, and zeros beside it."""
 
     name: str
     width: Dim
@@ -227,6 +235,7 @@ class State:
     delay_of: str | None = None
     span: Span = _span()
     grid: Grid | None = None
+    diagonal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

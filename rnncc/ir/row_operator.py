@@ -53,5 +53,9 @@ MATRICES = frozenset(
 )
 
 
+# These have a matrix that changes where RowOp.grid says so: they then work within each row of it.
+WITHIN_ROWS = frozenset((RowOperator.CUMSUM, RowOperator.CUMSUM_REVERSED, RowOperator.ROLL, RowOperator.SHIFT))
+
+
 # What loops do not have.
 BATCHED_ONLY = frozenset({RowOperator.ARANGE, RowOperator.PER_HEAD})

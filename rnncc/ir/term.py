@@ -109,17 +109,20 @@ class Transposed:
 @dataclass(frozen=True, slots=True)
 class OfMatrix:
     """A function of a whole matrix: `expm(matrix)`, `softmax(matrix, axis=rows)`. `diag` takes a vector, or gives the
-    diagonal of a matrix that changes; `norm` gives one number per head, and along an axis `sum` a vector."""
+    diagonal of a matrix that changes; `norm` gives one number per head, and along an axis `sum` a vector. `further`: by
+    how many places `roll` moves, and the fill, if it has one."""
 
     function: str
     operand: Term
     axis: str = ""
     span: Span = _span()
+    further: tuple[Term, ...] = ()
 
     @property
     def operator(self) -> str:
         """Its name in the operator table."""
-        return f"{self.function}_{self.axis}" if self.axis else self.function
+        function = "shift" if self.function == "roll" and len(self.further) > 1 else self.function
+        return f"{function}_{self.axis}" if self.axis else function
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +205,9 @@ def children(term: Term) -> tuple[Term, ...]:
     match term:
         case Op() | Row():
             return term.arguments
-        case Surrogate(_, operand) | OfMatrix(_, operand) | PerHead(operand):
+        case OfMatrix(_, operand):
+            return (operand, *term.further)
+        case Surrogate(_, operand) | PerHead(operand):
             return (operand,)
         case Product(matrix, operand):
             return (matrix, operand)

@@ -35,9 +35,9 @@ OF_GRIDS = ("T", "diag", "norm")
 # Functions of matrices that also take vectors of any values, head by head.
 OF_VECTORS_TOO = ("norm", "normalize")
 # Functions that take `axis=`, on matrices, and what it may be: `axis=rows` works on each row. These leave a matrix.
-ALONG_AXIS = ("softmax", "normalize")
+ALONG_AXIS = ("softmax", "normalize", "cumsum", "roll")
 # These leave a vector with one number for each row, or column; without an axis one number per head.
-REDUCTIONS = ("sum", "mean", "max", "min")
+REDUCTIONS = ("sum", "mean", "max", "min", "logsumexp")
 AXES = ("rows", "columns")
 # Functions of square matrices.
 OF_SQUARE = ("expm", "inv", "cayley")

@@ -347,6 +347,13 @@ _OF_MATRICES = (
     _whole("softmax_columns", 1, "torch.softmax({0}, -2)"),
     _whole("normalize_rows", 1, "m.normalize({0}, -1)"),
     _whole("normalize_columns", 1, "m.normalize({0}, -2)"),
+    _whole("cumsum_rows", 1, "torch.cumsum({0}, -1)"),
+    _whole("cumsum_columns", 1, "torch.cumsum({0}, -2)"),
+    # The second argument says by how many places; the third, of a shift, is what comes in.
+    _whole("roll_rows", 2, "m.roll({0}, {1}, -1)"),
+    _whole("roll_columns", 2, "m.roll({0}, {1}, -2)"),
+    _whole("shift_rows", 3, "m.shift({0}, {1}, {2}, -1)"),
+    _whole("shift_columns", 3, "m.shift({0}, {1}, {2}, -2)"),
     _whole("norm", 1, "m.norm({0})"),
     _whole("diag", 1, "torch.diag_embed({0})"),
     # A matrix as one that changes with the step is laid out.

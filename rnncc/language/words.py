@@ -20,6 +20,7 @@ INITIALISERS = {
 }  # fmt: skip
 # How a state may start, beside a number.
 LEARNED = "learned"
+EYE = "eye"
 GROUPS = ("W", "R", "b", "bR")
 NUMBERS = ("inf", "pi")
 SIZES = ("I", "H")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 Sizes = Mapping[str, int]
 Width = Callable[[Sizes], int]
@@ -19,6 +20,7 @@ class MemberSpec:
     k: int = 1
     initialiser: str = "default"
     values: tuple[float, ...] = ()
+    formula: tuple[Any, ...] = ()  # see modules/formulas.py
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from .parameter_spec import SparsitySpec as SparsitySpec
 from .parameter_spec import Width as Width
 from .product_spec import BiasSpec as BiasSpec
 from .product_spec import ProductSpec as ProductSpec
+from .state_spec import StateSpec as StateSpec
 
 # Steps from border to border; rnncc/torch/borders.h has the same number.
 BORDER_STEPS = 32
@@ -100,40 +101,6 @@ class MaskSpec:
     width: Width
     drawn: str
     of: str
-
-
-@dataclass(frozen=True, slots=True)
-class StateSpec:
-    """`initial` is None where it is learned (parameter `<name>0`). A hidden delay state has `delay_of`: what it
-    keeps one step longer, a state or (in `CellSpec.value_delays`) an input or another value. `initial_text` is
-    `initial` as text, which tells -0.0 from 0.0; torch.compile cannot make it of a number. `matrix`: the rows and the
-    columns of all heads' blocks together, where the state is a matrix. Within a call it is [..., width], its callers
-    have it as [..., *shape]."""
-
-    name: str
-    width: Width
-    initial: float | None = 0.0
-    delay_of: str | None = None
-    matrix: tuple[Width, Width] | None = None
-    initial_text: str = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "initial_text", repr(self.initial))
-
-    def shape(self, sizes: Sizes) -> tuple[int, ...]:
-        """The shape of one entry's value: (width,), or (num_heads, rows, columns) of the blocks of a matrix."""
-        if self.matrix is None:
-            return (self.width(sizes),)
-        heads = sizes["num_heads"]
-        return (heads, *(side(sizes) // heads for side in self.matrix))
-
-    def flat(self, value: Tensor) -> Tensor:
-        """[..., *shape] as [..., width]."""
-        return value if self.matrix is None else value.flatten(-3)
-
-    def shaped(self, value: Tensor, sizes: Sizes) -> Tensor:
-        """[..., width] as [..., *shape]."""
-        return value if self.matrix is None else value.reshape(*value.shape[:-1], *self.shape(sizes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from rnncc.ir.dim import show
 from rnncc.ir.layout import GpuPlan
 from rnncc.ir.recurrence import Recurrence
 from rnncc.show.explain_plan import plan_facts, plan_words
-from rnncc.show.values import show_constraint, show_value
+from rnncc.show.values import show_constraint, show_start, show_value
 
 
 def explain(compiled: CompiledCell, plan: GpuPlan | None = None) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def explain(compiled: CompiledCell, plan: GpuPlan | None = None) -> dict[str, An
             {
                 "name": state.name,
                 "width": show_value(state.width, state.grid),
-                "initial": "learned" if state.initial is None else state.initial,
+                "initial": show_start(state) if state.initial is None or state.diagonal else state.initial,
             }
             for state in cell.states
             if state.delay_of is None

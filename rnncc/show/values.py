@@ -26,6 +26,7 @@ from rnncc.ir.cell import (
     Pointwise,
     RowOp,
     Segment,
+    State,
     Stream,
     Value,
     Weight,
@@ -36,6 +37,7 @@ from rnncc.ir.expr import Apply, Const, Expr, Ref
 from rnncc.ir.step import Place
 from rnncc.ir.structure import BlockDiagonal, Dense, Sparsity, Structure
 from rnncc.ir.typed import Typed
+from rnncc.language.words import EYE, LEARNED
 
 Shown = TypeVar("Shown")
 
@@ -52,6 +54,16 @@ def show_number(value: float) -> str:
     """The shortest text of a number: `2`, `0.1`, `-inf`."""
     is_whole = abs(value) < 1e15 and value == int(value) and str(value) != "-0.0"
     return str(int(value)) if is_whole else repr(value)
+
+
+def show_start(state: State) -> str:
+    """What a state starts at, as the text has it."""
+    if state.initial is None:
+        return LEARNED
+    number = show_number(state.initial)
+    if state.diagonal:
+        return EYE if number == "1" else f"{number}*{EYE}"
+    return number
 
 
 def show_expr(expr: Expr, binding: int = 0) -> str:
@@ -141,6 +153,8 @@ def show_sparsity(sparsity: Sparsity | None) -> str:
 
 def show_initialiser(initialiser: Initialiser) -> str:
     """`default`, `1`, `uniform(0, 1)`."""
+    if initialiser.formula is not None:
+        return initialiser.formula.text
     numbers = ", ".join(show_number(value) for value in initialiser.values)
     if initialiser.kind == "constant":
         return numbers
@@ -234,7 +248,7 @@ def show_declared(cell: Cell | Typed) -> Iterator[str]:
         words = " per sequence" if given.per_sequence else ""
         yield f"input {given.name}: {dims.show(given.width)}{words}{default}"
     for state in cell.states:
-        initial = "learned" if state.initial is None else show_number(state.initial)
+        initial = show_start(state)
         delay = "" if state.delay_of is None else f", delay of {state.delay_of}"
         width = dims.show(state.width)
         if state.grid is not None:

@@ -22,6 +22,7 @@ from rnncc.ir.cell import (
     Placement,
     Pointwise,
     Role,
+    RowOp,
     Segment,
     State,
     Stream,
@@ -34,6 +35,7 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import ONE
 from rnncc.ir.expr import Const, Expr, Ref, apply
+from rnncc.ir.row_operator import RowOperator
 
 MASKS = (Stream(RESET, (RESET,)), Stream(ACTIVE, (ACTIVE,)))
 
@@ -48,6 +50,9 @@ def mask(cell: Cell) -> Cell:
     for name in states:
         for new in (restarted(name), f"{name}__stepped"):
             new_values.append(replace(table[name], name=new, role=Role.NODE, placement=Placement.S))
+        if (grid := states[name].grid) is not None and states[name].diagonal:
+            start = replace(table[name], name=f"{name}__start", role=Role.NODE, placement=Placement.S)
+            new_values += [start, Value(f"{name}__diagonal", Role.NODE, Placement.S, grid.rows)]
     return replace(
         cell,
         inputs=(*cell.inputs, *(Input(stream.name, ONE) for stream in MASKS)),
@@ -66,6 +71,9 @@ def _mask_segment(segment: Segment, states: Mapping[str, State], renamed: Mappin
         learned = f"{declared_state(states[name], states).name}0"
         if isinstance(initial, Ref) and all(weight.name != learned for weight in weights):
             weights.append(Weight(learned, (learned,)))
+        if states[name].diagonal:
+            nodes += _identity(states[name])
+            initial = Ref(f"{name}__start")
         value = apply("where", Ref(RESET), initial, Ref(f"{name}__1"))
         nodes.append(Pointwise(restarted(name), value, states[name].span))
     # Within the step everything reads what the step made: a held value (m = -inf past an entry's length) could give a
@@ -88,6 +96,14 @@ def _mask_segment(segment: Segment, states: Mapping[str, State], renamed: Mappin
         nodes=tuple(nodes),
         sequences=tuple(renamed.get(name, name) for name in segment.sequences),
     )
+
+
+def _identity(state: State) -> tuple[Node, Node]:
+    """The matrix that a state starts at, made within the step: for all entries it would be as large as a state."""
+    assert state.grid is not None and state.initial is not None
+    diagonal, span = f"{state.name}__diagonal", state.span
+    number = Pointwise(diagonal, Const(state.initial), span)
+    return number, RowOp(f"{state.name}__start", RowOperator.ON_DIAGONAL, (diagonal,), span=span, grid=state.grid)
 
 
 def _initial(state: State, states: Mapping[str, State]) -> Expr:

@@ -32,12 +32,12 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import HEADS, ONE, Dim, Grid, evaluate, repeats_whole, split_multiple
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
-from rnncc.ir.row_operator import MATRICES, RowOperator
+from rnncc.ir.row_operator import RowOperator
 from rnncc.ir.structure import diagonal_blocks
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.operators import OPERATORS
 from rnncc.runtime.eager import elementwise, matrices
-from rnncc.verify.rows import of_matrices, row_of_heads
+from rnncc.verify.rows import of_matrices, row_of_heads, start
 
 
 def _torch_function(name: str) -> Callable[..., Tensor]:
@@ -211,8 +211,8 @@ class Interpreter:
             return given.reshape(*given.shape[:-1], self.heads, *sides)
 
         rows, columns = (evaluate(side, self.sizes) // self.heads for side in grid.sides)
-        made = of_matrices(node.operator, [read(name) for name in node.operands], rows, columns)
-        if node.operator in MATRICES:
+        made = of_matrices(node, [read(name) for name in node.operands], rows, columns)
+        if node.makes_matrix:
             return made.flatten(-3)
         return self.unblocked(made, self.values[node.target].width, self.heads)
 
@@ -387,7 +387,9 @@ def fixed_values(
 
 def _declared(state: State, cell: Cell, machine: Interpreter, fixed: Mapping[str, Tensor]) -> Tensor:
     root = declared_state(state, {other.name: other for other in cell.states})
-    return fixed[f"{root.name}0"] if root.initial is None else machine.number(root.initial)
+    if root.initial is None:
+        return fixed[f"{root.name}0"]
+    return start(root, machine.number(root.initial), machine.sizes)
 
 
 def _first(state: State, cell: Cell, initial: Mapping[str, Tensor], declared: Mapping[str, Tensor]) -> Tensor:

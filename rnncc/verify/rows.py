@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from rnncc.ir.cell import RowOp
-from rnncc.ir.row_operator import RowOperator
+from rnncc.ir.cell import RowOp, State
+from rnncc.ir.dim import evaluate
+from rnncc.ir.row_operator import WITHIN_ROWS, RowOperator
 from rnncc.language.diagnostics import InternalError
 
 
@@ -56,11 +57,11 @@ def row_of_heads(node: RowOp, row: Tensor, units: int) -> Tensor:
             raise InternalError(f"{node.operator.value} by heads")
 
 
-def of_matrices(operator: RowOperator, operands: Sequence[Tensor], rows: int, columns: int) -> Tensor:
+def of_matrices(node: RowOp, operands: Sequence[Tensor], rows: int, columns: int) -> Tensor:
     """What an operator makes of matrices [..., N, rows, columns] and vectors [..., N, units]. `rows` and `columns` are
     those of the matrix that it takes or makes."""
     first = operands[0]
-    match operator:
+    match node.operator:
         case RowOperator.BY_ROW:
             return first[..., :, None].expand(*first.shape, columns)
         case RowOperator.BY_COLUMN:
@@ -73,6 +74,8 @@ def of_matrices(operator: RowOperator, operands: Sequence[Tensor], rows: int, co
             return first.mT
         case RowOperator.MATMUL:
             return first @ operands[1]
+        case operator if operator in WITHIN_ROWS:
+            return row_of_heads(node, first, columns)
         case RowOperator.ROW_SUMS:
             return first.sum(-1)
         case RowOperator.COLUMN_SUMS:
@@ -82,4 +85,12 @@ def of_matrices(operator: RowOperator, operands: Sequence[Tensor], rows: int, co
         case RowOperator.COLUMN_MAXIMA:
             return first.amax(-2)
         case _:
-            raise InternalError(f"{operator.value} of a matrix")
+            raise InternalError(f"{node.operator.value} of a matrix")
+
+
+def start(state: State, number: Tensor, sizes: Mapping[str, int]) -> Tensor:
+    """What a state starts at: the number, or one that stands on the diagonal of each block alone, [width]."""
+    if not state.diagonal or state.grid is None:
+        return number
+    heads = sizes["num_heads"]
+    return torch.diag_embed(number.expand(heads, evaluate(state.grid.rows, sizes) // heads)).flatten()

@@ -147,6 +147,27 @@ def test_parts_of_earlier_states_are_read(tmp_path: Path, monkeypatch: pytest.Mo
     assert kernels.check(case, tmp_path, False, look) == ()
 
 
+MOVED = """
+cell Moved
+dim K = 6
+state S: matrix(2*H, K), E: matrix(K, K) = 0.5*eye, m: num_heads
+output y
+local k: K
+param A: matrix(2*H, K)
+k, g = W@x
+S[t] = roll(S[t-1], 1, fill=0.3, axis=rows) + cumsum(concat(g, g*g)@T(k), axis=columns)
+E[t] = roll(E[t-1], 1, fill=0, axis=columns)
+m[t] = logsumexp(roll(S[t], -2, axis=columns)) + sum(E[t]@k*logsumexp(cumsum(A*S[t], axis=rows), axis=columns))
+y, z = split(S[t]@(k*m[t]) + logsumexp(S[t], axis=rows))
+"""
+
+
+def test_elements_of_matrices_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: Look) -> None:
+    whole = lowered(Source("moved.rnn", MOVED))
+    monkeypatch.setattr(kernels, "plan", lambda _: whole)
+    assert kernels.check(kernels.Case("moved", ALTERNATING, "bf16", HOPPER), tmp_path, False, look) == ()
+
+
 @pytest.mark.parametrize(("family", "dtype"), [(GATHER, "bf16"), (GATHER, "f32"), (GRID, "f16")], ids=str)
 def test_reductions_without_a_product(
     family: Family, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: Look

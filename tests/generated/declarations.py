@@ -7,7 +7,7 @@ from random import Random
 
 from tests.generated.expressions import Expressions
 from tests.generated.leaves import NARROW, Bounded, Leaf
-from tests.generated.matrices import DRAWN
+from tests.generated.matrices import DRAWN, MOVED
 from tests.generated.program import HEADS
 from tests.generated.records import Parts
 from tests.language.loop import HIDDEN, INPUT
@@ -169,7 +169,10 @@ class Declarations:
             self.draft.matrices += [("BD", "H", "H", ""), ("PB", "H", "H", ""), ("T(PB)", "H", "H", "")]
         if self.chance(0.4):
             self.declare(f"{self.random.choice(('param', 'buffer'))} MF: matrix(H, H)", "buffer bs: vector")
-            self.draft.matrices += [(text, "H", "H", "") for text in self.random.sample(DRAWN, 5)]
+            drawn, own = self.random.sample(DRAWN, 5), Random(f"{self.seed} moved")
+            if own.random() < 0.5:
+                drawn[0] = own.choice(MOVED)
+            self.draft.matrices += [(text, "H", "H", "") for text in drawn]
 
     def declare_states(self) -> None:
         widths = [w for w in self.units if w not in OF_INPUTS] + ["H", "H", "H", "H"]

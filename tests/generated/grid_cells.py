@@ -88,6 +88,7 @@ class _Cell:
             name = f"A{number}"
             self.declarations.append(f"param {name}: matrix({p}, {q})")
             texts = [name, name, f"tanh({name})", f"softmax({name}, axis=rows)", f"(0.5*{name} + 0.1)"]
+            texts += [f"cumsum({name}, axis=columns)/3", f"roll({name}, 1, axis=rows)"]
             if p == q:
                 texts += [f"({name} - T({name}))", f"expm(0.3*{name})"]
             text = self.random.choice(texts)
@@ -197,7 +198,9 @@ class _Cell:
         for number, shape in enumerate(shapes):
             shape = () if shape == ("",) else shape
             name = f"{'mhS'[len(shape)]}{number}"
-            starts = ("", "", "", " = learned", " = 0.5")
+            starts = ["", "", "", " = learned", " = 0.5"]
+            if len(shape) == 2 and shape[0] == shape[1]:
+                starts += [" = eye", " = 0.7*eye", " = -eye"]
             self.states[name] = _written(shape)
             self.declarations.append(f"state {name}: {self.states[name]}{self.random.choice(starts)}")
             self.keep(f"{name}[t-1]", shape, 2.0, True)

@@ -148,8 +148,9 @@ class Values:
             case 0:
                 return Value(f"sum({matrix.text}, axis={axis})", (width,), matrix.bound * size)
             case 1:
-                name = self.random.choice(("mean", "max", "min"))
-                return Value(f"{name}({matrix.text}, axis={axis})", (width,), matrix.bound)
+                name = self.random.choice(("mean", "max", "min", "logsumexp"))
+                more = 2.0 if name == "logsumexp" else 0.0
+                return Value(f"{name}({matrix.text}, axis={axis})", (width,), matrix.bound + more)
             case 2 if p == q:
                 return Value(f"diag({matrix.text})", (width,), matrix.bound)
             case _:
@@ -173,10 +174,12 @@ class Values:
         if shapes and self.chance(0.5):
             p, q = self.random.choice(shapes)
             matrix = self.matrix(p, q, self.random.choice((0, 0, depth - 1)))
-            name = self.random.choice(("sum", "mean", "max", "min", "norm"))
+            name = self.random.choice(("sum", "mean", "max", "min", "norm", "logsumexp"))
             size = self.widths[p] * self.widths[q] // self.heads**2
             text = f"norm(1.5 + sin({matrix.text}))" if name == "norm" else f"{name}({matrix.text})"
-            return Value(text, (), 2.5 * size if name == "norm" else matrix.bound * (size if name == "sum" else 1))
+            more = 4.0 if name == "logsumexp" else 0.0
+            whole = 2.5 * size if name == "norm" else matrix.bound * (size if name == "sum" else 1) + more
+            return Value(text, (), whole)
         widths = sorted({value.shape[0] for value in self.known if len(value.shape) == 1} & set(self.widths))
         width = self.random.choice(widths)
         one, two = self.read(width), self.read(width)
@@ -198,7 +201,9 @@ class Values:
         if depth <= 0:
             turned = self.read(q, p)
             return Value(f"T({turned.text})", (p, q), turned.bound) if turned else self.outer(p, q, 0)
-        match self.random.randrange(16):
+        match self.random.randrange(17):
+            case 16:
+                return self.moved(p, q, depth)
             case 0 | 1:
                 return self.outer(p, q, depth)
             case 2 | 3 | 4:
@@ -236,6 +241,16 @@ class Values:
                 return Value(f"where({other.text} > {zero}, {other.text}, 0.3)", (p, q), max(other.bound, 0.3))
             case _:
                 return self.scaled(p, q, depth)
+
+    def moved(self, p: str, q: str, depth: int) -> Value:
+        """Running sums, or elements that have moved."""
+        matrix, axis = self.matrix(p, q, depth - 1), self.random.choice(("rows", "columns"))
+        if self.chance(0.4):
+            size = self.widths[q if axis == "rows" else p] // self.heads
+            return Value(f"cumsum({matrix.text}, axis={axis})", (p, q), matrix.bound * size)
+        places = self.random.choice((1, 1, -1, 2, -3, 7, 0))
+        fill = self.random.choice(("", "", ", fill=0", ", fill=0.25", ", fill=-1/K"))
+        return Value(f"roll({matrix.text}, {places}{fill}, axis={axis})", (p, q), max(matrix.bound, 1.0))
 
     def outer(self, p: str, q: str, depth: int) -> Value:
         left, right = self.vector(p, depth - 1), self.vector(q, depth - 1)

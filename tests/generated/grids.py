@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from tests.definitions import definition
 from tests.generated.interpreter import COMPARE, REDUCTIONS, Vectors
-from tests.generated.matrices import BINARY, OF_MATRICES
+from tests.generated.matrices import BINARY, OF_MATRICES, rolled
 from tests.generated.program import HEADS, Program, Width, is_time, sides
 from tests.language.loop import Values
 
@@ -25,8 +25,11 @@ Sides = tuple[Width | None, Width | None]
 _AXES = {"rows": -1, "columns": -2}
 _ALONG: dict[str, Callable[[Tensor, int], Tensor]] = {
     "softmax": lambda m, axis: m.softmax(axis), "normalize": lambda m, axis: F.normalize(m, dim=axis),
+    "cumsum": lambda m, axis: m.cumsum(axis),
 }  # fmt: skip
-_OVER: dict[str, Callable[..., Tensor]] = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch.amin}
+_OVER: dict[str, Callable[..., Tensor]] = {
+    "sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch.amin, "logsumexp": torch.logsumexp,
+}  # fmt: skip
 
 
 class GridStep:
@@ -241,7 +244,8 @@ class Grids(Vectors):
             case ast.Call(ast.Name("diag"), [inner]):
                 return self.laid(self.grid(inner, (None, None)).diagonal(dim1=-2, dim2=-1), self.width(node))
             case ast.Call(ast.Name(name), [inner], [ast.keyword(arg="axis", value=ast.Name(axis))]):
-                return self.laid(_OVER[name](self.grid(inner, (None, None)), dim=_AXES[axis]), self.width(node))
+                both = (want, None) if axis == "rows" else (None, want)
+                return self.laid(_OVER[name](self.grid(inner, both), dim=_AXES[axis]), self.width(node) or want)
             case ast.Call(ast.Name(name), [inner]) if name in REDUCTIONS and self.is_grid(inner):
                 flat = self.grid(inner, (None, None)).flatten(1)
                 made = torch.linalg.vector_norm(flat, dim=-1) if name == "norm" else _OVER[name](flat, dim=-1)
@@ -267,6 +271,11 @@ class Grids(Vectors):
                 heads, p, q = self.shape(want)
                 names = frozenset[str]().union(*(each.names for each in want if each is not None))
                 return self.units(vector, Width(1, heads * p * q, names | {HEADS})).reshape(heads, p, q)
+            case ast.Call(ast.Name("roll"), [inner, places], keywords):
+                given = {k.arg: k.value for k in keywords}
+                if "fill" in given:
+                    given["fill"] = ast.Constant(self.static(given["fill"]))
+                return rolled(self.grid(inner, want), self.static(places), given)
             case ast.Call(ast.Name(name), [inner], [ast.keyword(arg="axis", value=ast.Name(axis))]):
                 return _ALONG[name](self.grid(inner, want), _AXES[axis])
             case ast.Call(ast.Name(name), arguments):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import inf, pi
 from typing import Any
 
@@ -20,7 +20,7 @@ from tests.definitions import definition
 from tests.generated.matrices import BINARY, Parameters
 from tests.generated.narrow import OF_WIDTHS, makes_vectors
 from tests.generated.program import HEADS, Equation, Program, Width, is_time, sides
-from tests.language.loop import Values, given
+from tests.language.loop import Start, States, Values, given
 
 COMPARE: dict[type[ast.cmpop], Callable[[Tensor, Tensor], Tensor]] = {
     ast.Lt: torch.lt, ast.LtE: torch.le, ast.Gt: torch.gt, ast.GtE: torch.ge, ast.Eq: torch.eq, ast.NotEq: torch.ne,
@@ -373,11 +373,15 @@ class Vectors(Parameters):
         return rows.reshape(self.layout(width))
 
 
-def states(program: Program, heads: int = 1) -> Mapping[str, tuple[int | tuple[int, ...], float | None]]:
+def states(program: Program, heads: int = 1) -> States:
     """Widths, or blocks of matrices, and initial values of the states."""
-    found: dict[str, tuple[int | tuple[int, ...], float | None]] = {}
+    found: dict[str, tuple[int | tuple[int, ...], Start]] = {}
     for name, text in program.states.items():
         both = sides(text)
         blocks = (heads, *(program.width(side).size // heads for side in both))
-        found[name] = (blocks if both else program.width(text).size, program.initial[name])
+        start: Start = program.initial[name]
+        if name in program.diagonal:
+            assert isinstance(start, float)
+            start = start * torch.eye(blocks[-1], dtype=torch.float64).expand(blocks)
+        found[name] = (blocks if both else program.width(text).size, start)
     return found

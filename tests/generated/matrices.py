@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -25,6 +25,15 @@ DRAWN = (
     "(abs(MF)@diag(bs))",
     "(MF + diag(bs))",
     "(MF/norm(MF))",
+)
+# The same, in the place of one of these in some cells.
+MOVED = (
+    "(0.3*cumsum(MF, axis=rows))",
+    "(0.3*cumsum(MF, axis=columns))",
+    "roll(MF, 1, axis=rows)",
+    "roll(MF, -2, axis=columns)",
+    "roll(MF, 1, axis=columns, fill=0.25)",
+    "roll(MF, -8, axis=rows, fill=0)",
 )
 
 
@@ -53,9 +62,24 @@ OF_MATRICES: dict[str, Callable[[Tensor], Tensor]] = {
     "cayley": _cayley,
     "softmax rows": lambda a: a.softmax(-1),
     "softmax columns": lambda a: a.softmax(-2),
+    "cumsum rows": lambda a: a.cumsum(-1),
+    "cumsum columns": lambda a: a.cumsum(-2),
     "normalize rows": lambda a: a / torch.linalg.vector_norm(a, dim=-1, keepdim=True),
     "normalize columns": lambda a: a / torch.linalg.vector_norm(a, dim=-2, keepdim=True),
 }
+
+
+def rolled(matrix: Tensor, places: int, keywords: Mapping[str | None, ast.expr]) -> Tensor:
+    """Line i of an axis is line i - places of the matrix; what is beyond it is the fill, if there is one."""
+    axis = {"rows": -1, "columns": -2}[ast.unparse(keywords["axis"])]
+    lines = list(matrix.unbind(axis))
+    moved = [
+        torch.full_like(lines[0], float(ast.literal_eval(keywords["fill"])))
+        if "fill" in keywords and not 0 <= line - places < len(lines)
+        else lines[(line - places) % len(lines)]
+        for line in range(len(lines))
+    ]
+    return torch.stack(moved, axis)
 
 
 class Parameters:
@@ -92,7 +116,8 @@ class Parameters:
                 return self.kind(name).startswith(("matrix", "blockdiag", "diag", "lowrank", "mask", "sparse"))
             case ast.Call(ast.Name(name)):
                 is_elementwise = name in ELEMENTWISE and self.is_matrix(node.args[0])
-                return is_elementwise or name in ("T", "eye", "diag") or called(node) in OF_MATRICES
+                is_rolled = name == "roll" and self.is_matrix(node.args[0])
+                return is_elementwise or is_rolled or name in ("T", "eye", "diag") or called(node) in OF_MATRICES
             case ast.BinOp(left, ast.MatMult(), right):
                 return self.is_matrix(left) and self.is_matrix(right)
             case ast.BinOp(left, _, right):
@@ -113,6 +138,8 @@ class Parameters:
                 return self.parameter(name)
             case ast.Call(ast.Name("T"), [inner]):
                 return self.matrix(inner).transpose(-1, -2)
+            case ast.Call(ast.Name("roll"), [inner, places], keywords):
+                return rolled(self.matrix(inner), ast.literal_eval(places), {k.arg: k.value for k in keywords})
             case ast.Call(_, [inner]) if (name := called(node)) in OF_MATRICES:
                 return OF_MATRICES[name](self.matrix(inner))
             case ast.Call(ast.Name(name), [inner]) if name in ELEMENTWISE:

@@ -39,13 +39,15 @@ class Equation:
 
 @dataclass(slots=True)
 class Program:
-    """What a cell declares, by name. Widths are text; a state's initial value is None where it is learned."""
+    """What a cell declares, by name. Widths are text; a state's initial value is None where it is learned. `diagonal`:
+    states that start so on the diagonal alone."""
 
     sizes: dict[str, int]
     constants: dict[str, float | str] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=lambda: {"x": "I"})
     states: dict[str, str] = field(default_factory=dict)
     initial: dict[str, float | None] = field(default_factory=dict)
+    diagonal: set[str] = field(default_factory=set)
     locals: dict[str, str] = field(default_factory=dict)
     groups: dict[str, str] = field(default_factory=lambda: dict(BUILT_IN))
     params: dict[str, str] = field(default_factory=dict)
@@ -133,7 +135,10 @@ def _declared(program: Program, line: str, given: Mapping[str, float | str]) -> 
         case "state":
             program.states |= {name: width or "H" for name, width, _ in entries}
             starts = {name: start or "0" for name, _, start in entries}
-            program.initial |= {name: None if s == "learned" else float(s) for name, s in starts.items()}
+            program.diagonal |= {name for name, start in starts.items() if start.endswith("eye")}
+            numbers = {name: re.sub(r"\*?eye$", "", start) for name, start in starts.items()}
+            ones = {"": 1.0, "-": -1.0}
+            program.initial |= {n: None if s == "learned" else ones.get(s) or float(s) for n, s in numbers.items()}
         case "local":
             program.locals |= {name: width for name, width, _ in entries}
         case "weights":

@@ -8,7 +8,7 @@ import torch
 from torch import sigmoid, tanh
 from torch.nn import functional as F
 
-from .loop import Case, Table, Values, heads, wide
+from .loop import Case, Table, Values, heads, mm, wide
 
 CASES: list[Case] = []
 case = Table(CASES)
@@ -203,3 +203,33 @@ def rows_of_one_number(p: Any, s: Any, x: Any, k: Any) -> Values:
     c = gap.cumsum(0) + q.softmax(0) + F.layer_norm(gap * q, (1,))
     m = gap.mean() + q.sum() - (gap * q).amax() + q.amin() + F.rms_norm(q + 1, (1,))
     return {"h": 0.5 * s("h") + m * v + c * tanh(v)}
+
+
+@case(
+    """
+cell Counted
+input g: 4
+state h, m: 6
+weights V: matrix, U: matrix, A: matrix
+param c: vector
+local q: 6
+u = tanh(2*g + W@x + c)
+q = W@x + U@u
+k = q*m[t-1]
+e = sum(k)
+m[t] = tanh(k + A@m[t-1] + 0.1*e)
+h[t] = tanh(W@x + R@h[t-1] + V@k + U@u + b)
+""",
+    lambda H: {"h": (H, 0.0), "m": (6, 0.0)},
+    heads=2,
+    extra={"g": 4},
+)
+def counted(p: Any, s: Any, x: Any, k: Any) -> Values:
+    """Values that nothing declares are as wide as a number says: u has 4 units, k has 6."""
+    assert (p.W_u.shape[0], p.c.shape[0], p.V_h.shape[-1] * k.N, p.U_h.shape[-1]) == (4, 4, 6, 4)
+    u = tanh(2 * x("g") + p.W_u @ x() + p.c)
+    key = (p.W_q @ x() + p.U_q @ u) * s("m")
+    e = wide(heads(key, k.N).sum(-1), 6 // k.N)
+    m = tanh(key + mm(p.A_m, s("m")) + 0.1 * e)
+    h = tanh(p.W_h @ x() + mm(p.R_h, s("h")) + mm(p.V_h, key) + p.U_h @ u + p.b_h)
+    return {"h": h, "m": m}

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 Values = dict[str, Tensor]
-# States: (width or the shape of a matrix's blocks, value before the first step); None: learned.
-States = Mapping[str, tuple[int | tuple[int, ...], float | None]]
+# What a state is before the first step: a number for all of its elements; None: learned.
+Start = float | Tensor | None
+# States: width or the shape of a matrix's blocks, and the start.
+States = Mapping[str, tuple[int | tuple[int, ...], Start]]
 Step = Callable[[Any, Any, Any, Any], Values]
 # What `Setting` gives for the sizes of a case.
 HIDDEN, INPUT, STEPS, BATCH = 6, 5, 7, 3
@@ -237,7 +239,7 @@ def compare(
         for place in range(number * directions, (number + 1) * directions):
             own = parameters[place]
             initial = {
-                name: own[f"{name}0"] if value is None else torch.full(shapes[name], value, dtype=torch.float64)
+                name: own[f"{name}0"] if value is None else torch.as_tensor(value).double().expand(shapes[name])
                 for name, (_, value) in states.items()
             }
             given = {name: value[place] for name, value in theirs[1].items()} if hx is not None else None

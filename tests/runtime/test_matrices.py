@@ -49,6 +49,8 @@ LINEAR = {
     "softmax_columns": lambda a: a.exp() / a.exp().sum(-2, keepdim=True),
     "normalize_rows": lambda a: a / a.square().sum(-1, keepdim=True).sqrt(),
     "normalize_columns": lambda a: a / a.square().sum(-2, keepdim=True).sqrt(),
+    "cumsum_rows": lambda a: a @ torch.ones(5, 5).triu(),
+    "cumsum_columns": lambda a: torch.ones(5, 5).tril() @ a,
     "eye": lambda a: torch.eye(5).expand_as(a),
 }
 
@@ -73,12 +75,26 @@ def test_a_function_is_that_of_each_block(name: str, blocks: int | None) -> None
 
 def test_the_other_functions_take_vectors_or_heads() -> None:
     others = {"matmul", "diag", "scale_rows", "scale_columns", "norm", "entries"}
-    assert others | set(LINEAR) == OF_MATRICES
+    moves = {"roll_rows", "roll_columns", "shift_rows", "shift_columns"}
+    assert others | moves | set(LINEAR) == OF_MATRICES
     assert not any(OPERATORS[name].in_loop or OPERATORS[name].user for name in OF_MATRICES)
     v, a = torch.randn(3, 4), torch.randn(3, 4, 4)
     torch.testing.assert_close(FUNCTIONS["scale_rows"](v, a), torch.diag_embed(v) @ a)
     torch.testing.assert_close(FUNCTIONS["scale_columns"](a, v), a @ torch.diag_embed(v))
     torch.testing.assert_close(FUNCTIONS["diag"](v), torch.diag_embed(v))
+
+
+@pytest.mark.parametrize("places", [0, 1, -1, 3, -4, 5, 9, -9])
+def test_rows_and_columns_move(places: int) -> None:
+    a, fill = torch.arange(36.0).reshape(3, 4, 3), torch.tensor([0.5])
+    for axis, dim in (("rows", -1), ("columns", -2)):
+        assert torch.equal(FUNCTIONS[f"roll_{axis}"](a, torch.tensor(places)), a.roll(places, dim))
+        # What leaves a matrix that goes on with the fill on both sides does not come in again.
+        padded = torch.cat((torch.full((*a.shape[:-1], 9), 0.5), a, torch.full((*a.shape[:-1], 9), 0.5)), -1)
+        beyond = torch.full((3, 9, 3), 0.5)
+        padded = padded if dim == -1 else torch.cat((beyond, a, beyond), -2)
+        moved = padded.roll(places, dim).narrow(dim, 9, a.shape[dim])
+        assert torch.equal(FUNCTIONS[f"shift_{axis}"](a, torch.tensor(places), fill), moved)
 
 
 def test_norms_are_those_of_heads() -> None:

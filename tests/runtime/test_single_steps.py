@@ -187,6 +187,19 @@ def test_without_a_bias() -> None:
             assert_same(found, step(x), 2e-6)
 
 
+def test_a_start_that_is_no_number_is_given() -> None:
+    text = "cell Eye\nstate S: matrix(H, H) = 2*eye\noutput y\nS[t] = S[t-1] + W@x@T(W@x)\ny = S[t]@(W@x)\n"
+    text = "cell Eye\nstate S: matrix(H, H) = 2*eye\noutput y\nk = W@x\nS[t] = S[t-1] + k@T(k)\ny = S[t]@k\n"
+    step, x = rnncc.compile(text).EyeCell(4, 6, num_heads=2), torch.randn(3, 4)
+    with torch.no_grad():
+        found = step(x)
+        with LongWay():
+            assert_same(found, step(x), 2e-6)
+            start = (2 * torch.eye(3)).expand(3, 2, 3, 3)
+            assert_same(step(x), step(x, start), 2e-6)
+        assert_same(step(x, start), found, 2e-6)
+
+
 FURTHER = """
 cell Further
 input x: I, dt: 1, u: 3, gain: H per sequence = 1

@@ -110,6 +110,32 @@ def test_what_is_one_number_has_one_head(lines: tuple[str, ...], because: str) -
     assert not [constraint for constraint in cell.constraints if constraint.left == ONE]
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("A = v@T(x)", "y = A@x + S[t]@k"),
+        ("y = v@T(x)@x + S[t]@k",),
+        ("y = S[t]@x + S[t]@k",),
+        ("A = S[t]@M", "y = A@x", "param M: matrix(K, I)"),
+        ("A = unflatten(W@x, H, I)", "y = A@x + S[t]@k"),
+        ("u = T(S[t]@M@diag(x))@v", "y = C@u", "weights C: matrix", "param M: matrix(K, I)"),
+        ("y = (sum(S[t])*M)@x", "param M: matrix(H, I)"),
+        ("y = S[t]@k + max(v@T(g), axis=rows)", "dim E = 4", "input g: E"),
+        ("y = S[t]@k + roll(v@T(g), 1, axis=rows)@g", "dim E = 4", "input g: E per sequence"),
+    ],
+)
+def test_what_inputs_alone_have_does_not_meet_blocks(lines: tuple[str, ...]) -> None:
+    """Matrices that change are blocks; an input's units have no heads."""
+    state = ("dim K = H", "state S: matrix(H, K)", "output y", "local k: K", "k = W@x", "v = W@x")
+    cell = partitioned(*state, "S[t] = 0.5*S[t-1] + v@T(k)", *lines)
+    assert "an input, which has no" in cell.single_head_because
+
+
+def test_a_width_of_an_input_that_a_state_has_too_is_laid_out_by_heads() -> None:
+    cell = partitioned("state S: matrix(H, I)", "output y", "v = W@x", "S[t] = 0.5*S[t-1] + v@T(x)", "y = S[t]@x")
+    assert cell.single_head_because == ""
+
+
 def test_a_cell_of_one_head_refuses_more() -> None:
     """With the line that keeps it so, and not by an accident of sizes."""
     LMU = rnncc.load("lmu").LMU

@@ -43,7 +43,7 @@ CHECK = (
         "The number of arguments or a keyword does not fit the function: `max` and `min` take one value or two, "
         "`clamp` a value and two bounds, `where` a condition and two values, `repeat` a value and a whole number. "
         "Functions across the units (`sum`, `softmax`, …) take values of the step or params: a number has none. There "
-        "are two keywords. `axis=rows` or `axis=columns` goes with `softmax` and `normalize` of a matrix. `grad=` is "
+        "are two keywords. `axis=rows` or `axis=columns` goes with functions of a matrix such as `softmax`. `grad=` is "
         "the derivative of a step function (`sign`, `heaviside`, `floor`, `round`): a number, `fast_sigmoid(k)`, "
         "`atan(k)`, `sigmoid(k)`, `triangular(k)`, or `u -> exp(-u**2)` of constants and u.",
         cell_text("state h", "h[t] = clamp(W@x + R@h[t-1] + b, 1)"),

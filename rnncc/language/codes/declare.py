@@ -26,7 +26,8 @@ DECLARE = (
         "`init NAME = …` names a group, a member of one (`b_f`), a param or a buffer. What it can start from: a "
         "number, `uniform(a, b)`, `normal(mean, std)`, `xavier`, `xavier_normal`, `kaiming`, `orthogonal`, `eye` and "
         "`spectral(radius)`; the last six need a matrix, and `spectral` a square one. Numbers are finite and within "
-        "float32, `a` is not above `b`, `std` not negative, a radius above 0.",
+        "float32, `a` is not above `b`, `std` not negative, a radius above 0. A formula of numbers, constants, sizes, "
+        "`ones(H)` and `arange(H)` has the shape of what starts so: `ones(H)@T(arange(K))` that of a matrix(H, K).",
         cell_text("state h", ELMAN, "init b = orthogonal"),
         cell_text("state h", ELMAN, "init R = orthogonal"),
         label="no initialiser",
@@ -34,8 +35,9 @@ DECLARE = (
     Code(
         "RNN225",
         "bad initial value of a state",
-        "A state starts as a number within float32, as `-inf`, or as `learned` (a parameter). Anything else, such as "
-        "a function of the first input, is passed to the module as `hx`.",
+        "A state starts as a number within float32, as `-inf`, or as `learned` (a parameter). A square matrix may also "
+        "start as `eye`, the identity, or a multiple of it (`0.1*eye`). Anything else, such as a function of the first "
+        "input, is passed to the module as `hx`.",
         cell_text("state h = tanh(x)", ELMAN),
         cell_text("state h = learned", ELMAN),
         label="not known before the run",

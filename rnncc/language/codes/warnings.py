@@ -178,6 +178,30 @@ WARNINGS = (
         label="the largest part of it",
     ),
     Code(
+        "RNN265",
+        "a matrix times a diagonal one, element by element",
+        "`*` multiplies two matrices element by element, and `diag(a)` is zero beside its diagonal: of `S*diag(a)` "
+        "nothing but a diagonal is left. `S@diag(a)` multiplies the columns of S by a, `diag(a)@S` the rows.",
+        cell_text(
+            "state S: matrix(H, H)",
+            "output y",
+            "a = sigmoid(W@x + b)",
+            "k = W@x",
+            "S[t] = S[t-1]*diag(a) + k@T(k)",
+            "y = S[t]@k",
+        ),
+        cell_text(
+            "state S: matrix(H, H)",
+            "output y",
+            "a = sigmoid(W@x + b)",
+            "k = W@x",
+            "S[t] = S[t-1]@diag(a) + k@T(k)",
+            "y = S[t]@k",
+        ),
+        _WARNING,
+        label="element by element",
+    ),
+    Code(
         "RNN271",
         "more than one matrix phase per step",
         "A product with a recurrent matrix that needs the result of another one of the same step has to wait for "

@@ -46,6 +46,19 @@ def normalize(a: Tensor, dim: int) -> Tensor:
     return torch.nn.functional.normalize(a, dim=dim)
 
 
+def roll(a: Tensor, places: float | Tensor, dim: int) -> Tensor:
+    """Each row (`dim` -1) or column (-2) moved by so many places. What leaves comes in at the other end."""
+    return a.roll(int(places), dim)
+
+
+def shift(a: Tensor, places: float | Tensor, fill: float | Tensor, dim: int) -> Tensor:
+    """The same, where the fill comes in."""
+    count = min(abs(int(places)), a.shape[dim])
+    came = torch.zeros_like(a.narrow(dim, 0, count)) + fill
+    kept = a.narrow(dim, 0 if places > 0 else count, a.shape[dim] - count)
+    return torch.cat((came, kept) if places > 0 else (kept, came), dim)
+
+
 def norms(a: Tensor, heads: int) -> Tensor:
     """The Frobenius norm of each head's blocks, [heads]. A matrix without heads has one for all."""
     if _has_heads(a, heads):

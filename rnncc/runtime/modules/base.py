@@ -263,9 +263,9 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised, metaclass=
                 start = parameters[f"{state.name}0"].flatten()
                 states[state.name] = in_dtype(start, dtype).expand(batch, state.width(sizes))
             else:
-                key = (state.width(sizes), state.initial_text)
+                key = (state.width(sizes), f"diagonal {state.initial_text}" if state.diagonal else state.initial_text)
                 if key not in made:
-                    made[key] = x.new_full((batch, key[0]), state.initial, dtype=dtype)
+                    made[key] = state.start(x, batch, sizes, dtype)
                 states[state.name] = made[key]
         return states
 

@@ -12,6 +12,7 @@ from torch.nn.utils import parametrize
 
 from ..arguments.tensors import distributed
 from ..spec import CellSpec, MemberSpec, ParameterSpec, Sizes
+from .formulas import evaluate
 
 # torch.nn's order, so that the same seed gives the same values where a cell has the same parameters.
 _FIRST = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -104,6 +105,12 @@ def initialise(parameter: ParameterSpec, sizes: Sizes, tensor: Tensor) -> None:
         nn.init.uniform_(tensor, -bound, bound)
         return
     for member, rows in members_of(parameter, tensor, sizes):
+        if member.formula:
+            blocks = [rows] if parameter.columns is None else list(_blocks(parameter, member, rows, sizes))
+            for number, block in enumerate(blocks):
+                value = evaluate(member.formula, sizes, number, len(blocks))
+                block.copy_(value.to(block).reshape(block.shape) if value.dim() else value)
+            continue
         if parameter.columns is None:
             _fill(member, rows, bound)
             continue

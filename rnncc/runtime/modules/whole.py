@@ -55,7 +55,7 @@ class Layout:
     has_backward
                 whether the op runs where autograd records
     needs_states
-                whether hx must be given, because initial values are learned
+                whether hx must be given, because initial values are learned, or stand on a diagonal
     constants   the names of the constants that the loop reads
     sizes       the sizes, which are the values of some of these
     time        1 for a layer, whose tensors have the axis T; 0 for a single step
@@ -109,7 +109,7 @@ class Layout:
         self.has_matrices = any(self.shapes)
         self.further = segment.further if isinstance(segment, SingleSpec) else ()
         self.has_backward = isinstance(segment, SegmentSpec) and (time or not self.returns_output)
-        self.needs_states = any(state.initial is None for state in segment.states)
+        self.needs_states = any(state.initial is None or state.diagonal for state in segment.states)
         self.segment, self.time, self.states = segment.name, int(time), len(segment.states)
         self.attributes, self.names = tuple(attributes), tuple(attribute + suffix for attribute in attributes)
         self.initials, self.constants = [float(state.initial or 0) for state in segment.states], segment.constants

@@ -127,7 +127,7 @@ def _advance(segment: SegmentSpec, sizes: Sizes, call: LoopCall, weights: Sequen
         if call.reset is not None:
             anew = next(marks)
             started = tuple(
-                torch.where(anew, _initial(segment, i, weights, state), state) for i, state in enumerate(current)
+                torch.where(anew, _initial(segment, i, weights, state, sizes), state) for i, state in enumerate(current)
             )
         new, values = step(streams, started)
         # A state may have become a number: `h[t] = 1`. In a trace, its batch is that of what the step reads.
@@ -182,8 +182,10 @@ def _scan(
     return [tensor.flip(0) for tensor in sequences] if backwards else sequences, tuple(results[:count])
 
 
-def _initial(segment: SegmentSpec, index: int, weights: Sequence[Tensor], like: Tensor) -> Tensor:
+def _initial(segment: SegmentSpec, index: int, weights: Sequence[Tensor], like: Tensor, sizes: Sizes) -> Tensor:
     initial = segment.initials[index]
+    if segment.states[index].diagonal:
+        return segment.states[index].start(like, 1, sizes)
     if segment.learned[index]:
         return weights[int(initial)].flatten().expand_as(like)
     return torch.full((), float(initial), dtype=like.dtype, device=like.device)

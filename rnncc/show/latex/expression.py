@@ -233,7 +233,9 @@ class Writer:
         below = [value.name for key, value in call.keywords if key == "axis" and isinstance(value, Name)]
         if call.function in ("repeat", "roll") or (call.function == "heads" and len(arguments) > 1):
             fill = [self.keyword(value).tex for key, value in call.keywords if key == "fill"]
-            below, arguments = [r",\,".join((self.write(arguments[1]).tex, *fill))], arguments[:1]
+            axis = [rf"\mathrm{{{each}}}" for each in below]
+            self.used.update(["axis"] if axis else [])
+            below, arguments = [r",\,".join((self.write(arguments[1]).tex, *fill, *axis))], arguments[:1]
         elif call.function == "unflatten":
             sides = [self.write(each) for each in arguments[1:]]
             below, arguments = [r" \times ".join(side.tex for side in sides)], arguments[:1]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from rnncc.ir import dim as dims
-from rnncc.ir.cell import Initialiser
+from rnncc.ir.cell import Initialiser, State
 from rnncc.ir.dim import HEADS, ONE, Dim
 from rnncc.ir.structure import BlockDiagonal, Dense
 from rnncc.ir.syntax import Call, ConstDecl, Keyword, Name
@@ -57,7 +57,7 @@ class Where:
     def _states(self) -> Iterator[str]:
         alike: dict[tuple[str, str], list[str]] = {}
         for state in self.names.typed.states:
-            start = "trained" if state.initial is None else number(state.initial).tex
+            start = _begin(state)
             space = _space(state.width) if state.grid is None else _space(*state.grid.sides)
             alike.setdefault((space, start), []).append(state.name)
         bold = self.names.matrices
@@ -177,6 +177,17 @@ class Where:
             yield MEANINGS[function].format(self.names.function(function).tex)
 
 
+def _begin(state: State) -> str:
+    """What a state starts at; the identity is written as in equations."""
+    if state.initial is None:
+        return "trained"
+    shown = number(state.initial).tex
+    if state.diagonal and state.grid is not None:
+        identity = f"\\mathrm{{I}}_{{{size(state.grid.rows)}}}"
+        return identity if state.initial == 1 else f"{shown} \\, {identity}"
+    return shown
+
+
 def _space(width: Dim, columns: Dim | None = None) -> str:
     """`\\mathbb{R}^{H \\times I}`."""
     if columns is not None:
@@ -218,6 +229,9 @@ def _start(initialiser: Initialiser) -> str:
         case "normal":
             mean, deviation = (number(value).tex for value in initialiser.values)
             return f"starts as $\\mathcal{{N}}({mean}, {deviation}^2)$"
+        case "formula" if initialiser.formula is not None:
+            written = initialiser.formula.text.replace("_", r"\_")
+            return f"starts at \\texttt{{{written}}}"
         case "eye":
             return "starts as the identity"
         case "spectral":

@@ -130,6 +130,7 @@ def _typed(decl: CellDecl, symbols: Symbols, resolved: Resolved, shapes: Shapes,
                 symbols.initial[name],
                 span=state.span,
                 grid=values[name].laid_out.grid,
+                diagonal=name in symbols.diagonal,
             )
             for name, state in symbols.states.items()
         ),

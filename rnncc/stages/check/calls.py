@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Mapping
 
 from rnncc.ir.dim import ONE, Dim
 from rnncc.ir.syntax import Call, Expression, Lambda, Name
-from rnncc.ir.term import Bad, Eye, Filled, OfMatrix, Op, PerHead, Row, Share, Term, Transposed, Unflatten
+from rnncc.ir.term import Bad, Eye, Filled, Num, OfMatrix, Op, PerHead, Row, Share, Term, Transposed, Unflatten
 from rnncc.language.functions import (
     ALONG_AXIS,
     AXES,
@@ -60,7 +60,7 @@ class Calls:
         if name in STEPS and call.keywords:
             return self.derivatives.step(name, call, scope)
         if (name in ALONG_AXIS or name in REDUCTIONS) and "axis" in dict(call.keywords):
-            return self.along_axis(name, call)
+            return self.along_axis(name, call, scope)
         across = is_across_units(name, len(call.arguments))
         if name in OPERATORS and OPERATORS[name].user and not across:
             arity = OPERATORS[name].arity
@@ -166,17 +166,23 @@ class Calls:
         """`roll(v, n)`, `roll(v, n, fill=0)`."""
         if wrong := self.wrong_arguments("roll", call, ROW_FUNCTIONS["roll"], ("fill",)):
             return Bad(call.span, wrong)
-        operands = [self.term(call.arguments[0])]
-        for _, value in call.keywords:
-            assert not isinstance(value, Lambda)  # which only `grad` takes
-            operands.append(self.term(value))
+        operands = (self.term(call.arguments[0]), *self.fill(call))
+        places = self.places(call, scope)
+        return Bad(call.span, places) if isinstance(places, Reported) else Row("roll", operands, places, call.span)
+
+    def fill(self, call: Call) -> tuple[Term, ...]:
+        """What comes in where units leave, if the call says it."""
+        return tuple(
+            self.term(value) for word, value in call.keywords if word == "fill" and not isinstance(value, Lambda)
+        )
+
+    def places(self, call: Call, scope: Mapping[str, int]) -> int | Reported:
+        """By how many places `roll` moves."""
         places = self.symbols.statics.integer(call.arguments[1], scope, "the number of places")
         if isinstance(places, int) and abs(places) >= MOST_PLACES:
             message = f"'roll' moves units by fewer than {MOST_PLACES:,} places, not by {places:,}"
-            places = self.report.error("RNN204", message, call.arguments[1].span)
-        if isinstance(places, Reported):
-            return Bad(call.span, places)
-        return Row("roll", tuple(operands), places, call.span)
+            return self.report.error("RNN204", message, call.arguments[1].span)
+        return places
 
     def of_width(self, name: str, call: Call) -> Term:
         if wrong := self.wrong_arguments(name, call, OF_WIDTHS[name]):
@@ -220,16 +226,27 @@ class Calls:
             return Bad(call.span, columns)
         return Unflatten(term, rows, columns, call.span)
 
-    def along_axis(self, name: str, call: Call) -> Term:
-        """`softmax(M, axis=rows)`, `normalize(M, axis=columns)`, `sum(M, axis=rows)`."""
-        if wrong := self.wrong_arguments(name, call, (1, 1), ("axis",)):
+    def along_axis(self, name: str, call: Call, scope: Mapping[str, int]) -> Term:
+        """`softmax(M, axis=rows)`, `normalize(M, axis=columns)`, `sum(M, axis=rows)`, `roll(M, 1, axis=rows)`."""
+        moves = name == "roll"
+        if wrong := self.wrong_arguments(name, call, (1 + moves,) * 2, ("axis", "fill") if moves else ("axis",)):
             return Bad(call.span, wrong)
         operand = self.term(call.arguments[0])
+        places = self.places(call, scope) if moves else 0
+        if isinstance(places, Reported):
+            return Bad(call.span, places)
         axis = dict(call.keywords).get("axis")
         if isinstance(axis, Name) and axis.name in AXES:
-            return OfMatrix(name, operand, axis.name, call.span)
-        what = {"softmax": "each row sums to 1", "normalize": "each row has the length 1"}
-        help = f"after '{name}(M, axis=rows)' {what.get(name, 'there is one number for each row')}; the other axis is "
+            further = (Num(places), *self.fill(call)) if moves else ()
+            return OfMatrix(name, operand, axis.name, call.span, further)
+        what = {
+            "softmax": "each row sums to 1",
+            "normalize": "each row has the length 1",
+            "cumsum": "each row has its own running sum",
+            "roll": "the elements of each row have moved",
+        }
+        written = f"{name}(M, 1, axis=rows)" if moves else f"{name}(M, axis=rows)"
+        help = f"after '{written}' {what.get(name, 'there is one number for each row')}; the other axis is "
         help += "'columns'"
         message = "an axis is 'rows' or 'columns'"
         where = call.span if axis is None else axis.span

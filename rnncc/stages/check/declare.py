@@ -35,11 +35,11 @@ from rnncc.language.outside import OUTSIDE_TYPES
 from rnncc.language.report import Report, Reported
 from rnncc.language.source import NOWHERE, Span
 from rnncc.language.spelling import article, closest
-from rnncc.language.words import LEARNED
 from rnncc.stages.check.elsewhere import report_outside
 from rnncc.stages.check.first_input import first_input
-from rnncc.stages.check.initialise import beyond_float32, initialiser
+from rnncc.stages.check.initialise import initialiser
 from rnncc.stages.check.low_rank import LowRank, low_rank
+from rnncc.stages.check.starts import Wanted, held, start
 from rnncc.stages.check.static import NumberValue, Statics
 from rnncc.stages.check.types import BUILT_IN, parameter_type
 
@@ -87,6 +87,7 @@ class Symbols:
     per_sequence: set[str] = field(default_factory=set)  # inputs
     states: dict[str, Declared] = field(default_factory=dict)
     initial: dict[str, float | None] = field(default_factory=dict)
+    diagonal: set[str] = field(default_factory=set)  # states that start at a multiple of the identity
     dims: dict[str, tuple[Dim | None, Span]] = field(default_factory=dict)
     constants: dict[str, DeclaredConstant] = field(default_factory=dict)
     locals: dict[str, Declared] = field(default_factory=dict)
@@ -336,18 +337,17 @@ class _Declarer:
         return None if isinstance(found, Reported) else found
 
     def _initial(self, name: str, expression: Expression | None) -> float | None:
-        if expression is None:
-            return 0.0
-        if isinstance(expression, Name) and expression.name == LEARNED:
-            return None
-        what = f"the initial value of '{name}'"
-        return self._number(expression, what, "RNN225", "a number, -inf or 'learned'", "no number to start from")
+        initial, diagonal = start(name, self.symbols.states[name].shape, expression, self.symbols.statics)
+        if diagonal:
+            self.symbols.diagonal.add(name)
+        return initial
 
     def _default(self, name: str, expression: Expression) -> float:
         if name == self.symbols.first:
             message = f"'{name}' has no default: it gives the number of steps and the batch size"
             self.report.error("RNN238", message, expression.span, "every call gives it")
-        return self._number(expression, f"the default of '{name}'", "RNN238", "a number", "no such number")
+        wanted = Wanted(f"the default of '{name}'", "RNN238", "a number", "no such number")
+        return held(expression, wanted, self.symbols.statics)
 
     def _per_sequence(self, name: str, span: Span) -> None:
         if name == self.symbols.first:
@@ -356,16 +356,6 @@ class _Declarer:
             self.report.error("RNN238", message, span, "not per sequence", help)
         else:
             self.symbols.per_sequence.add(name)
-
-    def _number(self, expression: Expression, what: str, code: str, help: str, label: str) -> float:
-        """A number that the dtype of layers holds, or 0 after an error."""
-        value = self.symbols.statics.number(expression, {}, what, code, help)
-        if isinstance(value, Reported):
-            return 0.0
-        wrong = "is not a number" if math.isnan(value) else beyond_float32(float(value))
-        if wrong:
-            self.report.error(code, f"{what} {wrong}", expression.span, label)
-        return float(value)
 
 
 def _changing(statements: tuple[Statement, ...], kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -132,12 +132,12 @@ class Grids:
 
     def function(self, term: OfMatrix, shape: Shape) -> Shape | None:
         """A function of a matrix that changes, or `diag` of a vector that does; None for what is neither."""
+        if term.axis and not shape.is_matrix:
+            text, places = self.report.text(term.operand.span), ", n" if term.function == "roll" else ""
+            message = f"'{term.function}' along an axis takes a matrix; '{text}' is a vector"
+            help = f"write '{term.function}({text}{places})': a vector has no axis"
+            return self.agreement.unknown(self.report.error("RNN239", message, term.operand.span, "a vector", help))
         if term.function in REDUCTIONS:
-            if not shape.is_matrix:
-                text = self.report.text(term.operand.span)
-                message = f"'{term.function}' along an axis takes a matrix; '{text}' is a vector"
-                help = f"write '{term.function}({text})'"
-                return self.agreement.unknown(self.report.error("RNN239", message, term.operand.span, "a vector", help))
             return Shape(shape.width if term.axis == "rows" else shape.columns or ONE)
         if term.function == "diag" and not shape.is_matrix and not is_narrow(self.solver.resolve(shape.width)):
             return Shape(shape.width, shape.width, "changing")

@@ -9,6 +9,8 @@ from rnncc.ir.syntax import Call, Expression, Name
 from rnncc.language.report import Report, Reported
 from rnncc.language.spelling import closest
 from rnncc.language.words import INITIALISERS
+from rnncc.stages.check.formulas import formula, is_formula
+from rnncc.stages.check.mentions import names_in
 from rnncc.stages.check.static import Statics
 
 _CONSTANTS = {
@@ -44,6 +46,9 @@ def initialiser(expression: Expression, statics: Statics, report: Report) -> Ini
                 return Initialiser()
             _check_range(name, known, expression, report)
             return Initialiser(name, known)
+        case _ if is_formula(expression, statics) and names_in(expression).isdisjoint(_NUMBERS):
+            made = formula(expression, statics, report)
+            return Initialiser() if isinstance(made, Reported) else Initialiser("formula", formula=made)
         case Call(name) | Name(name) if name not in statics.constants and name not in ("pi", "inf"):
             known_names = [*_PLAIN, *_NUMBERS]
             message = f"unknown initialiser '{name}'"

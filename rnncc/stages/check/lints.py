@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 from rnncc.ir.dim import show
 from rnncc.ir.syntax import CellDecl
-from rnncc.ir.term import Equation, Op, Product, Term, Val, children, names, walk
+from rnncc.ir.term import Equation, Eye, OfMatrix, Op, Product, Term, Transposed, Unflatten, Val, children, names, walk
 from rnncc.ir.typed import GroupMember, Typed
 from rnncc.language.diagnostics import Severity
+from rnncc.language.functions import REDUCTIONS
 from rnncc.language.operators import STEPS
 from rnncc.language.report import Report
+from rnncc.language.spelling import as_operand
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.fold import leaves_the_numbers
 from rnncc.stages.check.mentions import mentioned_names
@@ -170,6 +172,48 @@ def _diagonal_product(subject: _Subject, report: Report) -> None:
                 report.warn("RNN273", message, part.span, severity=Severity.NOTE)
 
 
+def _by_elements(subject: _Subject, report: Report) -> None:
+    for equation in subject.live:
+        for part in walk(equation.term):
+            match part:
+                case Op("mul", (OfMatrix("diag") as diagonal, other)) | Op(
+                    "mul", (other, OfMatrix("diag") as diagonal)
+                ):
+                    if _is_diagonal(diagonal, subject) and not _is_diagonal(other, subject):
+                        _warn_of_diagonal(part, diagonal, other, subject, report)
+
+
+def _warn_of_diagonal(product: Op, diagonal: Term, other: Term, subject: _Subject, report: Report) -> None:
+    if _is_matrix(other, subject):
+        d, m = report.text(diagonal.span), as_operand(report.text(other.span))
+        message = f"'{m}' times '{d}', element by element, keeps the diagonal alone"
+        help = f"write '{m}@{d}' to scale its columns, '{d}@{m}' its rows"
+        report.warn("RNN265", message, product.span, "element by element", help)
+
+
+def _is_diagonal(term: Term, subject: _Subject) -> bool:
+    """Whether a term is the diagonal matrix of a vector, or the identity."""
+    return isinstance(term, Eye) or (
+        isinstance(term, OfMatrix) and term.function == "diag" and not _is_matrix(term.operand, subject)
+    )
+
+
+def _is_matrix(term: Term, subject: _Subject) -> bool:
+    match term:
+        case Val(name):
+            return subject.cell.shapes[name].is_matrix
+        case Op(_, arguments):
+            return any(_is_matrix(argument, subject) for argument in arguments)
+        case Product(_, operand):
+            return isinstance(operand, Transposed) or _is_matrix(operand, subject)
+        case OfMatrix(function, operand, axis):
+            if function == "diag":
+                return not _is_matrix(operand, subject)
+            return function != "norm" and not (axis and function in REDUCTIONS)
+        case _:
+            return isinstance(term, Transposed | Eye | Unflatten)
+
+
 _RULES = (
     _unused_values,
     _unused_declarations,
@@ -180,6 +224,7 @@ _RULES = (
     _fixed_sizes,
     _not_finite,
     _diagonal_product,
+    _by_elements,
 )
 
 

@@ -18,8 +18,6 @@ from rnncc.stages.check.solver import is_unknown
 
 # What a function of matrices says of a vector: {0} is the vector, {1} the same as an operand.
 _OF_VECTORS = {
-    "normalize": "write 'normalize({0})': a vector has no axis",
-    "softmax": "write 'softmax({0})': a vector has no axis",
     "inv": "write '1/{1}' for the reciprocal of each unit",
     "expm": "write 'exp({0})' for the exponential of each unit",
     "diag": "multiply unit by unit: '{1}*v' is what 'diag({0})@v' would be",
@@ -96,7 +94,8 @@ class Matrices:
         """Report a matrix where a function takes a vector."""
         message = f"'{function}' works on vectors; this is a matrix"
         along = function in ALONG_AXIS or function in REDUCTIONS
-        help = f"write '{function}({self.report.text(term.span)}, axis=rows)'" if along else ""
+        places = ", n" if function == "roll" else ""
+        help = f"write '{function}({self.report.text(term.span)}{places}, axis=rows)'" if along else ""
         return self.report.error("RNN211", message, term.span, "a matrix", help)
 
     def product(self, term: Product, left: Shape, right: Shape) -> Shape:

@@ -192,7 +192,7 @@ class _Inference:
             return
         written = Side(declared.width, equation.target_span, f"'{equation.written}'")
         side = Side(shape.width, term.span, "its value", term)
-        wrong = self.agreement.same(written, side, self.targets.declaration(equation, shape, undeclared=undeclared))
+        wrong = self.agreement.same(written, side, self.targets.declaration(equation, shape))
         if wrong and undeclared:
             self.values[target] = self.agreement.unknown(wrong)
 
@@ -256,6 +256,8 @@ class _Inference:
                 return self.matrices.transposed(term, self.shape(matrix))
             case OfMatrix(function, operand, axis):
                 shape = self.shape(operand)
+                if len(term.further) > 1 and (wrong := self.wrong_fill(term.further[1])):
+                    return self.agreement.unknown(wrong)
                 if function in OF_VECTORS_TOO and not axis and not shape.is_matrix:
                     self.vectors.taken.add(term)
                     return self.row(function, (operand,), 1, [shape])
@@ -318,12 +320,16 @@ class _Inference:
         reported = any(isinstance(part, Row) for part in walk(term))
         return not reported and all(name in self.numbers for name in names(term))
 
+    def wrong_fill(self, fill: Term) -> Reported | None:
+        """An error where the fill of `roll` is no number."""
+        is_number = self.is_number(fill) and self.solver.resolve(self.shape(fill).width) == ONE
+        return self.vectors.wrong_fill(fill, is_number=is_number)
+
     def row(self, function: str, arguments: tuple[Term, ...], times: int, found: list[Shape]) -> Shape:
         """The shape of a function across the units of these arguments; `found` are their shapes."""
         shapes = []
         if function == "roll" and len(arguments) > 1:
-            is_number = self.is_number(arguments[1]) and self.solver.resolve(found[1].width) == ONE
-            if wrong := self.vectors.wrong_fill(arguments[1], is_number=is_number):
+            if wrong := self.wrong_fill(arguments[1]):
                 return self.agreement.unknown(wrong)
             arguments, found = arguments[:1], found[:1]
         for argument, shape in zip(arguments, found, strict=True):

@@ -29,15 +29,12 @@ class Targets:
         self.agreement, self.grids, self.bases = agreement, grids, bases
         self.scalars, self.input_dims = scalars, input_dims
 
-    def declaration(self, equation: Equation, shape: Shape, *, undeclared: bool) -> str:
-        """How a target is declared whose value has another width, or nothing: of several numbers of each head, or where
-        nothing declares the target."""
+    def declaration(self, equation: Equation, shape: Shape) -> str:
+        """How a target is declared whose value has several numbers of each head; nothing for any other."""
         width, base = self.agreement.solver.resolve(shape.width), self.bases[equation.target]
         if dims.split_multiple(width)[1] == HEADS:
             kind = "state" if base in self.agreement.symbols.states else "local"
             return f"write '{kind} {base}: {dims.show(width)}', which is the width of its value"
-        if undeclared and not is_unknown(width):
-            return f"a value that nothing declares has width H: declare it, 'local {base}: {dims.show(width)}'"
         return ""
 
     def undeclared(self, equation: Equation, shape: Shape) -> Shape:
@@ -47,8 +44,9 @@ class Targets:
         if width == ONE and all(name in self.scalars for name in names(equation.term)):
             return Shape(HIDDEN_SIZE)
         if not is_narrow(width):
-            # What no size says, and what inputs alone have, is as wide as a state.
-            says = not is_unknown(width) and not dims.names(width) <= self.input_dims
+            # What nothing says, and what the sizes of inputs alone say, is as wide as a state. A number says itself.
+            sizes = dims.names(width)
+            says = not is_unknown(width) and (not sizes or not sizes <= self.input_dims)
             return Shape(width if says else HIDDEN_SIZE)
         self.agreement.narrow[equation.target] = equation
         return Shape(width)

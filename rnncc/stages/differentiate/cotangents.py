@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from rnncc.ir.cell import Node, Placement, Pointwise, Role, RowOp, Value
 from rnncc.ir.dim import HEADS, ONE, Dim, Grid, add, constant
 from rnncc.ir.expr import Apply, Expr, Ref, apply, references
-from rnncc.ir.row_operator import MATRICES, RowOperator
+from rnncc.ir.row_operator import RowOperator
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.source import NOWHERE, Span
 from rnncc.stages.differentiate.normalise import NARROW
@@ -76,7 +76,7 @@ class Cotangents:
 
     def _grid_made_by(self, node: RowOp) -> Grid | None:
         """The shape of the matrix that an operator makes, if it makes one."""
-        if node.grid is None or node.operator not in MATRICES:
+        if node.grid is None or not node.makes_matrix:
             return None
         match node.operator:
             case RowOperator.TRANSPOSE:

@@ -19,6 +19,10 @@ _REVERSE = {
     RowOperator.TRANSPOSE: RowOperator.TRANSPOSE,
     RowOperator.ON_DIAGONAL: RowOperator.DIAGONAL,
     RowOperator.DIAGONAL: RowOperator.ON_DIAGONAL,
+    RowOperator.CUMSUM: RowOperator.CUMSUM_REVERSED,
+    RowOperator.CUMSUM_REVERSED: RowOperator.CUMSUM,
+    RowOperator.ROLL: RowOperator.ROLL,
+    RowOperator.SHIFT: RowOperator.SHIFT,
 }
 
 
@@ -33,7 +37,8 @@ def reverse_of_matrices(made: Cotangents, node: RowOp, grid: Grid, d: str, diffe
         made.give(first, _share_along(made, node, grid, d), grid.width, span)
         return
     of = grid.transposed if operator is RowOperator.TRANSPOSE else grid
-    row = RowOp(f"d_{first}__from_{target}", _REVERSE[operator], (d,), span=span, grid=of)
+    times = -node.times if operator in (RowOperator.ROLL, RowOperator.SHIFT) else node.times
+    row = RowOp(f"d_{first}__from_{target}", _REVERSE[operator], (d,), times=times, span=span, grid=of)
     width = made.values[first].width
     made.give(first, Ref(made.row(width, row)), width, span)
 

@@ -11,7 +11,6 @@ from rnncc.analysis.bounds import Bounds
 from rnncc.analysis.graph import components
 from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, Segment, operands
 from rnncc.ir.expr import Ref
-from rnncc.ir.row_operator import MATRICES
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ def choose(segment: Segment, needed: Iterable[str]) -> Savings:
     wanted = set(needed)
     for node in reversed(segment.nodes):
         # A matrix is made again of what it is made of, which is smaller, or a state.
-        if isinstance(node, RowOp) and node.operator in MATRICES and node.target in wanted:
+        if isinstance(node, RowOp) and node.makes_matrix and node.target in wanted:
             wanted.update(node.operands)
     within: dict[str, bool] = {}  # of a node's target: whether the backward step has or can recompute it
     saved: list[str] = []
@@ -43,7 +42,7 @@ def choose(segment: Segment, needed: Iterable[str]) -> Savings:
         match node:
             case Pointwise():
                 within[name] = all(within.get(operand, True) for operand in operands(node))
-            case RowOp(_, operator) if operator in MATRICES:
+            case RowOp() if node.makes_matrix:
                 # For all steps they would take as much memory as all states.
                 within[name] = all(within.get(operand, True) for operand in operands(node))
             case Contraction() | RowOp() | Delay():

@@ -178,10 +178,12 @@ class _Flattener:
                 if diagonal is not None:
                     return apply("mul", Ref(self.operand(diagonal)), self.expression(operand))
                 return Ref(self.product(term))
-            case OfMatrix() if self.grids.is_reduction(term):
-                return self.grids.reduction(term)
-            case OfMatrix("norm", matrix) if self.grids.is_grid(matrix):
-                return self.grids.norm(matrix)
+            case OfMatrix(function, matrix, axis) if self.grids.is_reduction(term):
+                return self.grids.reduction(function, matrix, axis)
+            case OfMatrix("norm" as function, matrix) | Row("logsumexp" as function, (matrix,)) if self.grids.is_grid(
+                matrix
+            ):
+                return self.grids.reduction(function, matrix)
             case OfMatrix("diag", matrix, _, span) if self.grids.is_grid(matrix):
                 return self.grids.diagonal_of(matrix, span)
             case OfMatrix("norm", matrix, _, span):
@@ -282,7 +284,8 @@ class _Flattener:
             case Transposed(matrix):
                 return apply("transpose", self.matrix_expression(matrix, root))
             case OfMatrix(_, matrix):
-                return apply(term.operator, self.matrix_expression(matrix, root))
+                further = (self.expression(each) for each in term.further)
+                return apply(term.operator, self.matrix_expression(matrix, root), *further)
             case Product(left, right) if self.matrix_shape(right).is_matrix:
                 rows, columns = self.diagonal(left), self.diagonal(right)
                 if rows is not None:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Protocol, assert_never
 
 from rnncc.ir.cell import RowOp
-from rnncc.ir.dim import HEADS, ONE, Dim, Grid
-from rnncc.ir.expr import Apply, Const, Expr, Ref, apply
+from rnncc.ir.dim import ONE, Dim, Grid
+from rnncc.ir.expr import Apply, Expr, Ref, apply
 from rnncc.ir.row_operator import RowOperator
 from rnncc.ir.term import (
     Argument,
@@ -34,16 +34,10 @@ from rnncc.ir.term import (
 )
 from rnncc.ir.typed import Shape
 from rnncc.language.diagnostics import InternalError
+from rnncc.language.functions import REDUCTIONS
 from rnncc.language.source import Span
+from rnncc.stages.partition.along import Along
 from rnncc.stages.partition.nodes import Nodes
-
-_REDUCTIONS = {
-    ("sum", "rows"): RowOperator.ROW_SUMS,
-    ("sum", "columns"): RowOperator.COLUMN_SUMS,
-    ("max", "rows"): RowOperator.ROW_MAXIMA,
-    ("max", "columns"): RowOperator.COLUMN_MAXIMA,
-}
-_LEAST_LENGTH = Const(1e-12)
 
 
 class Terms(Protocol):
@@ -82,6 +76,7 @@ class Grids:
     def __init__(self, terms: Terms) -> None:
         self.terms, self.nodes = terms, terms.nodes
         self.rows: dict[RowOp, str] = {}  # without their targets
+        self.along = Along(self)
 
     # What a term is.
 
@@ -117,7 +112,7 @@ class Grids:
 
     def is_reduction(self, term: Term) -> bool:
         """Whether a term has one number for each row or column of a matrix."""
-        return isinstance(term, OfMatrix) and term.axis != "" and term.function in ("sum", "mean", "max", "min")
+        return isinstance(term, OfMatrix) and term.axis != "" and term.function in REDUCTIONS
 
     def grid(self, term: Term) -> Grid:
         """The shape of a matrix."""
@@ -154,11 +149,13 @@ class Grids:
     def name_of(self, expr: Expr, grid: Grid) -> str:
         return self.nodes.named(expr, Shape(grid.width, grid=grid))
 
-    def row(self, operator: RowOperator, operands: tuple[str, ...], grid: Grid, shape: Shape) -> Ref:
+    def row(
+        self, operator: RowOperator, operands: tuple[str, ...], grid: Grid | None, shape: Shape, times: int = 1
+    ) -> Ref:
         """The value of an operator; equal ones are one."""
-        node = RowOp("", operator, operands, grid=grid, span=self.nodes.span)
+        node = RowOp("", operator, operands, times=times, grid=grid, span=self.nodes.span)
         if node not in self.rows:
-            target = self.nodes.name(f"{operands[0].rpartition('__')[2]}_{operator.value}")
+            target = self.nodes.name(f"{operands[0].rpartition('__')[2]}_{operator.value}" if grid else "")
             self.rows[node] = self.nodes.temporary(replace(node, target=target), shape)
         return Ref(self.rows[node])
 
@@ -177,11 +174,6 @@ class Grids:
 
     def on_diagonal(self, vector: str, grid: Grid) -> Expr:
         return self.row(RowOperator.ON_DIAGONAL, (vector,), grid, Shape(grid.width, grid=grid))
-
-    def reduced(self, operator: RowOperator, expr: Expr, grid: Grid) -> Expr:
-        """One number for each row, or column."""
-        rows = operator in (RowOperator.ROW_SUMS, RowOperator.ROW_MAXIMA)
-        return self.row(operator, (self.name_of(expr, grid),), grid, Shape(grid.rows if rows else grid.columns))
 
     # Matrices.
 
@@ -208,8 +200,8 @@ class Grids:
                 return self.transposed(matrix)
             case OfMatrix("diag", vector):
                 return self.on_diagonal(self.terms.operand(vector), self.grid(term))
-            case OfMatrix(function, operand, axis):
-                return self.along(function, operand, axis)
+            case OfMatrix(_, operand):
+                return self.along.matrix(term, self.expression(operand), self.grid(operand))
             case Unflatten(vector):
                 # By a name: products of the step go into a pass over a vector's units, not over elements.
                 return Ref(self.terms.operand(vector))
@@ -292,25 +284,12 @@ class Grids:
         turned = _turned(matrix)
         if not isinstance(turned, Transposed):
             return self.expression(turned)
-        grid = self.grid(matrix)
+        return self.turned(self.expression(matrix), self.grid(matrix))
+
+    def turned(self, expr: Expr, grid: Grid) -> Ref:
+        """The transpose of a matrix."""
         shape = Shape(grid.width, grid=grid.transposed)
-        return self.row(RowOperator.TRANSPOSE, (self.named(matrix),), grid, shape)
-
-    def along(self, function: str, matrix: Term, axis: str) -> Expr:
-        """`softmax` or `normalize` of each row, or column."""
-        grid, expr = self.grid(matrix), self.expression(matrix)
-        spread = RowOperator.BY_ROW if axis == "rows" else RowOperator.BY_COLUMN
-
-        def wide(vector: Expr) -> Expr:
-            return self.row(spread, (self.nodes.named(vector),), grid, Shape(grid.width, grid=grid))
-
-        if function == "softmax":
-            whole = Ref(self.name_of(expr, grid))
-            largest = self.reduced(_REDUCTIONS["max", axis], whole, grid)
-            powers = Ref(self.name_of(apply("exp", apply("sub", whole, wide(apply("detach", largest)))), grid))
-            return apply("div", powers, wide(self.reduced(_REDUCTIONS["sum", axis], powers, grid)))
-        squares = self.reduced(_REDUCTIONS["sum", axis], apply("mul", expr, expr), grid)
-        return apply("div", expr, wide(apply("max", self.root(squares), _LEAST_LENGTH)))
+        return self.row(RowOperator.TRANSPOSE, (self.name_of(expr, grid),), grid, shape)
 
     # Vectors.
 
@@ -330,42 +309,16 @@ class Grids:
             case Transposed(inner) if isinstance(_turned(inner), Transposed):
                 grid = self.grid(inner)
                 wide = self.by(RowOperator.BY_ROW, vector, grid)
-                return self.reduced(RowOperator.COLUMN_SUMS, apply("mul", self.expression(inner), wide), grid)
+                return self.along.reduced("sum", apply("mul", self.expression(inner), wide), grid, "columns")
             case Transposed(inner):
                 return self.times_vector(_turned(inner), vector)
         grid = self.grid(matrix)
         wide = self.by(RowOperator.BY_COLUMN, vector, grid)
-        return self.reduced(RowOperator.ROW_SUMS, apply("mul", self.expression(matrix), wide), grid)
+        return self.along.reduced("sum", apply("mul", self.expression(matrix), wide), grid, "rows")
 
-    def reduction(self, term: OfMatrix) -> Expr:
-        """`sum(M, axis=rows)` and the like."""
-        grid, expr = self.grid(term.operand), self.expression(term.operand)
-        match term.function:
-            case "mean":
-                total = self.reduced(_REDUCTIONS["sum", term.axis], expr, grid)
-                ones = Ref(self.nodes.constant(1.0, Shape(grid.width, grid=grid)))
-                return apply("div", total, self.reduced(_REDUCTIONS["sum", term.axis], ones, grid))
-            case "min":
-                largest = self.reduced(_REDUCTIONS["max", term.axis], apply("neg", expr), grid)
-                return apply("neg", largest)
-            case function:
-                return self.reduced(_REDUCTIONS[function, term.axis], expr, grid)
-
-    def norm(self, matrix: Term) -> Expr:
-        """The Frobenius norm: one number per head."""
-        expr = self.expression(matrix)
-        squares = self.name_of(apply("mul", expr, expr), self.grid(matrix))
-        total = RowOp("", RowOperator.SUM, (squares,), span=self.nodes.span)
-        if total not in self.rows:
-            self.rows[total] = self.nodes.temporary(replace(total, target=self.nodes.name()), Shape(HEADS))
-        return self.root(Ref(self.rows[total]))
-
-    def root(self, squares: Expr) -> Expr:
-        """The root of a sum of squares, with the derivative 0 at 0."""
-        value = Ref(self.nodes.named(squares))
-        positive = apply("gt", value, Const(0.0))
-        root = apply("sqrt", apply("where", positive, value, Const(1.0)))
-        return apply("where", positive, root, Const(0.0))
+    def reduction(self, function: str, matrix: Term, axis: str = "") -> Expr:
+        """`sum(M, axis=rows)` and the like; without an axis one number per head."""
+        return self.along.reduction(function, self.expression(matrix), self.grid(matrix), axis)
 
     def diagonal_of(self, matrix: Term, span: Span) -> Expr:
         """`diag(M)` of a matrix that changes."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rnncc.ir.cell import Initialiser, Member, Parameter, operands
-from rnncc.ir.dim import Dim, show
-from rnncc.ir.structure import DENSE, Structure
+from rnncc.ir.dim import HEADS, ONE, Dim, show
+from rnncc.ir.structure import DENSE, Structure, diagonal_blocks
 from rnncc.ir.typed import GroupMember, Init, written
 from rnncc.language.names import reserved_attribute
 from rnncc.language.report import Report
@@ -61,6 +61,7 @@ class _Packer:
             result.append(Parameter(name, name, (row,), grid=self.shapes[state].grid))
         self.check_attributes(result)
         self.check_square(result)
+        self.check_formulas(result)
         return tuple(result)
 
     def check_square(self, parameters: list[Parameter]) -> None:
@@ -74,6 +75,26 @@ class _Packer:
                     group = self.group_of.get(member.name, "")
                     spans = [init.span for init in self.typed.inits if init.name in (member.name, group)]
                     self.report.error("RNN224", message, (spans or [self.origin(parameter.name)])[0])
+
+    def check_formulas(self, parameters: list[Parameter]) -> None:
+        """A formula has the shape of what starts so. A number fills all of it."""
+        for parameter in parameters:
+            for member in parameter.members:
+                if (formula := member.initialiser.formula) is None or not formula.shape:
+                    continue
+                wanted = (member.width,) if parameter.columns is None else (member.width, parameter.columns)
+                blocks = diagonal_blocks(parameter.structure)
+                if parameter.grid is None and formula.shape == wanted and blocks in (ONE, HEADS):
+                    continue
+                shown = (" x ".join(map(show, shape)) for shape in (wanted, formula.shape))
+                message = "'{}' has the shape {}, and the formula {}".format(member.name, *shown)
+                if parameter.grid is not None:
+                    message = f"'{member.name}' is a matrix in which a state starts: it takes no formula of vectors"
+                elif formula.shape == wanted:
+                    message = f"'{member.name}' has blocks of its own, and takes no formula of vectors"
+                group = self.group_of.get(member.name, "")
+                spans = [init.span for init in self.typed.inits if init.name in (member.name, group)]
+                self.report.error("RNN224", message, (spans or [self.origin(parameter.name)])[0])
 
     def check_attributes(self, parameters: list[Parameter]) -> None:
         """Each parameter becomes an attribute of the module, under a name that nothing else there has.

@@ -96,7 +96,8 @@ def _factors_of_states(segment: Segment, subject: _Subject) -> set[Apply]:
 
 
 def _division(subject: _Subject, report: Report) -> None:
-    zero = {f"{state.name}__1": state.name for state in subject.flat.typed.states if state.initial == 0}
+    states = subject.flat.typed.states
+    zero = {f"{state.name}__1": state for state in states if state.initial == 0 or state.diagonal}
     for node in subject.flat.nodes.values():
         for part in _applications(node):
             if part.operator != "div":
@@ -104,8 +105,9 @@ def _division(subject: _Subject, report: Report) -> None:
             for factor in _factors(part.arguments[1]):
                 if isinstance(factor, Ref) and factor.name in zero:
                     state = zero[factor.name]
-                    message = f"division by the state '{state}', whose initial value is 0"
-                    help = f"give it another initial value, or bound it: 'max({state}[t-1], 1)'"
+                    which = "has zeros" if state.diagonal else "is 0"
+                    message = f"division by the state '{state.name}', whose initial value {which}"
+                    help = f"give it another initial value, or bound it: 'max({state.name}[t-1], 1)'"
                     report.warn("RNN260", message, node.span, help=help)
 
 

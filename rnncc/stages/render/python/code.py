@@ -31,7 +31,7 @@ from rnncc.ir.dim import HEADS, ONE, Dim, Grid, floor_divide, repeats_whole, spl
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.dim import constant as constant_dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
-from rnncc.ir.row_operator import RowOperator
+from rnncc.ir.row_operator import WITHIN_ROWS, RowOperator
 from rnncc.ir.step import row_parts
 from rnncc.ir.structure import BlockDiagonal, Dense
 from rnncc.language.diagnostics import InternalError
@@ -274,6 +274,10 @@ class Emitter:
                 return f"{name}({first}, {heads}, {rows})"
             case RowOperator.MATMUL:
                 return f"{name}({first}, {others[0]}, {heads}, {rows}, {columns})"
+            case _ if node.operator in WITHIN_ROWS:
+                # Each row is to them what a head's units are.
+                times = "" if node.operator is RowOperator.CUMSUM else f"{node.times}, "
+                return f"rows.row_{node.operator.value}({first}, {times}{python_dim(grid.rows)}, 1)"
             case _:
                 return f"{name}({first}, {heads}, {rows}, {made})"
 

@@ -26,6 +26,7 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.dim import HEADS, ONE, Dim, Grid, split_multiple
+from rnncc.ir.formula import Applied, Number, Outer, Part, Size, Vector
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.structure import DENSER, BlockDiagonal, Dense, Sparsity
 from rnncc.language.source import file_name
@@ -133,6 +134,7 @@ def _state(state: State) -> Call:
         initial=initial,
         delay_of=delay_of,
         matrix=_sides(state.grid),
+        diagonal=_true(state.diagonal),
     )
 
 
@@ -189,7 +191,27 @@ def _member(member: Member) -> Call:
         k=None if k == 1 else str(k),
         initialiser=None if initialiser.kind == "default" else string(initialiser.kind),
         values=_literals(initialiser.values) or None,
+        formula=None if initialiser.formula is None else _formula(initialiser.formula.root),
     )
+
+
+def _formula(part: Part) -> Written:
+    """A formula as tuples: a name, and what it is applied to."""
+    match part:
+        case Number(value):
+            return string("number"), _literal(value)
+        case Size(dim):
+            return string("size"), f"lambda n: {python_dim(dim, 'n')}"
+        case Vector(function, dim):
+            # The numbers of heads are no parts of anything.
+            parts = 0 if dim == HEADS else split_multiple(dim)[0]
+            return string(function), f"lambda n: {python_dim(dim, 'n')}", str(parts)
+        case Applied(operator, arguments):
+            return string(operator), *map(_formula, arguments)
+        case Outer(left, right):
+            return string("outer"), _formula(left), _formula(right)
+        case _:
+            assert_never(part)
 
 
 def _constraint(constraint: Constraint) -> Call:

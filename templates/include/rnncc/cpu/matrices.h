@@ -74,10 +74,10 @@ static void multiply(T* out, const T* left, const T* right, int64_t rows, int64_
 }
 
 // `second`: the right operand of a product. `shape`: of the matrix that the operator takes or makes; of a product's left
-// operand, or of what is transposed.
+// operand, or of what is transposed. `times`: by how many places elements move.
 template <class T>
 static void matrix_operation(RowOperator op, T* out, const RowLayout& to, const T* in, const RowLayout& from,
-                             const T* second, const BlockShape& shape) {
+                             const T* second, const BlockShape& shape, int64_t times) {
   for (int64_t h = 0; h < shape.heads; ++h) {
     const T* block = in + h * shape.elements();
     T* made = out + h * shape.elements();
@@ -109,6 +109,15 @@ static void matrix_operation(RowOperator op, T* out, const RowLayout& to, const 
       case RowOperator::diagonal:
         for (int64_t i = 0; i < shape.rows; ++i) out[element_at(to, h, i)] = block[i * (shape.columns + 1)];
         break;
+      case RowOperator::cumsum:
+      case RowOperator::cumsum_reversed:
+      case RowOperator::roll:
+      case RowOperator::shift: {
+        const RowLayout row = {1, 1, shape.columns};
+        for (int64_t i = 0; i < shape.elements(); i += shape.columns)
+          row_operation(op, made + i, row, block + i, row, static_cast<const T*>(nullptr), int64_t(0), times);
+        break;
+      }
       default: return;
     }
   }

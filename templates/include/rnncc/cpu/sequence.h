@@ -31,7 +31,7 @@ static void run_row_operator(const Run<T>& run, const StageInfo& stage, const Fr
     const SlotInfo& from = run.program.slots[slot];
     const RowLayout layout = row_layout(run.dim(from.width), from.parts, heads);
     for (int64_t b = entries.begin; b < entries.end; ++b)
-      matrix_operation(stage.row, at(target, b), to_layout, at(slot, b), layout, at(last, b), shape);
+      matrix_operation(stage.row, at(target, b), to_layout, at(slot, b), layout, at(last, b), shape, stage.times);
     return;
   }
   for (int64_t b = entries.begin; b < entries.end; ++b) {

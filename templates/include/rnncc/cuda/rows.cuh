@@ -31,6 +31,14 @@ RNNCC_DEVICE RowLayout layout_of(const R& run) {
   return {info.parts, heads, width / (info.parts * heads)};
 }
 
+// The layout by which an operator takes a slot. Within the rows of a matrix, each row is what a head's units are.
+template <int stage, int slot, class R>
+RNNCC_DEVICE RowLayout layout_for(const R& run) {
+  constexpr StageInfo info = R::Program::tables.stages[stage];
+  if constexpr (info.matrix_rows == 0) return layout_of<slot>(run);
+  return {1, run.plan.dims[info.matrix_rows], run.plan.dims[info.matrix_columns] / run.plan.heads};
+}
+
 RNNCC_DEVICE float combine(RowOperator op, float a, float b) {
   if (op == RowOperator::max) return (a > b || a != a) ? a : b;
   return a + b;
@@ -73,8 +81,7 @@ RNNCC_DEVICE void reduce_row(const R& run, int entry, float* scratch) {
 }
 
 template <int target, int source, class R>
-RNNCC_DEVICE void scan_row(const R& run, bool reversed, int entry) {
-  const RowLayout to = layout_of<target>(run);
+RNNCC_DEVICE void scan_row(const R& run, const RowLayout& to, bool reversed, int entry) {
   const int64_t units = to.units();
   const int lane = threadIdx.x % 32;
   for (int64_t head = threadIdx.x / 32; head < to.heads; head += WARPS) {
@@ -146,11 +153,11 @@ RNNCC_DEVICE void row_operation(const R& run, int entry, float* scratch) {
     constexpr int last = R::Program::tables.stage_slots[info.first_operand + info.operands - 1];
     reduce_row<op, target, source, last>(run, entry, scratch);
   } else if constexpr (op == RowOperator::cumsum || op == RowOperator::cumsum_reversed) {
-    scan_row<target, source>(run, op == RowOperator::cumsum_reversed, entry);
+    scan_row<target, source>(run, layout_for<stage, target>(run), op == RowOperator::cumsum_reversed, entry);
   } else if constexpr (op == RowOperator::concat) {
     concatenate<target, info.first_operand, info.operands>(run, entry, offset);
   } else {
-    const RowLayout to = layout_of<target>(run), from = layout_of<source>(run);
+    const RowLayout to = layout_for<stage, target>(run), from = layout_for<stage, source>(run);
     for (int64_t i = threadIdx.x; i < to.width(); i += THREADS) {
       const float value =
           moved<op, source>(run, from, to, entry, to.head_of(i), to.index_in_head(i), offset, info.times);
