@@ -30,7 +30,7 @@ from ..spec import CellSpec, SegmentSpec, SingleSpec, Sizes, number_of
 from .parameters import blocks_of
 
 _SEVERAL = (tuple, list)
-# Of parameters, and of buffers: a matrix that is not trained is one.
+# What a module holds: parameters, and buffers, as a matrix that is not trained is one.
 _HELD = (Parameter, Tensor)
 WHOLE_DTYPES = (torch.float32, torch.float64)
 _GPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
