@@ -3,15 +3,15 @@
 Input: a Cell. Output: the same equations with one segment, whose loop computes all that a single step needs but the
 products of x: functions of parameters, what is batched over the steps of a layer, every loop, and the epilogue. With
 one step there is nothing to batch. So a step that autograd does not record is one call of one op, however many loops
-the layer has. None where a step needs more than this: older values, functions of matrices, operators that
-loops do not have, masks, no matrix that x is multiplied by.
+the layer has. Functions of matrices are made by torch before it. None where a step needs more than this: older values,
+operators that loops do not have, masks, no matrix that x is multiplied by.
 
 Fails with: InternalError only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from rnncc.ir.cell import (
@@ -50,7 +50,9 @@ def single(cell: Cell) -> Cell | None:
     if weight is None:
         return None
     members = tuple(products[member.name] for member in weight.members)
-    body = tuple(node for target, node in nodes.items() if target not in members)
+    outside = _outside(cell)
+    wanted = _wanted(cell, nodes, {*members, *outside})
+    body = tuple(node for target, node in nodes.items() if target in wanted)
     read = dict.fromkeys(operand for node in body for operand in operands(node))
     # What is read of the inputs themselves comes last: x and all further ones, in their order.
     given = (each.name for each in cell.inputs if each is not x or x.name in read)
@@ -63,7 +65,10 @@ def single(cell: Cell) -> Cell | None:
     segment = Segment(
         states=states,
         streams=streams,
-        weights=tuple(Weight(each.name, tuple(member.name for member in each.members)) for each in parameters),
+        weights=(
+            *(Weight(each.name, tuple(member.name for member in each.members)) for each in parameters),
+            *(Weight(name, (name,)) for name in outside if name in read),
+        ),
         constants=tuple(each.name for each in cell.constants if each.name in read),
         batched=tuple(nodes[member] for member in members),
         nodes=body,
@@ -75,7 +80,6 @@ def single(cell: Cell) -> Cell | None:
     return replace(
         cell,
         single_head_because=cell.single_head_because or ("its step cuts values of constant width" if any(cut) else ""),
-        prologue=(),
         segments=(segment,),
         epilogue=(),
         values=tuple(replace(v, placement=Placement.S) if v.name in own else v for v in cell.values),
@@ -83,20 +87,57 @@ def single(cell: Cell) -> Cell | None:
 
 
 def _fits(cell: Cell) -> bool:
-    """Whether a step of the cell takes inputs and its states, and nothing else."""
-    table = value_table(cell)
-    of_matrices = (
-        table[node.target].columns is not None
-        or (isinstance(node, Pointwise) and not OF_MATRICES.isdisjoint(operators(node.expr)))
-        for node in _all_nodes(cell)
-    )
+    """Whether a step of the cell takes inputs and its states, and nothing else; and whether a loop computes it, but for
+    functions of parameters that a layer's loops read."""
+    given = {weight.name for segment in cell.segments for weight in segment.weights}
+    of_parameters = {node.target for node in cell.prologue}
     return (
         not (any(each.drawn for each in cell.inputs) or cell.inputs[0].per_sequence or cell.delays)
         and not any(state.delay_of for state in cell.states)
         and not any(isinstance(node, Delay) for node in _all_nodes(cell))
-        and not any(isinstance(node, RowOp) and node.operator in BATCHED_ONLY for node in _all_nodes(cell))
-        and not any(of_matrices)
+        and all(
+            node.target in of_parameters or not (isinstance(node, RowOp) and node.operator in BATCHED_ONLY)
+            for node in _all_nodes(cell)
+        )
+        and _read_outside(cell) <= given
     )
+
+
+def _outside(cell: Cell) -> list[str]:
+    """The functions of parameters that a loop does not compute, as those of matrices, and what is made of these."""
+    table, found = value_table(cell), dict[str, None]()
+
+    def is_one(node: Node) -> bool:
+        if not found.keys().isdisjoint(operands(node)):
+            return True
+        if isinstance(node, RowOp):
+            return node.operator in BATCHED_ONLY
+        of_matrices = isinstance(node, Pointwise) and not OF_MATRICES.isdisjoint(operators(node.expr))
+        return of_matrices or table[node.target].columns is not None
+
+    for node in cell.prologue:
+        if is_one(node):
+            found[node.target] = None
+    return [*found]
+
+
+def _read_outside(cell: Cell) -> set[str]:
+    """Those of them that something else reads than another of them."""
+    outside = {*_outside(cell)}
+    return {
+        name for node in _all_nodes(cell) if node.target not in outside for name in operands(node) if name in outside
+    }
+
+
+def _wanted(cell: Cell, nodes: Mapping[str, Node], given: Collection[str]) -> set[str]:
+    """The values that the new states and the output are made of, of what is given."""
+    found, left = set[str](), [*(state.name for state in cell.states), cell.output]
+    while left:
+        name = left.pop()
+        if name in nodes and name not in found and name not in given:
+            found.add(name)
+            left += operands(nodes[name])
+    return found
 
 
 def _is_cut_otherwise(node: RowOp, table: Mapping[str, Value]) -> bool:

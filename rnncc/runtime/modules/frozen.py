@@ -104,7 +104,7 @@ class Freezable(nn.Module):
 
     def _packed_weights(self) -> PackedWeights | None:
         layout, (kernels, _) = self._whole, package.kernels()
-        if layout is None or kernels is None:
+        if layout is None or kernels is None or layout.made:
             return None
         found = [self._parameters.get(name) for name in layout.names]
         tensors = [t for t in found if type(t) is nn.Parameter and t.is_cpu and t.dtype in WHOLE_DTYPES]

@@ -50,6 +50,7 @@ class Layout:
                 whether there is such a state
     returns_output
                 whether what is returned begins with the output
+    made        the loop's weights that are functions of parameters, which the call computes
     further     the names of inputs beside x, which a single step's own op takes
     initials    their initial values where no hx is given
     has_backward
@@ -73,6 +74,7 @@ class Layout:
         "has_backward",
         "has_matrices",
         "initials",
+        "made",
         "members",
         "names",
         "needs_states",
@@ -92,16 +94,22 @@ class Layout:
         product = segment.whole
         assert product is not None
         attributes = list(dict.fromkeys((product.weight, *shapes)))
+        made = [weight for weight in segment.plain.weights if not weight.attribute]
         if isinstance(segment, SingleSpec):
             # Where states start is no matter of the op's: a step is given its states.
             read = {product.weight, *(weight.attribute for weight in segment.plain.weights)}
+            read |= {attribute for weight in made for attribute in weight.made_of}
             attributes = [attribute for attribute in attributes if attribute in read]
         biases = [
             (attributes.index(bias.attribute), bias.row(sizes), bias.column(sizes), bias.rows(sizes))
             for bias in product.biases
             if bias.attribute in shapes
         ]
-        weights = [attributes.index(weight.attribute) for weight in segment.plain.weights]
+        self.made = tuple(weight.name for weight in made)
+        weights = [
+            attributes.index(weight.attribute) if weight.attribute else len(attributes) + self.made.index(weight.name)
+            for weight in segment.plain.weights
+        ]
         self.returns_output = time or cell.output != segment.states[0].name
         names = [sequence.name for sequence in segment.sequences]
         output = names.index(cell.output) if self.returns_output else -1
@@ -114,8 +122,8 @@ class Layout:
         self.attributes, self.names = tuple(attributes), tuple(attribute + suffix for attribute in attributes)
         self.initials, self.constants = [float(state.initial or 0) for state in segment.states], segment.constants
         self.sizes = sizes
-        self.members = [(0, 1), *((i, _members(cell, attributes[i], sizes)) for i in weights)]
-        dims = [n for attribute in attributes for n in (*shapes[attribute], -1)[:2]]
+        self.members = [(0, 1), *((i, _members(cell, attributes[i], sizes)) for i in weights if i < len(attributes))]
+        dims = [n for attribute in attributes for n in (*shapes[attribute], -1)[:2]] + [-1, -1] * len(made)
         places = [n for bias in biases for n in bias]
         about = (sizes["num_heads"], time, output, product.reads_streams)
         self.facts = (*about, cell.sizes_in_order(sizes), dims, places, weights, self.initials)
@@ -142,7 +150,8 @@ def layout_of(
         segment = cell.segments[0]
     if segment is None or (time and any(state.initial is None for state in cell.states)):
         return None
-    if any(weight.attribute not in shapes for weight in segment.plain.weights):
+    weights = segment.plain.weights
+    if any(name not in shapes for each in weights for name in ([each.attribute] if each.attribute else each.made_of)):
         return None  # bias=False removed a bias that the loop reads
     if 1 + len(shapes) + len(cell.states) > _MOST_TENSORS:
         return None
@@ -191,6 +200,8 @@ def run_whole(
         tensors.append(parameter)
     if len(further) != len(layout.further):
         return None
+    if layout.made and not _add_made(module, layout, tensors):
+        return None
     for name in layout.further:
         given = further.get(name)
         if type(given) is not Tensor:
@@ -225,7 +236,7 @@ def run_whole(
             if tensor.requires_grad:
                 return ops.record((layout, constants), *tensors) if layout.has_backward else None
     frozen = module._frozen
-    packed = frozen.packed(tensors) if frozen is not None and on_cpu else ()
+    packed = frozen.packed(tensors) if frozen is not None and on_cpu and not layout.made else ()
     made: list[Tensor] = ops.forward(tensors, packed, number, constants, False)
     if layout.has_matrices and made:
         first = len(made) - layout.states
@@ -233,6 +244,25 @@ def run_whole(
             if shape is not None:
                 made[first + i] = made[first + i].view(-1, *shape)
     return made or None
+
+
+def _add_made(module: Any, layout: Layout, tensors: list[Tensor]) -> bool:
+    """Append the functions of parameters that the loop reads, those of a frozen module as it keeps them. False where
+    autograd would record them."""
+    x, *parameters = tensors
+    if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
+        return False
+    kept = module._kept_matrices()
+    values: Mapping[str, Tensor]
+    if kept is not None:
+        (values,) = kept
+    else:
+        values = {module.spec.inputs[0].name: x}
+        module.spec.derive(
+            values, dict(zip(layout.attributes, parameters, strict=True)), module.constants, layout.sizes
+        )
+    tensors += [values[name].flatten() for name in layout.made]
+    return True
 
 
 class WholeOps:

@@ -42,10 +42,11 @@ class Layout : public LayerFacts {
       biases.push_back({places[i], places[i + 1], places[i + 2], places[i + 3]});
     has_one_bias = biases.size() == 1 && biases[0].row == 0 && biases[0].column == 0 && biases[0].rows == columns() &&
                    biases[0].rows == shapes[2 * biases[0].parameter];
-    for (int64_t i = 0; i < parameters(); ++i) added_once.push_back(is_added_once(i));
     stream_widths = widths(segment.stream_widths, segment.streams);
     state_widths = widths(segment.state_widths, segment.states);
+    weight_elements = widths(segment.plain.weight_elements, segment.plain.weights);
     if (output < -1 || output >= segment.sequences) fail(std::string(segment.name) + ": there is no such output");
+    for (int64_t i = 0; i < parameters(); ++i) added_once.push_back(is_added_once(i));
     output_width = output < 0 ? 0 : widths(segment.sequence_widths, segment.sequences)[output];
     const std::vector<int64_t> saved = widths(segment.plain.saved_widths, segment.plain.saved);
     saved_width = keeps_streams ? columns() : 0;
@@ -62,6 +63,12 @@ class Layout : public LayerFacts {
   }
 
   int64_t parameters() const { return int64_t(shapes.size()) / 2; }
+  // The rows of a parameter; the elements of a vector, or of a function of parameters, whose rows are given as -1.
+  int64_t rows(int64_t parameter) const {
+    if (shapes[2 * parameter] >= 0) return shapes[2 * parameter];
+    const auto weight = std::find(loop_weights.begin(), loop_weights.end(), parameter) - loop_weights.begin();
+    return weight < segment.plain.weights ? weight_elements[weight] : -1;
+  }
   int64_t inputs() const { return shapes[1]; }
   int64_t columns() const { return shapes[0]; }
   int64_t rank() const { return has_time ? 3 : 2; }
@@ -77,7 +84,7 @@ class Layout : public LayerFacts {
   const rnncc_segment& segment;
   int64_t output_width, saved_width;
   bool has_one_bias;  // the biases are one parameter, all of it
-  std::vector<int64_t> stream_widths, state_widths;
+  std::vector<int64_t> stream_widths, state_widths, weight_elements;
   // For each saved tensor its first column in what a training forward keeps, which begins with the streams where they
   // are kept; -1: it is the output.
   std::vector<int64_t> saved_at, saved_widths;
@@ -87,7 +94,7 @@ class Layout : public LayerFacts {
 
  private:
   bool is_added_once(int64_t parameter) const {
-    std::vector<int> times(shapes[2 * parameter], 0);
+    std::vector<int> times(std::max<int64_t>(rows(parameter), 0), 0);
     for (const Bias& bias : biases)
       for (int64_t i = 0; bias.parameter == parameter && i < bias.rows; ++i) ++times[bias.row + i];
     return !is_read_by_loop(parameter) && std::all_of(times.begin(), times.end(), [](int n) { return n == 1; });

@@ -36,7 +36,7 @@ struct Whole {
     x_row = rows() == 1 ? layout.inputs() : batch > 1 ? strides[rank - 2] : strides[0];
     for (int64_t i = 0; i < parameters; ++i) {
       const Tensor& tensor = parameter(i);
-      const int64_t rows = layout.shapes[2 * i], columns = layout.shapes[2 * i + 1], dims = columns < 0 ? 1 : 2;
+      const int64_t rows = layout.rows(i), columns = layout.shapes[2 * i + 1], dims = columns < 0 ? 1 : 2;
       if (tensor.torch_type() != dtype || tensor.dim() != dims || !(tensor.device() == device)) return false;
       const int64_t *own = tensor.sizes(), *step = tensor.strides();
       if (own[0] != rows || (dims == 2 && own[1] != columns)) return false;
