@@ -55,6 +55,8 @@ class Layout:
     initials    their initial values where no hx is given
     has_backward
                 whether the op runs where autograd records
+    runs_on_gpus
+                whether GPUs have the op, too
     needs_states
                 whether hx must be given, because initial values are learned, or stand on a diagonal
     constants   the names of the constants that the loop reads
@@ -80,6 +82,7 @@ class Layout:
         "needs_states",
         "number",
         "returns_output",
+        "runs_on_gpus",
         "segment",
         "shapes",
         "sizes",
@@ -117,6 +120,7 @@ class Layout:
         self.has_matrices = any(self.shapes)
         self.further = segment.further if isinstance(segment, SingleSpec) else ()
         self.has_backward = isinstance(segment, SegmentSpec) and (time or not self.returns_output)
+        self.runs_on_gpus = isinstance(segment, SegmentSpec)
         self.needs_states = any(state.initial is None or state.diagonal for state in segment.states)
         self.segment, self.time, self.states = segment.name, int(time), len(segment.states)
         self.attributes, self.names = tuple(attributes), tuple(attribute + suffix for attribute in attributes)
@@ -182,7 +186,7 @@ def run_whole(
     on_cpu, backend = x.is_cpu, module.backend
     if (
         x.dtype not in (WHOLE_DTYPES if on_cpu else _GPU_DTYPES)
-        or not (on_cpu or (x.is_cuda and kernels.run_on_gpu(x.get_device())))
+        or not (on_cpu or (layout.runs_on_gpus and x.is_cuda and kernels.run_on_gpu(x.get_device())))
         or (backend is not None and backend != ("cpu" if on_cpu else "cuda"))
         or x.is_nested
         or torch._C._is_any_autocast_enabled()
