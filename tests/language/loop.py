@@ -239,7 +239,9 @@ def compare(
         for place in range(number * directions, (number + 1) * directions):
             own = parameters[place]
             initial = {
-                name: own[f"{name}0"] if value is None else torch.as_tensor(value, dtype=torch.float64).expand(shapes[name])
+                name: own[f"{name}0"]
+                if value is None
+                else torch.as_tensor(value, dtype=torch.float64).expand(shapes[name])
                 for name, (_, value) in states.items()
             }
             given = {name: value[place] for name, value in theirs[1].items()} if hx is not None else None
