@@ -36,7 +36,6 @@ def run(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folders["work"], env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.long
 def test_five_thousand_hostile_files_run_nothing_and_write_nothing(tmp_path: Path) -> None:
     done = run(tmp_path, "from tests.hostile_pickles import main; main(43, 5000)")
     assert done.returncode == 0, done.stderr
