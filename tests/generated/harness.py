@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rnncc.ir.cell import Cell
 from rnncc.ir.verify import verify
@@ -15,8 +16,9 @@ from rnncc.language.source import Source
 from rnncc.verify import reference
 from tests.generated import cells, grid_cells, grids
 from tests.generated.records import Generated
-from tests.language.loop import compare
+from tests.language.loop import BATCH, HIDDEN, INPUT, compare
 from tests.packages import float64_package, reference_package
+from tests.runtime.test_whole import LongWay, flat
 
 TOLERANCE = 1e-9
 
@@ -70,11 +72,39 @@ def judge(each: Generated, package: Any, cell: Cell | None) -> Outcome:
             found |= {f"{name} ({number})": value for name, value in differences.items()}
         if cell is not None:
             found |= evaluated(each, getattr(package, each.name), cell)
+        else:
+            found |= stepped(each, getattr(package, f"{each.name}Cell"))
     except Exception:
         return Outcome(each.seed, "error", traceback.format_exc(limit=-3))
     # `not <=`: a NaN is no agreement.
     wrong = {name: value for name, value in found.items() if not value <= TOLERANCE}
     return Outcome(each.seed, "differs", str(wrong)) if wrong else Outcome(each.seed, "ok")
+
+
+def stepped(each: Generated, step_class: Callable[..., Any]) -> dict[str, float]:
+    """How far a single step by one op is from one that goes the long way, which layers are compared with."""
+    found: dict[str, float] = {}
+    generator = torch.Generator().manual_seed(each.seed)
+    arguments = {name: value for name, value in each.case.arguments.items() if name != "recompute"}
+    for heads in sorted({setting.heads for setting in each.settings}):
+        width = HIDDEN if each.case.square else INPUT
+        step = step_class(width, HIDDEN, num_heads=heads, dtype=torch.float64, **arguments).eval()
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float64).tanh()
+
+        sizes = step._sizes[0]
+        further = {item.name: draw(BATCH, item.width(sizes)).abs() for item in step.spec.inputs[1:]}
+        x, hx = draw(BATCH, width), tuple(draw(BATCH, *state.shape(sizes)) for state in step.spec.carried(True))
+        with torch.no_grad():
+            ours = [value.detach() for value in flat(step(x, hx if len(hx) > 1 else hx[0], **further))]
+            with LongWay():
+                theirs = [value.detach() for value in flat(step(x, hx if len(hx) > 1 else hx[0], **further))]
+        for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            scale = max(1.0, float(other.abs().nan_to_num().max()))
+            difference = (one - other).abs().where(one.isfinite() | other.isfinite(), 0.0)
+            found[f"step {number} ({heads} heads)"] = float(difference.max()) / scale
+    return found
 
 
 def evaluated(each: Generated, layer_class: Callable[..., Any], cell: Cell) -> dict[str, float]:
