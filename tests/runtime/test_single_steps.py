@@ -200,6 +200,22 @@ def test_a_start_that_is_no_number_is_given() -> None:
         assert_same(step(x, start), found, 2e-6)
 
 
+def test_an_output_that_is_another_state_stands_before_the_states() -> None:
+    """One loop after one product, which the op of a whole layer runs: forward here, and the long way with gradients."""
+    text = "cell Other\nstate h, c\noutput c\ni = sigmoid(W@x + R@h[t-1])\nc[t] = i*c[t-1] + W@x\nh[t] = tanh(c[t])\n"
+    step, x = rnncc.compile(text).OtherCell(4, 6), torch.randn(3, 4)
+    hx = torch.randn(3, 6), torch.randn(3, 6)
+    with torch.no_grad():
+        assert called(partial(step, x, hx))[-1:] == ["other_0_whole_forward"]
+        found = step(x, hx)
+        with LongWay():
+            assert_same(found, step(x, hx), 2e-6)
+    assert torch.equal(found[0], found[1][1]) and len(found[1]) == 2
+    recorded = step(x, hx)
+    recorded[0].sum().backward()
+    assert_same(recorded, found, 2e-6)
+
+
 FURTHER = """
 cell Further
 input x: I, dt: 1, u: 3, gain: H per sequence = 1

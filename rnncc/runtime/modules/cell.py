@@ -88,11 +88,11 @@ class RecurrentCell(RecurrentModule):
 
     def forward(self, input: Tensor, hx: StatesLike = None, **extra: Tensor) -> Any:
         """The new state, or a tuple of them; before them the output where it is not the first state."""
-        plain = type(input) is Tensor
-        if plain and (made := self._run_whole(input, hx, extra)) is not None:
-            if not self._whole.returns_output:  # type: ignore[union-attr]
-                return made[0] if len(made) == 1 else tuple(made)
-            return made[0], made[1] if len(made) == 2 else tuple(made[1:])
+        plain, layout = type(input) is Tensor, self._whole
+        if plain and layout is not None and (made := self._run_whole(input, hx, extra)) is not None:
+            last = made[len(made) - layout.states :]
+            together = last[0] if len(last) == 1 else tuple(last)
+            return (made[0], together) if layout.returns_output else together
         if not plain or find_proxy(hx, *extra.values()) is not None:
             found = call_stand_in(self, input, hx, extra, time=False)
             if found is not None:

@@ -45,20 +45,18 @@ class Layout:
     attributes  the same, as the cell has them (`weight_ih`)
     segment     the name of the only loop
     states      how many states there are
+    initials    their initial values where no hx is given
+    needs_states
+                whether hx must be given, because initial values are learned, or stand on a diagonal
     shapes      of one entry's value of each state that is a matrix, None for others
     has_matrices
                 whether there is such a state
     returns_output
                 whether what is returned begins with the output
+    runs_everywhere
+                whether the op runs where autograd records, and on GPUs
     made        the loop's weights that are functions of parameters, which the call computes
     further     the names of inputs beside x, which a single step's own op takes
-    initials    their initial values where no hx is given
-    has_backward
-                whether the op runs where autograd records
-    runs_on_gpus
-                whether GPUs have the op, too
-    needs_states
-                whether hx must be given, because initial values are learned, or stand on a diagonal
     constants   the names of the constants that the loop reads
     sizes       the sizes, which are the values of some of these
     time        1 for a layer, whose tensors have the axis T; 0 for a single step
@@ -73,7 +71,6 @@ class Layout:
         "constants",
         "facts",
         "further",
-        "has_backward",
         "has_matrices",
         "initials",
         "made",
@@ -82,7 +79,7 @@ class Layout:
         "needs_states",
         "number",
         "returns_output",
-        "runs_on_gpus",
+        "runs_everywhere",
         "segment",
         "shapes",
         "sizes",
@@ -119,8 +116,7 @@ class Layout:
         self.shapes = [None if state.matrix is None else state.shape(sizes) for state in segment.states]
         self.has_matrices = any(self.shapes)
         self.further = segment.further if isinstance(segment, SingleSpec) else ()
-        self.has_backward = isinstance(segment, SegmentSpec) and (time or not self.returns_output)
-        self.runs_on_gpus = isinstance(segment, SegmentSpec)
+        self.runs_everywhere = isinstance(segment, SegmentSpec) and (time or not self.returns_output)
         self.needs_states = any(state.initial is None or state.diagonal for state in segment.states)
         self.segment, self.time, self.states = segment.name, int(time), len(segment.states)
         self.attributes, self.names = tuple(attributes), tuple(attribute + suffix for attribute in attributes)
@@ -186,7 +182,7 @@ def run_whole(
     on_cpu, backend = x.is_cpu, module.backend
     if (
         x.dtype not in (WHOLE_DTYPES if on_cpu else _GPU_DTYPES)
-        or not (on_cpu or (layout.runs_on_gpus and x.is_cuda and kernels.run_on_gpu(x.get_device())))
+        or not (on_cpu or (layout.runs_everywhere and x.is_cuda and kernels.run_on_gpu(x.get_device())))
         or (backend is not None and backend != ("cpu" if on_cpu else "cuda"))
         or x.is_nested
         or torch._C._is_any_autocast_enabled()
@@ -238,7 +234,7 @@ def run_whole(
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor.requires_grad:
-                return ops.record((layout, constants), *tensors) if layout.has_backward else None
+                return ops.record((layout, constants), *tensors) if layout.runs_everywhere else None
     frozen = module._frozen
     packed = frozen.packed(tensors) if frozen is not None and on_cpu and not layout.made else ()
     made: list[Tensor] = ops.forward(tensors, packed, number, constants, False)
