@@ -11,6 +11,7 @@ import random
 import sys
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -51,14 +52,15 @@ class Seeds:
     def __init__(self, config: pytest.Config) -> None:
         """Raises UsageError for a seed that is no number."""
         global _fresh
-        given = config.getoption("--fresh")
+        # A worker of pytest-xdist reads the command line again: what was drawn for it comes beside that.
+        given = getattr(config, "workerinput", {}).get("fresh", config.getoption("--fresh"))
         if given == "new":
             given = str(random.SystemRandom().randrange(10**6, 10**9))
         if given is not None and not given.isdecimal():
             raise pytest.UsageError(f"--fresh is 'new' or a number, not {given}")
         _fresh = None if given is None else int(given)
-        # The plugin of hypothesis reads its option after this, and so does each worker of pytest-xdist.
-        config.option.fresh = given
+        self._given = given
+        # The plugin of hypothesis reads its option after this.
         config.option.hypothesis_seed = given
         # No example comes from an earlier run, and none is left out because the machine is busy.
         settings.register_profile(
@@ -73,6 +75,11 @@ class Seeds:
 
     def pytest_report_header(self) -> str | None:
         return None if _fresh is None else f"fresh examples: repeat them with --fresh {_fresh}"
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tells a worker of pytest-xdist, before it starts, what to draw: all must collect the same tests."""
+        node.workerinput["fresh"] = self._given
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> None:

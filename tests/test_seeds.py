@@ -94,6 +94,12 @@ def test_a_fresh_run_draws_more_and_is_repeated_by_its_seed(session: pytest.Pyte
     assert drawn(session, "--fresh", seed, "-n", "2")[0] == fresh
 
 
+def test_workers_of_a_fresh_run_draw_from_one_seed(session: pytest.Pytester) -> None:
+    fresh, said = drawn(session, "--fresh", "new", "-n", "2")
+    seed = said.partition("--fresh ")[2].split()[0]
+    assert drawn(session, "--fresh", seed)[0] == fresh
+
+
 def test_torch_draws_the_same_too(request: pytest.FixtureRequest) -> None:
     first = torch.rand(3)
     torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
