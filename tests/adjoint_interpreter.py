@@ -11,7 +11,7 @@ from torch import Tensor
 from rnncc.analysis.recurrent import CLIP, recurrent_reads, with_aliases
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Segment, value_table
-from rnncc.ir.dim import ONE
+from rnncc.ir.dim import HEADS, ONE
 from rnncc.runtime.eager.elementwise import clip_gradient
 from rnncc.verify.reference import Interpreter
 
@@ -124,6 +124,8 @@ def _reduced(machine: Interpreter, member: str, cotangent: str, known: Tensors) 
     value = known[cotangent]
     if machine.values[member].width == ONE:
         return value.sum()[None]
+    if machine.values[member].width == HEADS:  # what reaches a head's number comes from all of its units
+        return value.sum(0).reshape(machine.width(member), -1).sum(-1)
     assert machine.width(cotangent) == machine.width(member)
     return value.sum(0)
 

@@ -21,6 +21,15 @@ from typing import Any
 import pytest
 
 
+# Whether this run leaves nothing out.
+_runs_all = False
+
+
+def runs_all() -> bool:
+    """Whether this run leaves nothing out: --all."""
+    return _runs_all
+
+
 def add_options(parser: pytest.Parser) -> None:
     """Adds --all."""
     said = "also run the tests that take long, and compile every GPU kernel that is looked at"
@@ -51,7 +60,8 @@ class Long:
     """Leaves them out."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.runs_all = config.getoption("--all")
+        global _runs_all
+        _runs_all = self.runs_all = config.getoption("--all")
         self.left_out = 0
         config.addinivalue_line("markers", "long: takes long; runs with --all")
         config.addinivalue_line("markers", "one_in(n, *names): all but every n-th case of each value takes long")

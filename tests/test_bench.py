@@ -111,6 +111,7 @@ def test_sizes_of_a_cell_s_own() -> None:
     assert result.exit_code == 0 and "1 head, P 4, batch 2" in result.stdout
 
 
+@pytest.mark.long
 def test_a_size_is_for_the_cells_that_declare_it(tmp_path: Path) -> None:
     path, made = tmp_path / "two.rnn", tmp_path / "made.json"
     wide = "cell Wide\ndim D\ninput x, k: D\nweights V: matrix\nstate h\nh[t] = tanh(W@x + V@k + R@h[t-1])\n"
@@ -200,6 +201,7 @@ def test_a_dtype_that_a_party_lacks_leaves_it_out(monkeypatch: pytest.MonkeyPatc
 # torch.compile
 
 
+@pytest.mark.long
 def test_the_compiled_loop_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[dict[str, Any]] = []
     true = torch.compile
@@ -216,6 +218,7 @@ def test_the_compiled_loop_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "rnncc: forward: torch.compile of the loop, for at most 60 s\n" in result.stderr
 
 
+@pytest.mark.long
 def test_a_compiler_that_takes_too_long_is_stopped_and_said() -> None:
     """In a process of its own: what torch.compile started must not go on after it."""
     program = (
@@ -330,7 +333,7 @@ def test_without_matplotlib_it_says_so_before_the_work(monkeypatch: pytest.Monke
     assert result.exit_code == 3 and "pip install 'rnncc[plot]'" in result.stderr and not result.stdout
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.long
 @pytest.mark.parametrize("has_rich", [True, False])
 def test_a_terminal_gets_a_drawn_table(has_rich: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if has_rich:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 # Between them: several states and segments, loops, reductions, delays, learned values, constants, every placement.
 CELLS = ("slstm", "scrn", "rhn", "onlstm", "layernormlstm", "rglru", "taugru", "lmu", "phasedlstm", "lif")
@@ -51,6 +53,7 @@ def test_every_stage_prints_the_same_under_other_hash_seeds(tmp_path: Path) -> N
     assert first == second
 
 
+@pytest.mark.long
 def test_two_builds_are_the_same_bytes(tmp_path: Path, cell_cache: Path) -> None:
     packages = []
     for seed in ("7", "31337"):

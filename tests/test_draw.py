@@ -125,6 +125,7 @@ def test_nothing_overlaps_in_any_construct(part: int) -> None:
         check_geometry(cell)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", batches(20, 20), ids=str)
 def test_nothing_overlaps_in_generated_cells(seeds: range) -> None:
     for seed in seeds:

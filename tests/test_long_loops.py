@@ -148,6 +148,7 @@ def test_against_a_loop_in_torch(name: str, steps: int, hidden: int) -> None:
             torch.testing.assert_close(own_value, expected, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.long
 def test_stages_take_steps_in_proportion_to_the_rounds() -> None:
     """Twice the rounds take at most twice the lines of rnncc's own code that are run."""
 

@@ -249,7 +249,7 @@ def test_random_bytes(seed: int) -> None:
     survive(b"cell A\nstate h\n" + b" ".join(generator.choice(WORDS) for _ in range(5_000)))
 
 
-@pytest.mark.always(where=["targets"])
+@pytest.mark.long
 @pytest.mark.parametrize(
     "where", ["expression", "cells", "equations", "states", "loops", "comment", "arguments", "targets"]
 )

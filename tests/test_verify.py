@@ -126,7 +126,7 @@ def awkward() -> dict[str, tuple[Any, Cell]]:
     return {cell.name: (getattr(module, cell.name), cell) for cell, _ in front(Source("awkward.rnn", AWKWARD))}
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["Counter", "NoGradient", "Ternary", "Threshold", "Fives", "Cancelling", "Parts", "Joined"]
 )
@@ -262,6 +262,7 @@ def test_branches_are_what_relus_comparisons_and_spikes_look_at() -> None:
     assert branches(front(Source("elman.rnn", GOOD))[0][0]) == ()
 
 
+@pytest.mark.long
 def test_a_maximum_is_a_branch_where_a_gradient_passes_it() -> None:
     text = "cell Largest\nstate h\nv = W@x + R@h[t-1]\na = max(v)\nu = tanh(W@x)\ne = max(u)\n"
     text += "h[t] = softmax(v) + a*u + exp(u - detach(e))\n"
@@ -288,6 +289,7 @@ def test_build_takes_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "would become the package 'elman'" in run("build", first, first, "-o", tmp_path / "out").stderr
 
 
+@pytest.mark.long
 def test_a_missing_numpy_is_no_news(tmp_path: Path) -> None:
     program = "import sys; sys.modules['numpy'] = None; from rnncc.cli import cli; cli(sys.argv[1:])"
     done = python("-c", program, "verify", "--quiet", "elman", cwd=tmp_path)

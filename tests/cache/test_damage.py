@@ -277,6 +277,7 @@ print(module.__path__[0], layer(torch.zeros(2, 1, 3))[0].shape[0], "CPU kernels"
 """
 
 
+@pytest.mark.long
 def test_a_loaded_package_is_mended_and_so_is_its_bytecode(cell_cache: Path) -> None:
     """In processes of their own: who maps a library that is cut short ends, and who runs damaged bytecode may."""
     environment = {**os.environ, "RNNCC_CACHE_DIR": str(cell_cache)}

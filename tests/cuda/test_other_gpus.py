@@ -121,6 +121,7 @@ def test_a_gpu_runs_the_best_kernels_that_a_package_has(
     assert all(f"_{family}_" in file for file, family in zip(files, families, strict=False)) and len(files) >= 3
 
 
+@pytest.mark.long
 def test_what_does_not_fit_does_not_run(folder: Path, tmp_path: Path) -> None:
     """A package for an RTX 4090 on a GPU of a third of its SMs: the kernels of one CTA run, grids do not."""
     made = kernels(tmp_path / "package", (GPUS["rtx4090"],))
@@ -129,6 +130,7 @@ def test_what_does_not_fit_does_not_run(folder: Path, tmp_path: Path) -> None:
     assert ["_gather_" in file for file in files[:2]] == [True, True] and files[2:] == ["none", "none"]
 
 
+@pytest.mark.long
 def test_clusters_share_no_sm_where_larger_groups_need_not(folder: Path, tmp_path: Path) -> None:
     """The kernel takes so little shared memory that an SM has room for several of its CTAs. A batch of 16 is divided by
     the 8 clusters that have SMs of their own."""

@@ -62,6 +62,7 @@ def compiled(folder: Path, source: str, *flags: str) -> dict[Family, str]:
     return {next(f for f in FAMILIES if f"{f.name}_kernel" in part.split("(")[0]): part for part in parts}
 
 
+@pytest.mark.long
 def test_no_wait_is_counted_unless_asked_for(folder: Path) -> None:
     found = compiled(folder, FUSED_KERNELS)
     assert set(found) == {case.family for case in CASES}
@@ -71,6 +72,7 @@ def test_no_wait_is_counted_unless_asked_for(folder: Path) -> None:
     assert {family for family, text in found.items() if "mbarrier.try_wait" not in text} == {WIDE}
 
 
+@pytest.mark.long
 def test_every_wait_has_its_trap(folder: Path) -> None:
     flag = "-DRNNCC_SPIN_BUDGET=1000"
     found = compiled(folder, FUSED_KERNELS, flag) | compiled(folder, ALTERNATING_KERNEL, flag)

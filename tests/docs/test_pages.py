@@ -26,6 +26,8 @@ def named(pages: tuple[Path, ...] | list[Path]) -> dict[str, object]:
     return {"argnames": "path", "argvalues": pages, "ids": [path.name for path in pages]}
 
 
+# The examples of torch.md compile and export for half a minute.
+@pytest.mark.always(page=[page for page in RUN if page != "torch.md"])
 @pytest.mark.parametrize(("page", "count"), RUN.items())
 def test_the_examples_of_a_page_run_one_after_the_other(
     page: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

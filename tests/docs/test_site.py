@@ -144,6 +144,7 @@ def test_the_index_has_every_cell_once(cells: Any) -> None:
     assert {Path("gallery") / name for name in pictures} == {path for path in files if path.suffix == ".svg"}
 
 
+@pytest.mark.long
 def test_every_cell_has_its_place_in_the_index(on_path: None) -> None:
     pytest.importorskip("latex2mathml", reason="the extra docs is not installed")
     kinds = import_module("site_gallery")._KINDS

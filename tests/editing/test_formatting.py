@@ -83,6 +83,7 @@ def test_generated_cells(seeds: range) -> None:
             check_differently_written(text, seed)
 
 
+@pytest.mark.long
 def test_the_stages_after_it_make_the_same_of_it() -> None:
     texts = [path.read_text(encoding="utf-8") for path in SHIPPED[::16]] + [generate(seed).text for seed in range(20)]
     for seed, text in enumerate(texts):
@@ -93,6 +94,7 @@ def test_the_stages_after_it_make_the_same_of_it() -> None:
             assert re.sub(r"\(line \d+\)", "", one) == re.sub(r"\(line \d+\)", "", two)
 
 
+@pytest.mark.long
 def test_every_cell_of_the_tests() -> None:
     count = 0
     for path in IN_TESTS:

@@ -141,7 +141,7 @@ def test_what_needs_clusters_fails_without_them(tmp_path: Path) -> None:
         EmulatedCase(loops("lstm")[False], Problem(5, 3, {"I": 3, "H": 64}), made).measured()
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.long
 @pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
 def test_steps_take_the_slots_of_the_exchange_in_turns(masked: bool, tmp_path: Path) -> None:
     made = kernels_of(Wanted("gru", WIDE, "bf16", "sm_90a"), masked, 64, tmp_path)
@@ -217,6 +217,7 @@ def test_values_of_several_widths(
     assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
 
 
+@pytest.mark.long
 def test_what_is_sent_arrives_late(tmp_path: Path) -> None:
     """What CTAs send arrives late: kernels that do not wait for it give wrong results, whatever the seed."""
     wanted = Wanted("lstm", GATHER, "f32", "sm_90a")
@@ -227,7 +228,7 @@ def test_what_is_sent_arrives_late(tmp_path: Path) -> None:
         assert not all(error <= 100 * BOUNDS["f32"] for error in errors.values())
 
 
-@pytest.mark.always(cell=["rhn"])
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("cell", "family", "head_dim"),
     [("gruv3", GATHER, 128), ("rhn", GRID, 64), ("layernormlstm", GRID, 64), ("wmclstm", GRID, 64)],

@@ -121,7 +121,7 @@ def test_a_sparse_kernel(
     assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
 
 
-@pytest.mark.one_in(12)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "entries", "turns", "waves"),
     [

@@ -37,7 +37,7 @@ def test_the_torch_code_of_cells_with_matrices(seeds: range) -> None:
     assert [outcome for outcome in run(seeds, compiled=False, matrices=True) if outcome.kind != "ok"] == []
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", COMPILED, ids=str)
 def test_the_kernels_of_cells_with_matrices(seeds: range) -> None:
     assert [outcome for outcome in run(seeds, compiled=True, matrices=True) if outcome.kind != "ok"] == []

@@ -78,7 +78,7 @@ def sizes_of(cell: Cell) -> dict[str, int]:
     return {name: size for name, size in problem_sizes(cell).items() if name != "num_heads"}
 
 
-@pytest.mark.always(stem=COVERING[::4])
+@pytest.mark.always(stem=COVERING[::8])
 @pytest.mark.parametrize("stem", STEMS)
 def test_every_shipped_cell(stem: str) -> None:
     for dtype in (torch.float32, torch.float64):
@@ -128,7 +128,7 @@ def test_odd_widths(name: str, hidden: int) -> None:
         compare(loop, library, Problem(2, 2, {"I": 4, "H": hidden}, 1, torch.float64))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.long
 @pytest.mark.parametrize("heads", [2, 4])
 def test_heads_that_fill_tiles(heads: int) -> None:
     for name in ("lstm", "gruv3", "layernormgru", "lstmp"):
@@ -149,7 +149,7 @@ def test_empty_problems(steps: int, batch: int) -> None:
             compare(loop, library, Problem(steps, batch, {"I": 4, "H": 12}))
 
 
-@pytest.mark.one_in(6, "dtype")
+@pytest.mark.one_in(12)
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", ["lstm", "gru", "gruv3", "layernormlstm", "indrnn", "timeawarelstm"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

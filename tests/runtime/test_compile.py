@@ -161,7 +161,7 @@ def test_transforms(name: str) -> None:
         close(found, torch.autograd.functional.hessian(lambda x: layer(x)[0].square().sum(), x))  # type: ignore[no-untyped-call]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["gradients of each batch entry", "jvp"])
 def test_transforms_within_what_is_compiled(name: str) -> None:
     """The op has no rule for them: the loop is compiled in torch's own operators, never to wrong numbers."""

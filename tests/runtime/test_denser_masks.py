@@ -21,6 +21,7 @@ def told(layer: Any) -> list[int]:
     return [sizes[DENSER] for sizes in layer._sizes]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Planned. the mask")
 def test_kernels_are_told_of_a_mask_that_is_denser_than_planned() -> None:
     """Whoever changes it, and how."""

@@ -38,7 +38,7 @@ NAMED = (
 )
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.long
 @pytest.mark.parametrize("text", [MIXED, INLINE, NAMED], ids=["mixed", "inline", "named"])
 def test_all_forms_agree(text: str) -> None:
     name = text.split(maxsplit=2)[1]

@@ -66,7 +66,7 @@ class Marked(nn.Module):
         return output, h, m
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.long
 @pytest.mark.parametrize("backend", [None, "reference"])
 def test_any_number_of_steps(tmp_path: Path, backend: str | None) -> None:
     """States that begin alike, one that is learned, an input of an earlier step, a matrix with heads."""

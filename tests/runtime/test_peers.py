@@ -123,7 +123,7 @@ def lazy_zeros(*shape: int) -> Tensor:
     return torch.from_numpy(numpy.zeros(shape, dtype=numpy.int16)).view(torch.bfloat16)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.long
 @pytest.mark.parametrize("reverse", [False, True])
 def test_offsets_beyond_32_bits(reverse: bool) -> None:
     """A stream of 2³² elements and some: what stands at its ends is read there."""

@@ -322,6 +322,7 @@ def test_higher_derivatives_and_maps() -> None:
     torch.testing.assert_close(each(x, *leaves.values()), run(*leaves.values()))
 
 
+@pytest.mark.long
 def test_exported_and_compiled() -> None:
     torch.manual_seed(0)
     layer = cells().Direct(IN, H)

@@ -167,7 +167,7 @@ def test_a_layer_under_autocast_and_in_16_bits() -> None:
     torch.testing.assert_close(half.float(), exact, atol=0.05, rtol=0)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.long
 @pytest.mark.parametrize("name", ORACLES)
 def test_torch_compile_takes_it_whole(name: str) -> None:
     layer = layer_of(name, return_delays=True)

@@ -37,7 +37,7 @@ y = (S[t]@k)/sqrt(H) + softmax(c[t])*x
 # What each has beside others: a matrix state and gates of every kind; a learned start; three loops with stabilisers;
 # sixteen loops and x itself; norms of products; states of several widths.
 SHIPPED = ("gateddeltanet", "ttt_linear", "mlstm", "s6", "layernormlstm", "lru", "mesanet")
-ALWAYS = ("Many", "gateddeltanet", "ttt_linear", "s6", "mesanet")
+ALWAYS = ("Many", "gateddeltanet", "mesanet")
 
 
 def cell_class(name: str) -> Any:

@@ -270,7 +270,7 @@ def test_tensors_of_other_kinds_go_the_long_way() -> None:
         layer(freed)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("file", "name"), [*CELLS, ("started", "Started")])
 @pytest.mark.parametrize("single", [False, True])
 def test_derivatives_of_both_orders(file: str, name: str, single: bool) -> None:

@@ -85,6 +85,7 @@ def equations() -> list[Equation]:
     return list(seen)
 
 
+@pytest.mark.long
 def test_known_derivatives_are_those_that_sympy_makes(golden: Callable[[Path, str], None]) -> None:
     found = equations()
     golden(derivatives.KNOWN, derivatives.written(found))

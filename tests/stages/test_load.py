@@ -46,6 +46,7 @@ def described(package: Path) -> dict[str, Any]:
     return about
 
 
+@pytest.mark.long
 def test_ops_have_one_name_whichever_processors_a_package_is_for(tmp_path: Path) -> None:
     """What was exported with a loaded cell runs with the package that is shipped."""
     loaded = described(Path(rnncc.load("lstm").__path__[0]))
@@ -61,6 +62,7 @@ def in_new_cache(code: str, cache: Path) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.long
 def test_torch_is_imported_while_the_compilers_run(cell_cache: Path) -> None:
     code = """
 import importlib, subprocess, sys, types

@@ -333,7 +333,7 @@ def test_loops_nested_beyond_the_limit() -> None:
     assert codes("\n".join(["cell A", *lines, " " * 101 + "y = 1"])) == ["RNN116"]
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize(
     "filler",
     [

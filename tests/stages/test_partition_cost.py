@@ -83,6 +83,7 @@ def test_no_shipped_cell_is_warned_of(stem: str) -> None:
         assert "RNN264" not in {warning.code for warning in warnings}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "text",
     [

@@ -191,6 +191,7 @@ def test_a_loop_that_reads_nothing_has_layouts() -> None:
     assert {shape.shared_bytes for _, form, shape in shapes(plan) if form == "vectorised"} != {0}
 
 
+@pytest.mark.long
 def test_layouts_keep_to_their_limits(plans: dict[str, LoweredCell]) -> None:
     for plan in plans.values():
         for element_bytes, form, shape in shapes(plan):
@@ -320,6 +321,7 @@ def test_where_newton_iterates(
     assert not affine.takes_newton and "newton" not in dict(affine.schedule.forms)
 
 
+@pytest.mark.long
 def test_kernels_that_iterate_are_made_where_they_are_asked_for(plans: dict[str, LoweredCell]) -> None:
     def texts(cell: str, newton: bool) -> list[str]:
         files = {f.path: f.text for f in for_gpus([plans[cell]], newton=newton).files}

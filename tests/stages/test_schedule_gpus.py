@@ -14,6 +14,7 @@ from tests.stages.scheduling import backward, forward
 H200 = GPUS["h200"]
 
 
+@pytest.mark.one_in(3, "gpu")
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
 @pytest.mark.parametrize("head_dim", [64, 512, 1024])
 def test_plans_keep_to_the_gpu(gpu: Target, head_dim: int) -> None:
@@ -29,6 +30,7 @@ def test_plans_keep_to_the_gpu(gpu: Target, head_dim: int) -> None:
             assert 2 * kernel.ctas <= gpu.sms if is_grid else kernel.ctas in clusters
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("gpu", [gpu for gpu in GPUS.values() if not gpu.has_clusters], ids=str)
 def test_a_gpu_without_clusters_has_single_ctas_and_grids(gpu: Target) -> None:
     for loop in (forward("lstm"), backward("lstm")):

@@ -95,6 +95,7 @@ def planned_loop(row: Measured) -> FusedLoop:
     return back if row.kind == "backward" else ahead
 
 
+@pytest.mark.long
 def test_what_is_chosen_is_not_slower_than_the_dense_kernel() -> None:
     """Where both were measured. Some rows that are not chosen were quicker too, by less than a tenth: the model is not
     sure of them."""
