@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-
 # Whether this run leaves nothing out.
 _runs_all = False
 
