@@ -66,8 +66,8 @@ PARALLEL: dict[str, list[tuple[str, str, str]]] = {
     "unicornn": [("h z", "ELEMENTWISE", "")],
 }
 
-# These have together what is in any shipped cell, which test_cells_oracles.py asks for. What is generated from them is
-# built and run always; what is generated from the others, with --all.
+# These have together what is in any shipped cell, which test_cells_oracles.py asks for. What is made of them is
+# looked at always, and built and run by half of them; what is made of the others, with --all.
 COVERING = (
     "alif", "antisymmetricrnn", "conditionalgru", "dreamergru", "dsgu", "exprnn", "griffinblock", "gru", "hgrn",
     "izhikevich", "lru", "lstm", "mamba3", "masslstm", "mesanet", "ntm", "onlstm", "phasedlstm", "plasticity", "plif",

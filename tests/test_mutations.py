@@ -212,7 +212,7 @@ PLACES = (
 )
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("number", EDGES)
 def test_numbers_at_the_edge(number: str) -> None:
     """Whatever numbers make of each other, it ends in diagnostics or in a cell."""
@@ -270,7 +270,7 @@ def test_megabyte(where: str) -> None:
     survive(texts[where])
 
 
-@pytest.mark.one_in(3, "depth")
+@pytest.mark.one_in(6, "depth")
 @pytest.mark.parametrize("depth", [50, 100, 1_000, 20_000])
 @pytest.mark.parametrize(
     "opening", ["(", "-", "tanh(", "x + ", "x*", "x**", "h[", "x if 1 else ", "R@", "where(1, 1, "]

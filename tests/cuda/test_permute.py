@@ -64,6 +64,7 @@ def test_every_row_finds_its_place(library: ctypes.CDLL, lengths: tuple[int, ...
     assert torch.equal(made, permuted(rows, *tables_of(lengths), to_steps))
 
 
+@pytest.mark.one_in(3)
 @either_way
 @pytest.mark.parametrize("width", [1, 3, 6, 12, 40, 48, 512, 2032, 2048, 2064, 2047, 4102])
 def test_rows_of_every_width(library: ctypes.CDLL, width: int, to_steps: bool) -> None:

@@ -106,6 +106,7 @@ def test_findings_with_other_places_are_all_shown() -> None:
     assert len(render_all(raised.value.diagnostics)) == len(raised.value.diagnostics)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("text", "codes"),
     [

@@ -22,7 +22,7 @@ FROM_TORCH: list[tuple[str, Any, dict[str, Any], tuple[str, ...], tuple[str, ...
 ]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(
     ("twin", "options", "equal", "others"), [row[1:] for row in FROM_TORCH], ids=[row[0] for row in FROM_TORCH]

@@ -58,6 +58,7 @@ def computed(cell: str, backend: str, heads: int, v: Tensor) -> Tensor:
     return result.reshape(-1)
 
 
+@pytest.mark.one_in(3, "place")
 @pytest.mark.parametrize(("name", "units"), CASES)
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("backend", ["cpu", "reference"])

@@ -103,6 +103,7 @@ def opened(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Kernels:
     return kernels
 
 
+@pytest.mark.long
 def test_a_package_loads_with_those_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without = opened(PLAIN, tmp_path / "without", monkeypatch)
     both = opened(f"{PLAIN}\n{NORMED}", tmp_path / "both", monkeypatch)

@@ -316,6 +316,7 @@ def test_a_dim_is_solved_from_the_widths() -> None:
     assert cell.constants[0].shaping
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("path", CELLS, ids=lambda path: path.stem)
 def test_shipped_cells(path: Path) -> None:
     """Every shipped cell holds all invariants, with no warning but what its form asks for."""

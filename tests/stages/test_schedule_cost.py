@@ -98,6 +98,7 @@ def test_the_table_has_a_row_for_each_rate() -> None:
         assert (value == 10 * row["value"] and type(value) is int) if "_ns" in name else value == row["value"]
 
 
+@pytest.mark.long
 def test_predicted_steps_are_about_as_long_as_measured_ones(measured: Measured) -> None:
     found = measured.program.errors_of(measured.steps, measured.errors)
     assert found.keys() == ERRORS.keys() and sum(number for number, _, _ in found.values()) > 480
@@ -106,6 +107,7 @@ def test_predicted_steps_are_about_as_long_as_measured_ones(measured: Measured) 
         assert mean <= most_mean <= 0.15 and worst <= most_worst, group
 
 
+@pytest.mark.long
 def test_dense_kernels_take_what_was_measured_where_a_sparse_one_may_be_chosen(measured: Measured) -> None:
     found = [
         error
