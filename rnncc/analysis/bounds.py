@@ -3,6 +3,7 @@ and which saved values 16 bits hold."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -122,6 +123,11 @@ class Bounds:
                         return self._maxima(vector, _MAXIMA[spread])
             case Apply("detach", (value,)):
                 return self._parts(value, operators)
+            # What logsumexp takes out: the largest, or 0 where that is infinite, and then so is what it comes from.
+            case Apply("where", (Apply("lt", (Apply("abs", (largest,)), Const(math.inf))), value, Const(0.0))) if (
+                value in (largest, Apply("detach", (largest,)))
+            ):
+                return self._parts(largest, operators)
             case Apply(operator, (left, right)) if operator in operators:
                 return tuple(part for side in (left, right) for part in (side, *self._parts(side, operators)))
         return ()

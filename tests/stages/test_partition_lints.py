@@ -34,6 +34,8 @@ from tests.stages.checking import body, codes, diagnose
         (("state h", "a = R@h[t-1]", "h[t] = exp(min(a, W@x) - a)"), []),
         (("state h", "a = R@h[t-1]", "h[t] = exp(a - min(a, W@x))"), ["RNN259"]),
         (("state h", "a = R@h[t-1]", "h[t] = exp(max(a, W@x) - a)"), ["RNN259"]),
+        (("state h", "a = W@x + R@h[t-1]", "h[t] = tanh(a - logsumexp(a))"), ["RNN272"]),
+        (("state h", "a = W@x + R@h[t-1]", "h[t] = exp(logsumexp(a) - a)"), ["RNN259", "RNN272"]),
         (("state h", "h[t] = exp(-(W@x + R@h[t-1])**2)"), []),
         (("state h", "h[t] = exp((W@x + R@h[t-1])**2)"), ["RNN259"]),
         (("state h", "h[t] = exp(-(W@x + R@h[t-1])**3)"), ["RNN259"]),
