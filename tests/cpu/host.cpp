@@ -70,6 +70,15 @@ void cube_float(float* y, const float* x, int64_t n) {
 }
 float sum_float(const float* x, int64_t n) { return horizontal_sum(load_partial(x, n)); }
 int64_t lanes_float() { return lanes<float>; }
+int64_t lanes_double() { return lanes<double>; }
+
+// `x`: four vectors, one after the other.
+#define SUMS(T)                                                                                      \
+  void sums_##T(T* y, const T* x) {                                                                  \
+    horizontal_sums(y, load(x), load(x + lanes<T>), load(x + 2 * lanes<T>), load(x + 3 * lanes<T>)); \
+  }
+SUMS(float)
+SUMS(double)
 
 #define LISTS(T)                                                                                                 \
   uint32_t nonzero_bits_##T(const T* x, int64_t n) { return nonzero_bits(load_partial(x, n)); }                  \

@@ -292,6 +292,24 @@ def test_horizontal_sum_of_a_partial_vector(library: ctypes.CDLL) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_horizontal_sums_of_four_vectors(library: ctypes.CDLL, dtype: Floating) -> None:
+    name = np.dtype(dtype).name.removesuffix("32").replace("float64", "double")
+    lanes = call(library, f"lanes_{name}", restype=ctypes.c_int64)
+    y = np.empty(4, dtype)
+    # Powers of two: exact in any order, and each lane in the sum of its vector alone.
+    bits = np.arange(4 * lanes).reshape(4, lanes) % (2 * lanes)
+    call(library, f"sums_{name}", y, (2.0**bits).astype(dtype))
+    np.testing.assert_array_equal(y, (2.0**bits).sum(1))
+    # The same to the last bit, whatever the other three are.
+    x = np.random.default_rng(0).standard_normal((4, lanes)).astype(dtype)
+    call(library, f"sums_{name}", y, x)
+    for row, total in zip(x, y.copy(), strict=True):
+        call(library, f"sums_{name}", y, np.tile(row, (4, 1)))
+        assert (y == total).all()
+        assert abs(total - row.astype(np.float64).sum()) <= lanes * np.finfo(dtype).eps * np.abs(row).sum()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_epsilon(library: ctypes.CDLL, dtype: Floating) -> None:
     assert apply(library, "epsilon", np.zeros(1, dtype))[0] == np.finfo(dtype).eps
 

@@ -97,8 +97,17 @@ RNNCC_INLINE element<V> whole(V all) {
   return result;
 }
 
+// What a row adds up to does not depend on how many rows are beside it.
 template <bool LARGEST, class T, int ROWS>
 RNNCC_INLINE void put_rows(T* to, const Rows<T, ROWS>& rows) {
+  if constexpr (!LARGEST) {
+    T sums[rows_at_once];
+    const Vec<T>* row = rows.row;
+    static_assert(ROWS == 1 || ROWS == rows_at_once);
+    horizontal_sums(sums, row[0], row[ROWS > 1 ? 1 : 0], row[ROWS > 1 ? 2 : 0], row[ROWS > 1 ? 3 : 0]);
+    each<ROWS>([&](auto r) __attribute__((always_inline)) { to[decltype(r)::value] = sums[decltype(r)::value]; });
+    return;
+  }
   each<ROWS>([&](auto r) __attribute__((always_inline)) {
     to[decltype(r)::value] = whole<LARGEST>(rows.row[decltype(r)::value]);
   });

@@ -337,5 +337,29 @@ RNNCC_INLINE element<V> horizontal_sum(V v) {
   return part[0];
 }
 
+// The sums of the lanes of four vectors, as a transposition adds them up: an instruction serves all four. Each is added
+// in the same order, whatever the others are.
+template <class V>
+RNNCC_INLINE void horizontal_sums(element<V>* to, V a, V b, V c, V d) {
+  using T = element<V>;
+  if constexpr (lanes<T> < 4) {
+    to[0] = horizontal_sum(a), to[1] = horizontal_sum(b), to[2] = horizontal_sum(c), to[3] = horizontal_sum(d);
+  } else {
+    const V first = turned<1, false>(a, b) + turned<1, true>(a, b);
+    const V last = turned<1, false>(c, d) + turned<1, true>(c, d);
+    const V all = turned<2, false>(first, last) + turned<2, true>(first, last);
+    // Every four lanes have a part of the four sums.
+    T part[lanes<T>];
+    store(part, all);
+    RNNCC_UNROLL
+    for (int width = int(lanes<T>) / 2; width >= 4; width /= 2) {
+      RNNCC_UNROLL
+      for (int i = 0; i < width; ++i) part[i] += part[i + width];
+    }
+    RNNCC_UNROLL
+    for (int i = 0; i < 4; ++i) to[i] = part[i];
+  }
+}
+
 }  // namespace RNNCC_ISA_NAMESPACE
 }  // namespace rnncc
