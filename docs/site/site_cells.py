@@ -168,6 +168,8 @@ def _equations(cell: Shipped) -> str:
 
 def shape(parameter: Parameter) -> tuple[Dim, ...]:
     """The shape of a parameter's tensor."""
+    if parameter.grid is not None:
+        return dims.HEADS, *(dims.floor_divide(side, dims.HEADS) for side in parameter.grid.sides)
     rows = dims.total(member.width for member in parameter.members)
     if parameter.columns is None:
         return (rows,)
