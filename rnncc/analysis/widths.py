@@ -40,6 +40,8 @@ def canonical(width: Dim, solved: Mapping[str, Dim], divisible: Collection[tuple
 
 def divided(width: Dim, divisible: Collection[tuple[Dim, Dim]]) -> Dim:
     """The width with `4*(H//4)` written H where 4 is known to divide H: (H, 4) is among `divisible`."""
+    if not any(isinstance(atom, FloorDiv) for atoms, _ in width.terms for atom in atoms):
+        return width
     total = dims.constant(0)
     for atoms, coefficient in width.terms:
         term = Dim(((atoms, coefficient),))

@@ -221,9 +221,12 @@ def children(term: Term) -> tuple[Term, ...]:
 
 def walk(term: Term) -> Iterator[Term]:
     """Yield the term and every term inside it, from left to right."""
-    yield term
-    for child in children(term):
-        yield from walk(child)
+    # A stack: generators within generators would pass a part up through every term around it.
+    waiting = [term]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        waiting += reversed(children(part))
 
 
 def names(term: Term) -> Iterator[str]:

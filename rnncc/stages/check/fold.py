@@ -59,11 +59,15 @@ def _value(term: Term) -> float | None:
         case Num(value):
             return value
         case Op(operator, arguments) if (value_of := OPERATORS[operator].value) is not None:
-            found = [known for argument in arguments if (known := _value(argument)) is not None]
-            if len(found) < len(arguments):
-                return None
+            # The last first: a sum of many lies in its first argument, and one that is no number ends the search.
+            found: list[float] = []
+            for argument in reversed(arguments):
+                known = _value(argument)
+                if known is None:
+                    return None
+                found.append(known)
             try:
-                result = value_of(*found)
+                result = value_of(*reversed(found))
             except (ZeroDivisionError, OverflowError, ValueError):
                 return math.nan
             return result if isinstance(result, float) else math.nan

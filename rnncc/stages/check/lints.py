@@ -139,11 +139,12 @@ def _no_gradient(subject: _Subject, report: Report) -> None:
 
 def _differentiated(term: Term) -> Iterator[Term]:
     """The term and every term inside it that a gradient may reach."""
-    if isinstance(term, Op) and term.operator == "detach":
-        return
-    yield term
-    for child in children(term):
-        yield from _differentiated(child)
+    waiting = [term]
+    while waiting:
+        part = waiting.pop()
+        if not (isinstance(part, Op) and part.operator == "detach"):
+            yield part
+            waiting += reversed(children(part))
 
 
 def _fixed_sizes(subject: _Subject, report: Report) -> None:

@@ -19,21 +19,22 @@ def names_in(part: object) -> frozenset[str]:
 
 
 def _names(part: object) -> Iterator[str]:
-    match part:
-        case FunctionDecl(_, parameters, body):
-            yield from names_in(body) - {each.name for each in parameters}
-            return
-        case Name(name):
-            yield name
-        case Call(function):
-            yield function
-        case Index(base):
-            yield base
-        case _:
-            pass
-    if isinstance(part, tuple):
-        for inner in part:
-            yield from _names(inner)
-    elif is_dataclass(part):
-        for each in fields(part):
-            yield from _names(getattr(part, each.name))
+    waiting = [part]
+    while waiting:
+        part = waiting.pop()
+        match part:
+            case FunctionDecl(_, parameters, body):
+                yield from names_in(body) - {each.name for each in parameters}
+                continue
+            case Name(name):
+                yield name
+            case Call(function):
+                yield function
+            case Index(base):
+                yield base
+            case _:
+                pass
+        if isinstance(part, tuple):
+            waiting += part
+        elif is_dataclass(part):
+            waiting += (getattr(part, each.name) for each in fields(part))
