@@ -125,9 +125,11 @@ def children(node: Keyword) -> tuple[Keyword, ...]:
 
 def walk(node: Keyword) -> Iterator[Keyword]:
     """Yield the expression and every one inside it, from left to right."""
-    yield node
-    for child in children(node):
-        yield from walk(child)
+    waiting = [node]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        waiting += reversed(children(part))
 
 
 @dataclass(frozen=True, slots=True)
