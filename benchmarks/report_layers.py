@@ -117,6 +117,17 @@ def _single_steps() -> str:
     return table(head, lines)
 
 
+def _matrices() -> str:
+    head = ("cell, V × K", "pass", "ms", "chunks, ms", "loop, ms", "faster than chunks", "than the loop")
+    lines = []
+    for row in known("cpu_matrix").rows:
+        cell = f"`{row['cell']}`, 64 × {row['K']}"
+        figures = [number(row[f"{who}_ms"]) for who in ("rnncc", "chunks", "loop")]
+        faster = [ratio(row[f"over_{who}"]) for who in ("chunks", "loop")]
+        lines.append((cell, "forward + backward" if row["backward"] else "forward", *figures, *faster))
+    return table(head, lines)
+
+
 def _pruned() -> str:
     about = known("sparse_training")
     head = ("steps × batch", "times through the text", "seed", "dense: nats, ms a step", "pruned: nats, ms a step",
@@ -148,6 +159,7 @@ TABLES = {
     "small calls": _host,
     "short calls": _short_calls,
     "single steps": _single_steps,
+    "matrix states on a CPU": _matrices,
     "sparse training": _pruned,
     "sparse training, sizes": _pruned_setup,
 }

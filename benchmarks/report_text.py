@@ -34,6 +34,7 @@ COMMANDS = {
     "latency": "latency.py",
     "latency_cuda": "latency.py --device cuda",
     "steps": "steps.py",
+    "cpu_matrix": "cpu_matrix.py",
     "gpu_targets": "gpu_targets.py",
     "gpu_families": "gpu_families.py scatter blocks --most 20",
     "host_cuda": "host.py --device cuda",
