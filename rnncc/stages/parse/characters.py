@@ -50,8 +50,7 @@ _LOOKALIKES = {
     "}": ")",
 }
 TRANSPOSE_HELP = (
-    "the transpose of a matrix of parameters is `T(M)`, as in `T(M)@v`; a product of two vectors that makes a matrix "
-    "is outside the language"
+    "the transpose is `T(M)`, as in `T(M)@v`; the matrix of all products of the units of two vectors is `v@T(k)`"
 )
 LENGTH_HELP = "the length of a vector is `sqrt(sum(v*v))`"
 _PRODUCT = "write `*` for a product element by element, `@` behind a matrix"
@@ -85,7 +84,7 @@ _LATEX = {
     "tilde": "write `h_tilde`",
     "hat": "write `h_hat`",
     "bar": "write `h_bar`",
-    "top": "write `T(M)` for the transpose of a matrix of parameters",
+    "top": "write `T(M)` for the transpose, `v@T(k)` for the matrix that two vectors make",
     "left": "write the bracket alone",
     "right": "write the bracket alone",
     **dict.fromkeys(("mathbf", "mathrm", "mathcal", "mathit", "boldsymbol", "bm", "text"), _PLAIN),
