@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from rnncc.analysis.widths import is_narrow
 from rnncc.ir import dim as dims
 from rnncc.ir.dim import HEADS, ONE, Grid
-from rnncc.ir.term import OfMatrix, Op, Product, Term, Unflatten, Val
+from rnncc.ir.term import OfMatrix, Op, Product, Term, Transposed, Unflatten, Val
 from rnncc.ir.typed import Shape
 from rnncc.language.functions import OF_GRIDS, REDUCTIONS
 from rnncc.language.greek import in_ascii
@@ -18,6 +18,7 @@ from rnncc.language.report import Reported
 from rnncc.language.source import Span
 from rnncc.language.spelling import as_operand, inside
 from rnncc.stages.check.agree import Agreement, Side
+from rnncc.stages.check.elsewhere import SOLVED
 from rnncc.stages.check.solver import is_unknown
 
 
@@ -119,7 +120,9 @@ class Grids:
         matrix, operand = self._operand(term.matrix), self._operand(term.operand)
         if not left.is_matrix:
             message = f"the left of '@' must be a matrix; {self.agreement.describe(term.matrix)} is a vector"
-            help = f"write 'T({inside(operand)})@{matrix}' for the sum over its rows"
+            across = term.operand.matrix if isinstance(term.operand, Transposed) else None
+            transposed = self._operand(across) if across else f"T({inside(operand)})"
+            help = f"write '{transposed}@{matrix}' for the sum over its rows"
             return self.agreement.unknown(self.report.error("RNN212", message, term.matrix.span, "a vector", help))
         if not right.is_matrix and is_narrow(self.solver.resolve(right.width)):
             message = "the right of '@' is a vector or a matrix, not a number"
@@ -182,6 +185,7 @@ class Grids:
         text = self.report.text(term.operand.span)
         message = f"'{term.function}' takes a matrix that is made of parameters; '{text}' changes with the step"
         help = f"of such matrices there are {', '.join(OF_GRIDS)} and functions along an axis"
+        help = SOLVED if term.function == "inv" else help
         return self.agreement.unknown(self.report.error("RNN239", message, term.operand.span, help=help))
 
     def unflatten(self, term: Unflatten, shape: Shape) -> Shape:

@@ -54,6 +54,7 @@ TRANSPOSE_HELP = (
 )
 LENGTH_HELP = "the length of a vector is `sqrt(sum(v*v))`"
 _PRODUCT = "write `*` for a product element by element, `@` behind a matrix"
+_OUTER = "write `v@T(k)` for the matrix of all products of the units of two vectors"
 _HELP = {
     "•": _PRODUCT,
     "⋅": _PRODUCT,
@@ -67,6 +68,7 @@ _HELP = {
     "⊤": TRANSPOSE_HELP,
     "‖": LENGTH_HELP,
     "∥": "vectors are joined by `concat(a, b)`",
+    "⊗": _OUTER,
     "√": "write `sqrt(v)`",
     "∑": "write `sum(v)`",
 }
@@ -78,6 +80,7 @@ _LATEX = {
     "odot": "write `*`",
     "circ": "write `*`",
     "ast": "write `*`",
+    "otimes": _OUTER,
     "cdot": _PRODUCT,
     "times": _PRODUCT,
     "frac": "write `a/b`",
