@@ -63,7 +63,7 @@ class Grids:
         matrix, first = next(pair for pair in pairs if pair[1].kind in ("changing", "matrix"))
         for argument, shape in pairs:
             wrong: Reported | None = None
-            if term.operator in ("add", "sub") and _is_input_size(argument):
+            if term.operator in ("add", "sub") and not shape.is_matrix and _is_input_size(argument):
                 message = "'I' is the input size, a number, and not the identity matrix"
                 square = dims.show(self.solver.resolve(first.width))
                 wrong = self.report.error("RNN211", message, argument.span, "a number", f"write 'eye({square})'")
