@@ -79,7 +79,7 @@ def compare(name: str, layer: Any, x: Tensor, rounds: int = 5) -> None:
     x = x.detach().requires_grad_()
     results = []
     for output in (layer(x)[0], loop(layer, x)):
-        # A sum of squares: with a plain sum every output would have the same gradient, and could hide a wrong one.
+        # A sum of squares: with a plain sum all outputs would have the same gradient, which could hide a mistake.
         (gradient,) = torch.autograd.grad(output.square().sum(), x)
         results.append((output.detach(), gradient))
     for what, ours, theirs in zip(("outputs", "gradients"), *results, strict=True):
