@@ -1,11 +1,13 @@
 """Train a character model with a cell of your own, beside torch.nn.LSTM with the same budget, on a real text.
 
-    python examples/char_lm.py [--cell FILE.rnn] [--steps N]
+    python examples/char_lm.py [--cell FILE.rnn] [--hidden N] [--heads N] [--steps N] [--seed N] [--eager-loop]
+    python examples/char_lm.py --cell examples/mydelta.rnn --hidden 128 --heads 4 --eager-loop
 
 The text is CPython's language reference as `pydoc` carries it (`pydoc_data.topics`, about 460,000 characters, Python
 Software Foundation License Version 2): it is on every machine with Python. The last tenth is for validation. Both
 models see the same batches for the same number of steps, start from their own default values, and have about the same
-number of parameters.
+number of parameters. The second line trains a cell whose state is a matrix, and first compares it with a loop in
+Python: the numbers, and the time.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ import math
 import pydoc_data.topics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from eager_loop import compare
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -75,9 +79,9 @@ def bits_per_character(model: Model, pieces: Tensor) -> float:
     return nats.item() / math.log(2)
 
 
-def train(name: str, model: Model, text: Text, steps: int) -> float:
+def train(name: str, model: Model, text: Text, steps: int, seed: int = 0) -> float:
     """Train for a number of steps, print the validation loss five times, return the last one (bits a character)."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     optimiser = torch.optim.Adam(model.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 1e-2, total_steps=steps, pct_start=0.1)
     held_out = text.held_out()
@@ -129,9 +133,14 @@ def lstm_hidden_size(characters: int, goal: int) -> int:
 def main() -> None:
     """Parse the arguments, train both models, print the comparison and a sample."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    arguments.add_argument("--cell", type=Path, default=Path(__file__).with_name("mycell.rnn"))
-    arguments.add_argument("--hidden", type=int, default=224)
-    arguments.add_argument("--steps", type=int, default=400)
+    mycell = Path(__file__).with_name("mycell.rnn")
+    arguments.add_argument("--cell", type=Path, default=mycell, help="a file with a cell (mycell.rnn beside this file)")
+    arguments.add_argument("--hidden", type=int, default=224, help="the hidden size of the cell's layer (224)")
+    arguments.add_argument("--heads", type=int, default=1, help="heads of the cell's layer; they divide --hidden (1)")
+    arguments.add_argument("--steps", type=int, default=400, help="steps of training for each model (400)")
+    arguments.add_argument("--seed", type=int, default=0, help="of the models' first values and of the batches (0)")
+    compares = "first compare the layer with a loop in Python (mycell.rnn and mydelta.rnn)"
+    arguments.add_argument("--eager-loop", action="store_true", help=compares)
     options = arguments.parse_args()
 
     text = Text()
@@ -141,17 +150,21 @@ def main() -> None:
     name = package.__all__[0]
     print(f"{name} loaded from {options.cell.name} in {time.perf_counter() - started:.1f} s")
 
-    torch.manual_seed(0)
-    ours = Model(len(text.characters), options.hidden, getattr(package, name))
+    # The state that goes on to the next character holds x[t-1] too, where the cell reads it.
+    layer_of_cell = partial(getattr(package, name), num_heads=options.heads, return_delays=True)
+    torch.manual_seed(options.seed)
+    ours = Model(len(text.characters), options.hidden, layer_of_cell)
     budget = sum(parameter.numel() for parameter in ours.parameters())
-    torch.manual_seed(0)
+    torch.manual_seed(options.seed)
     theirs = Model(len(text.characters), lstm_hidden_size(len(text.characters), budget), nn.LSTM)
 
     layer: Any = ours.recurrent
     print(layer.explain().splitlines()[0])  # what runs it
+    if options.eager_loop:
+        compare(name, layer, ours.embed(text.held_out()[:STEPS_IN_TIME, :BATCH]))
 
-    loss_ours = train(name, ours, text, options.steps)
-    loss_theirs = train("nn.LSTM", theirs, text, options.steps)
+    loss_ours = train(name, ours, text, options.steps, options.seed)
+    loss_theirs = train("nn.LSTM", theirs, text, options.steps, options.seed)
     print(f"\n{name} {loss_ours:.3f}, nn.LSTM {loss_theirs:.3f} bits per character after {options.steps} steps each")
     print(f"\n{name} writes:\n")
     print(sample(ours, text, "The statement ", 400))

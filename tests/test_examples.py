@@ -45,6 +45,73 @@ def test_a_character_model_with_a_cell_of_ones_own() -> None:
     assert " the " in sample
 
 
+def said_of_the_loop(output: str) -> tuple[float, float]:
+    """The largest differences, of outputs and of gradients, that an example has found between a layer and its loop."""
+    outputs, gradients = (float(value) for value in re.findall(r"those of a Python loop, up to ([\d.e-]+)", output))
+    # How many times as long the loop takes depends on the machine: it is said, and that is all.
+    assert re.search(r"compiled [\d.]+ ms, Python loop [\d.]+ ms, [\d.]+ times as long", output)
+    return outputs, gradients
+
+
+@pytest.mark.parametrize("cell", ["mydelta.rnn", "mycell.rnn"])
+def test_a_character_model_compares_its_layer_with_a_loop(cell: str) -> None:
+    path = str(ROOT / "examples" / cell)
+    output = run("char_lm.py", f"--cell={path}", "--hidden=32", "--heads=2", "--steps=20", "--seed=3", "--eager-loop")
+    outputs, gradients = said_of_the_loop(output)
+    assert outputs < 1e-5
+    assert gradients < 1e-3
+    losses = [float(value) for value in re.findall(r"validation ([\d.]+) bits per character", output)]
+    assert len(losses) == 10
+    # There are some 95 characters: 6.6 bits.
+    assert losses[4] < losses[0] < 6.6
+    assert len(output.partition("writes:\n\n")[2]) >= 400
+
+
+def test_a_delta_rule_recalls_what_it_was_shown() -> None:
+    output = run("recall.py", "--pairs=8", "--steps=80")
+    outputs, gradients = said_of_the_loop(output)
+    assert outputs < 1e-5
+    assert gradients < 1e-4
+    found = re.search(r"right answers after 80 steps each: MyDelta ([\d.]+)%, nn.LSTM ([\d.]+)%", output)
+    assert found is not None
+    ours, theirs = float(found[1]), float(found[2])
+    assert ours > 95
+    # One in 32 by guessing.
+    assert theirs < 30
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+def test_a_delta_rule_recalls_more_than_an_lstm(seed: int) -> None:
+    output = run("recall.py", f"--seed={seed}")
+    found = re.search(r"right answers after 500 steps each: MyDelta ([\d.]+)%, nn.LSTM ([\d.]+)%", output)
+    assert found is not None
+    assert float(found[1]) > 99
+    assert float(found[2]) < 30
+
+
+@pytest.mark.long
+def test_a_character_model_with_a_matrix_as_its_state() -> None:
+    path = str(ROOT / "examples" / "mydelta.rnn")
+    output = run("char_lm.py", f"--cell={path}", "--hidden=128", "--heads=4")
+    losses = [float(value) for value in re.findall(r"validation ([\d.]+) bits per character", output)]
+    assert losses[:5] == sorted(losses[:5], reverse=True)
+    assert losses[4] < 2.3
+    assert " the " in output.partition("writes:\n\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("recall.py", "--pairs=65"), "--pairs is from 1 to 64"),
+        (("char_lm.py", "--cell=lstm", "--hidden=8", "--eager-loop"), "LSTM has no Python loop in"),
+    ],
+)
+def test_an_example_says_what_it_cannot_do(options: tuple[str, ...], message: str) -> None:
+    with pytest.raises(AssertionError, match=re.escape(message)):
+        run(*options)
+
+
 @pytest.mark.long
 def test_cells_with_a_recurrent_matrix_track_state() -> None:
     output = run("state_tracking.py")

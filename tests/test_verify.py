@@ -280,6 +280,15 @@ def test_verify_calls_weak_what_hardly_proves_anything(monkeypatch: pytest.Monke
     assert [row["weak"] for row in json.loads(run("verify", "elman", "--json").stdout)["rows"]] == [True, False]
 
 
+def test_verify_says_where_rows_fail_that_rounding_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = (verify.Row("output", "float32", math.nan, 10.0), verify.Row("h_n", "bfloat16", 0.5, 0.02))
+    monkeypatch.setattr(verify, "verify", lambda *_, **__: verify.Report(rows, ON_CPU))
+    shown = run("verify", "elman").stdout
+    assert "FAILED in 2 of 2 rows" in shown
+    assert "  float32: where rows FAILED, the eager loop is off" in shown
+    assert "  bfloat16:" not in shown
+
+
 def test_build_takes_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_one_library(monkeypatch)
     first, second = write(tmp_path, GOOD), write(tmp_path, LEARNED, "learned.rnn")

@@ -232,6 +232,10 @@ def _print_table(what: str, report: Report, scope: dict[str, Any], *, quiet: boo
     click.echo(f"{what}: {verdict}")
     for doubt in report.doubts:
         click.echo(f"  {doubt}")
+    # The bound is what the eager loop's own errors allow.
+    if unsteady := sorted({row.dtype for row in rows if row.failed and row.weak}):
+        said = "where rows FAILED, the eager loop is off by about their bounds, and rounding decides"
+        click.echo(f"  {', '.join(unsteady)}: {said}. Does the cell divide by what comes near 0?")
     if not quiet:
         click.echo()
 

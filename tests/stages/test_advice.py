@@ -57,7 +57,7 @@ CELLS: dict[str, Sequence[str]] = {
     "tile": (WIDE,),
     "leaky_relu": ("v = W@x; a = {0}; h[t] = tanh(a + R@h[t-1])", EXPRESSION.replace("{}", "{1}")),
     "remainder": ("c = sigmoid(W@x); k = {0}; h[t] = tanh(k + R@h[t-1])", EXPRESSION.replace("{}", "{1}")),
-    "solve": ("X = {}; h[t] = tanh(X@h[t-1] + u)",),
+    **dict.fromkeys(("solve", "linsolve"), ("X = {0}; h[t] = tanh(X@h[t-1] + u)",)),
     "weight_norm": ("{1}; h[t] = tanh(({0})@h[t-1] + u)",),
     "orthogonal": (
         "Q = {0}; h[t] = tanh(Q@h[t-1] + u)", "Q = {1}; h[t] = tanh(Q@h[t-1] + u)", "h[t] = tanh(R@h[t-1] + u); {2}",

@@ -202,6 +202,33 @@ WARNINGS = (
         label="element by element",
     ),
     Code(
+        "RNN266",
+        "a number is added to every element of a matrix that multiplies",
+        "Where a paper prints `S(1 - βkkᵀ)`, or `S(α - βkkᵀ)` with a number α, it means a multiple of the identity. "
+        "Here a number meets every element of a matrix, as in PyTorch, so the product is another one. Write `eye(K)` "
+        "for the identity. Where every element is meant, give the matrix a name of its own: `M = α - β*k@T(k)`.",
+        cell_text(
+            "state S: matrix(H, H)",
+            "output y",
+            "local be: 1",
+            "k = tanh(W@x + b)",
+            "be = sigmoid(W@x + b)",
+            "S[t] = S[t-1]@(1 - be*k@T(k)) + be*k@T(k)",
+            "y = S[t]@k",
+        ),
+        cell_text(
+            "state S: matrix(H, H)",
+            "output y",
+            "local be: 1",
+            "k = tanh(W@x + b)",
+            "be = sigmoid(W@x + b)",
+            "S[t] = S[t-1]@(eye(H) - be*k@T(k)) + be*k@T(k)",
+            "y = S[t]@k",
+        ),
+        _WARNING,
+        label="every element",
+    ),
+    Code(
         "RNN271",
         "more than one matrix phase per step",
         "A product with a recurrent matrix that needs the result of another one of the same step has to wait for "

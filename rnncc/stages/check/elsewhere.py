@@ -48,6 +48,7 @@ _PRODUCTS = (
     "write 'v@T(k)' for the products of the units of two vectors, 'M@v' for a matrix and a vector, 'M@A' for matrices"
 )
 _UNFLATTENED = "write 'unflatten(v, P, Q)' for a matrix of P*Q/num_heads numbers, after 'local v: P*Q//num_heads'"
+SOLVED = "with a matrix that changes, a 'for' takes a fixed number of steps towards the solution (see the cell mesanet)"
 _WORDS = {
     "dropout": "it belongs to the layer: '{cell}(…, recurrent_dropout=0.1)' drops what recurrent products read, "
     "'zoneout=0.1' keeps old states, and 'dropout=0.1' drops between layers",
@@ -99,7 +100,7 @@ _WORDS = {
     **dict.fromkeys(("delay", "prev", "previous", "lag"), _OLDER),
     "pad": f"{_MOVED}; 'roll(v, 1, fill=0)' moves all of them",
     **dict.fromkeys(("rand", "randn", "noise", "normal", "uniform", "bernoulli", "gaussian"), _NOISE),
-    "solve": "write 'inv(A)@B', where A is made of parameters",
+    **dict.fromkeys(("solve", "linsolve"), f"write 'inv(A)@B', where A is made of parameters; {SOLVED}"),
     "erf": "write 'tanh(1.12838*(v + 0.0894*v**3))', which is within 0.0005 of it",
     **dict.fromkeys(("atan", "arctan", "asin", "arcsin", "acos", "arccos", "atan2"), _ANGLE),
     **dict.fromkeys(("cummin", "cummax"), _RUNNING),

@@ -5,24 +5,29 @@ They are made of blocks, one per head, and so is a matrix of parameters that mee
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rnncc.analysis.widths import is_narrow
 from rnncc.ir import dim as dims
 from rnncc.ir.dim import HEADS, ONE, Grid
-from rnncc.ir.term import OfMatrix, Op, Product, Term, Unflatten, Val
+from rnncc.ir.term import OfMatrix, Op, Product, Term, Transposed, Unflatten, Val
 from rnncc.ir.typed import Shape
 from rnncc.language.functions import OF_GRIDS, REDUCTIONS
+from rnncc.language.greek import in_ascii
 from rnncc.language.report import Reported
 from rnncc.language.source import Span
 from rnncc.language.spelling import as_operand, inside
 from rnncc.stages.check.agree import Agreement, Side
+from rnncc.stages.check.elsewhere import SOLVED
 from rnncc.stages.check.solver import is_unknown
 
 
 class Grids:
-    """The shapes of operations on matrices that change."""
+    """The shapes of operations on matrices that change. `bases`: the targets, each with its name in the text."""
 
-    def __init__(self, agreement: Agreement) -> None:
+    def __init__(self, agreement: Agreement, bases: Mapping[str, str]) -> None:
         self.agreement, self.solver, self.report = agreement, agreement.solver, agreement.report
+        self.bases = bases
 
     def text(self, shape: Shape) -> str:
         """Rows and columns, as a declaration has them."""
@@ -36,7 +41,10 @@ class Grids:
         if rows and self.solver.equal(left.columns or ONE, right.columns or ONE, term.span, why):
             return None
         message = f"{what} of different shape: {self.text(left)} and {self.text(right)}"
-        help = "T(M) swaps rows and columns; widths are compared by name, so that K is not H"
+        help = (
+            "T(M) swaps rows and columns; widths are compared by name, so that K is not H; a vector of another width "
+            "than H is declared: 'local k: K'"
+        )
         match term:
             case Op("mul", (first, second)) if _is_diagonal(first) or _is_diagonal(second):
                 help = f"write '{self._operand(first)}@{self._operand(second)}' for the product of two matrices"
@@ -55,7 +63,11 @@ class Grids:
         matrix, first = next(pair for pair in pairs if pair[1].kind in ("changing", "matrix"))
         for argument, shape in pairs:
             wrong: Reported | None = None
-            if shape.kind in ("changing", "matrix"):
+            if term.operator in ("add", "sub") and not shape.is_matrix and _is_input_size(argument):
+                message = "'I' is the input size, a number, and not the identity matrix"
+                square = dims.show(self.solver.resolve(first.width))
+                wrong = self.report.error("RNN211", message, argument.span, "a number", f"write 'eye({square})'")
+            elif shape.kind in ("changing", "matrix"):
                 wrong = self.same(first, shape, term)
             elif shape.kind == "diag":
                 text = self.report.text(argument.span)
@@ -76,6 +88,8 @@ class Grids:
                 help = (
                     f"'diag({within})@{m}' scales its rows, '{m}@diag({within})' its columns, '{m}@{v}' is the product"
                 )
+                if name := self.undeclared(vector):
+                    help += f"; 'local {name}: num_heads' makes it a number"
             case "div", _:
                 help = f"'diag(1/{v})@{m}' divides its rows, '{m}@diag(1/{v})' its columns"
             case _, Op("mul", (left, right)):
@@ -91,6 +105,13 @@ class Grids:
         message = f"the vector {self.agreement.describe(vector)} meets the matrix '{m}' element by element"
         return self.report.error("RNN211", message, vector.span, "a vector", help)
 
+    def undeclared(self, term: Term) -> str:
+        """The name of a vector whose width a 'local' could declare and none does; or nothing."""
+        if not isinstance(term, Val) or self.agreement.shapes[term.name].is_matrix:
+            return ""
+        name = self.bases.get(term.name.partition("__")[0], "")
+        return "" if in_ascii(name) in self.agreement.symbols.spans else name
+
     def _operand(self, term: Term) -> str:
         return as_operand(self.report.text(term.span))
 
@@ -99,7 +120,9 @@ class Grids:
         matrix, operand = self._operand(term.matrix), self._operand(term.operand)
         if not left.is_matrix:
             message = f"the left of '@' must be a matrix; {self.agreement.describe(term.matrix)} is a vector"
-            help = f"write 'T({inside(operand)})@{matrix}' for the sum over its rows"
+            across = term.operand.matrix if isinstance(term.operand, Transposed) else None
+            transposed = self._operand(across) if across else f"T({inside(operand)})"
+            help = f"write '{transposed}@{matrix}' for the sum over its rows"
             return self.agreement.unknown(self.report.error("RNN212", message, term.matrix.span, "a vector", help))
         if not right.is_matrix and is_narrow(self.solver.resolve(right.width)):
             message = "the right of '@' is a vector or a matrix, not a number"
@@ -111,6 +134,12 @@ class Grids:
             name = self.agreement.describe(term.operand)
             other = Side(right.width, term.operand.span, f"the rows of {name}" if right.is_matrix else name)
             help = f"'T({matrix})' has the rows as columns" if left.kind == "changing" else ""
+            for factor, width in ((term.operand, columns), (term.matrix, right.width)):
+                diagonal = isinstance(factor, OfMatrix) and factor.function == "diag"
+                if vector := self.undeclared(factor.operand if isinstance(factor, OfMatrix) else factor):
+                    declares = f"'local {vector}: {dims.show(self.solver.resolve(width))}' declares another width"
+                    help = declares if diagonal or not help else f"{declares}; {help}"
+                    break
             return self.agreement.unknown(self.agreement.mismatch(side, other, help))
         return Shape(left.width, right.columns, "changing") if right.is_matrix else Shape(left.width)
 
@@ -156,6 +185,7 @@ class Grids:
         text = self.report.text(term.operand.span)
         message = f"'{term.function}' takes a matrix that is made of parameters; '{text}' changes with the step"
         help = f"of such matrices there are {', '.join(OF_GRIDS)} and functions along an axis"
+        help = SOLVED if term.function == "inv" else help
         return self.agreement.unknown(self.report.error("RNN239", message, term.operand.span, help=help))
 
     def unflatten(self, term: Unflatten, shape: Shape) -> Shape:
@@ -186,6 +216,15 @@ class Grids:
         name = target.partition("[")[0]
         message = f"the value of '{target}' is a matrix, and '{name}' is declared as a vector"
         return self.report.error("RNN211", message, term.span, "a matrix", f"write '{kind} {name}: {self.text(shape)}'")
+
+
+def _is_input_size(term: Term) -> bool:
+    """Whether a number is I, or a multiple of it: what papers call I is no size."""
+    match term:
+        case Op("mul", arguments):
+            return any(map(_is_input_size, arguments))
+        case _:
+            return isinstance(term, Val) and term.name == dims.number_of("I")
 
 
 def _is_diagonal(term: Term) -> bool:

@@ -199,6 +199,47 @@ def _is_diagonal(term: Term, subject: _Subject) -> bool:
     )
 
 
+def _numbers_for_identities(subject: _Subject, report: Report) -> None:
+    for equation in subject.live:
+        for part in walk(equation.term):
+            if isinstance(part, Product):
+                for factor in (part.matrix, part.operand):
+                    _warn_of_number(_without_numbers(factor, subject), subject, report)
+
+
+def _warn_of_number(factor: Term, subject: _Subject, report: Report) -> None:
+    match factor:
+        case Op("add" | "sub", (left, right)):
+            for number, matrix in ((left, right), (right, left)):
+                size = _size_of_square(_without_numbers(matrix, subject), subject)
+                if size and not _is_matrix(number, subject):
+                    n, m = report.text(number.span), report.text(matrix.span)
+                    identity = f"eye({size})" if n == "1" else f"{as_operand(n)}*eye({size})"
+                    message = f"the number '{n}' meets every element of '{m}', not its diagonal alone"
+                    report.warn("RNN266", message, number.span, "every element", f"write '{identity}' for the diagonal")
+
+
+def _size_of_square(term: Term, subject: _Subject) -> str:
+    """The width of both vectors where a term is the square matrix that two vectors make; or nothing."""
+    shapes = subject.cell.shapes
+    match term:
+        case Product(left, Transposed(Val(name))) if not shapes[name].is_matrix:
+            width = shapes[name].width
+            return show(width) if any(shapes[each].width == width for each in names(left)) else ""
+        case _:
+            return ""
+
+
+def _without_numbers(term: Term, subject: _Subject) -> Term:
+    """The matrix of which a term is a multiple, or the term itself."""
+    match term:
+        case Op("mul" | "div" | "neg", arguments):
+            matrices = [argument for argument in arguments if _is_matrix(argument, subject)]
+            return _without_numbers(matrices[0], subject) if len(matrices) == 1 else term
+        case _:
+            return term
+
+
 def _is_matrix(term: Term, subject: _Subject) -> bool:
     match term:
         case Val(name):
@@ -226,6 +267,7 @@ _RULES = (
     _not_finite,
     _diagonal_product,
     _by_elements,
+    _numbers_for_identities,
 )
 
 

@@ -88,7 +88,7 @@ class _Inference:
         self.solver = Solver(free, frozenset(given - {"num_heads"}))
         self.agreement = Agreement(self.solver, self.values, symbols, report, self.narrow)
         self.matrices = Matrices(self.agreement, self.from_parameters)
-        self.grids = Grids(self.agreement)
+        self.grids = Grids(self.agreement, self.bases)
         self.vectors = Vectors(self.agreement)
         self.input_dims = _input_dims(symbols)
         self.targets = Targets(self.agreement, self.grids, self.bases, self.scalars, self.input_dims)

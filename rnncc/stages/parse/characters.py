@@ -50,11 +50,11 @@ _LOOKALIKES = {
     "}": ")",
 }
 TRANSPOSE_HELP = (
-    "the transpose of a matrix of parameters is `T(M)`, as in `T(M)@v`; a product of two vectors that makes a matrix "
-    "is outside the language"
+    "the transpose is `T(M)`, as in `T(M)@v`; the matrix of all products of the units of two vectors is `v@T(k)`"
 )
 LENGTH_HELP = "the length of a vector is `sqrt(sum(v*v))`"
 _PRODUCT = "write `*` for a product element by element, `@` behind a matrix"
+_OUTER = "write `v@T(k)` for the matrix of all products of the units of two vectors"
 _HELP = {
     "•": _PRODUCT,
     "⋅": _PRODUCT,
@@ -68,6 +68,7 @@ _HELP = {
     "⊤": TRANSPOSE_HELP,
     "‖": LENGTH_HELP,
     "∥": "vectors are joined by `concat(a, b)`",
+    "⊗": _OUTER,
     "√": "write `sqrt(v)`",
     "∑": "write `sum(v)`",
 }
@@ -79,13 +80,14 @@ _LATEX = {
     "odot": "write `*`",
     "circ": "write `*`",
     "ast": "write `*`",
+    "otimes": _OUTER,
     "cdot": _PRODUCT,
     "times": _PRODUCT,
     "frac": "write `a/b`",
     "tilde": "write `h_tilde`",
     "hat": "write `h_hat`",
     "bar": "write `h_bar`",
-    "top": "write `T(M)` for the transpose of a matrix of parameters",
+    "top": "write `T(M)` for the transpose, `v@T(k)` for the matrix that two vectors make",
     "left": "write the bracket alone",
     "right": "write the bracket alone",
     **dict.fromkeys(("mathbf", "mathrm", "mathcal", "mathit", "boldsymbol", "bm", "text"), _PLAIN),
