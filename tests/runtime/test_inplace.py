@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 import rnncc
 from tests.oracles import ORACLES, draw, relative_error
+from tests.runtime.test_whole import called
 
 IN, H, B, T = 3, 6, 4, 5
 DOUBLE: dict[str, Any] = {"dtype": torch.float64}
@@ -106,14 +108,14 @@ def test_every_form_of_call(file: str) -> None:
             found = step(x, one(states), inplace=True)
             torch.testing.assert_close(found, expected, atol=0, rtol=0)
             assert type(found) is type(expected) and all(state in map(id, flat(found)) for state in map(id, states))
-    x, states = random(B, IN), list(states_of(plain))
-    expected = plain(x, tuple(copied(tuple(states))))
-    found = plain(x, states, inplace=True)
+    x, states = random(B, IN), states_of(plain)
+    expected = plain(x, copied(states))
+    found = plain(x, list(states), inplace=True)
     torch.testing.assert_close(found, expected, atol=0, rtol=0)
     bfloat = make(file, state_dtype=torch.float32).bfloat16()
-    x, states = random(B, IN).bfloat16(), list(states_of(bfloat, dtype=torch.float32))
-    expected = bfloat(x, one(copied(tuple(states))))
-    torch.testing.assert_close(bfloat(x, one(tuple(states)), inplace=True), expected, atol=0, rtol=0)
+    x, states = random(B, IN).bfloat16(), states_of(bfloat, dtype=torch.float32)
+    expected = bfloat(x, one(copied(states)))
+    torch.testing.assert_close(bfloat(x, one(states), inplace=True), expected, atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("backend", [None, "reference"])
@@ -122,9 +124,9 @@ def test_old_states_that_move(backend: str | None) -> None:
     step = rnncc.compile(MOVED).MovedCell(IN, H, num_heads=2, backend=backend, **DOUBLE)
     a, b, s = states_of(step)
     old = copied((a, b, s))
-    step(random(B, IN), (a, b, s), inplace=True)
+    assert calls(step, random(B, IN), (a, b, s)) == (backend is None)
     assert torch.equal(a, old[1]) and torch.equal(b, old[0]) and torch.equal(s, old[2].mT)
-    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    compiled: Any = torch.compile(step, fullgraph=True, backend="aot_eager")
     compiled(random(B, IN), (a, b, s), inplace=True)
     assert torch.equal(a, old[0]) and torch.equal(b, old[1]) and torch.equal(s, old[2])
     torch._dynamo.reset()
@@ -253,3 +255,46 @@ def test_fx_keeps_the_keyword() -> None:
     found = traced(x, h, c)
     assert found[0] is h and found[1] is c
     torch.testing.assert_close((h, c), expected, atol=0, rtol=0)
+
+
+def calls(step: Any, x: Tensor, states: tuple[Tensor, ...]) -> int:
+    """How many times a step in place calls the op of a whole step."""
+    names = called(partial(step, x, one(states), inplace=True))
+    return sum(name.endswith("_whole_forward") for name in names)
+
+
+@torch.no_grad()
+def test_one_op_writes_where_it_may() -> None:
+    """It allocates no state. Memory that it shares with something that it reads goes the long way."""
+    for file in ("lstm", "gla"):
+        step = make(file)
+        states, wide = states_of(step), random(B, 2 * IN)
+        for x in (random(B, IN), wide[:, IN:]):
+            assert calls(step, x, states) == 1
+    step = rnncc.load("lstm").LSTMCell(H, H, **DOUBLE)
+    memory, c = random(B + 1, H), random(B, H)
+    for x, h in ((memory[1:], memory[:B]), (memory[:B], memory[:B])):
+        expected = step(x.clone(), (h.clone(), c.clone()))
+        # The op declines, and runs again with states of its own.
+        assert calls(step, x, (h, c)) == 2
+        torch.testing.assert_close((h, c), expected, atol=0, rtol=0)
+
+
+@torch.no_grad()
+def test_tensors_that_torch_guards() -> None:
+    """An inference tensor is written to in inference mode alone; what was freed has no memory."""
+    step, x = make("gla"), random(B, IN)
+    with torch.inference_mode():
+        (state,) = states_of(step)
+        expected = step(x, state.clone())
+        torch.testing.assert_close(step(x, state, inplace=True), expected, atol=0, rtol=0)
+    with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+        step(x, state, inplace=True)
+    (plain,) = states_of(step)
+    version = plain._version
+    with torch.inference_mode():
+        step(x, plain, inplace=True)
+    assert plain._version == version + 1
+    plain.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="storage holds 0 bytes"):
+        step(x, plain, inplace=True)

@@ -142,7 +142,7 @@ def test_a_state_that_starts_at_minus_infinity() -> None:
         theirs = [torch.stack(outputs), seen]
         for values in (ours, theirs):
             loss = (values[0] * weights).sum() + values[1].square().sum()
-            values += torch.autograd.grad(loss, [x, *layer.parameters()])
+            values += list(torch.autograd.grad(loss, [x, *layer.parameters()]))
         for own, value in zip(ours, theirs, strict=True):
             close(own, value)
 

@@ -1,17 +1,18 @@
 """A single step that writes its new states into the tensors that it was given: `cell(x, hx, inplace=True)`.
 
-The step is computed as ever, and its states are then copied. Kernels read an old state while they write new ones, so
-they never write where they read. `copy_` tells autograd, compilers and traces that the tensors changed.
+Where one op computes the step on a CPU (whole.py), that op writes there. Any other step is computed as ever, and its
+states are then copied: `copy_` tells compilers and traces that the tensors changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from ..arguments.inputs import StatesLike, described
 from .stand_ins import call_stand_in, find_proxy
@@ -23,6 +24,10 @@ def step_in_place(module: Any, input: Tensor, hx: StatesLike, extra: Mapping[str
     Raises TypeError, ValueError for an hx that cannot be written to, RuntimeError where autograd records the call or a
     transform of torch.func is active.
     """
+    if hx is not None and module._whole is not None and type(input) is Tensor:
+        made = module._run_whole(input, hx, extra, True)
+        if made is not None:
+            return _given_back(module, made, hx)
     if find_proxy(input, hx, *extra.values()) is not None:
         found = call_stand_in(module, input, hx, {**extra, "inplace": True}, time=False)
         assert found is not None
@@ -44,6 +49,14 @@ def step_in_place(module: Any, input: Tensor, hx: StatesLike, extra: Mapping[str
         target.copy_(value)
     written = targets[0] if isinstance(states, Tensor) else targets
     return written if is_alone else (result[0], written)
+
+
+def _given_back(module: Any, made: Sequence[Tensor], hx: Any) -> Any:
+    """What a step returns whose op wrote into hx. Autograd learns that these tensors changed."""
+    targets = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+    increment_version(targets)
+    written = targets if len(targets) > 1 else targets[0]
+    return (made[0], written) if module._whole.returns_output else written
 
 
 def _targets(name: str, hx: StatesLike) -> tuple[Tensor, ...]:
