@@ -177,7 +177,7 @@ def is_watched() -> bool:
 
 
 def run_whole(
-    module: Any, layout: Layout, kernels: Kernels, x: Tensor, hx: Any, further: Mapping[str, Tensor], in_place: bool
+    module: Any, kernels: Kernels, x: Tensor, hx: Any, further: Mapping[str, Tensor], in_place: bool
 ) -> Sequence[Tensor] | None:
     """The output, of a layer [T, B, width], of a single step [B, width] and only where it is not the first state; and
     the final states as hx has them. None where the call must go the long way. `x` is the layer's input as its caller
@@ -185,6 +185,7 @@ def run_whole(
     states of hx get the new values, and views of them are returned."""
     if torch.compiler.is_compiling():
         return None
+    layout: Layout = module._whole
     on_cpu, backend = x.is_cpu, module.backend
     if (
         x.dtype not in (WHOLE_DTYPES if on_cpu else _GPU_DTYPES)
