@@ -34,7 +34,7 @@ CONSTRUCTOR = frozenset(_CONSTRUCTOR_WORDS.split())
 _FUNCTION_WORDS = "cell streams weights states lengths reset offsets max_length reverse constants"
 FUNCTION = frozenset(_FUNCTION_WORDS.split())
 # Inputs are keywords of the call, beside these.
-CALL = frozenset({"self", "input", "hx", "lengths", "reset", "offsets", "max_length"})
+CALL = frozenset({"self", "input", "hx", "lengths", "reset", "offsets", "max_length", "inplace"})
 # A parameter is an attribute of a torch.nn.Module, which has these (and names with a `_` before them).
 _MODULE_WORDS = """
     T_destination add_module apply backend bfloat16 bias bidirectional buffers call_super_init children compile

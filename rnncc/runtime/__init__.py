@@ -11,7 +11,8 @@ the package as a whole. modules/ knows all other folders; kernels/ and ops/ do n
 
 A call of a layer goes through these files:
 
-    layer.py       `RecurrentLayer.forward`. A single step begins in cell.py. base.py is what the two share.
+    layer.py       `RecurrentLayer.forward`. A single step begins in cell.py, and in_place.py lets it write into its hx.
+                   base.py is what the two share.
     whole.py       makes a plain call by one op, and ends there; frozen.py keeps packed weights for it on the CPU. Other
                    calls go the long way:
     inputs.py      checks what was given, and brings it into the form [T, B, width];

@@ -4,7 +4,8 @@ Input: a Cell, the states with zoneout, and whether there is recurrent dropout. 
 the caller draws (`Input.drawn`), each as wide as its state s:
 
     zoneout__s             s[t] = zoneout__s*s[t-1] + (1 - zoneout__s)*new. What else the step computes, and what comes
-                           after the loops, reads the new value (Krueger et al. 2017, arXiv:1606.01305)
+                           after the loops, reads the new value (Krueger et al. 2017, arXiv:1606.01305). A state that
+                           starts at -inf keeps its start where zoneout__s is 1, and has no mean with it
     recurrent_dropout__s   multiplies s[t-1] where matrix products read it: one mask for all steps (Gal & Ghahramani
                            2016, arXiv:1512.05287)
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import isinf
 
 from rnncc.analysis.recurrent import recurrent_reads
 from rnncc.ir.cell import (
@@ -34,7 +36,7 @@ from rnncc.ir.cell import (
     rename,
     value_table,
 )
-from rnncc.ir.expr import Const, Ref, apply
+from rnncc.ir.expr import Const, Expr, Ref, apply
 
 ZONEOUT, DROPOUT = "zoneout", "recurrent_dropout"
 
@@ -92,6 +94,7 @@ def _drop(segment: Segment, states: Mapping[str, State], drawn: list[Input], val
 
 def _zone(cell: Cell, segment: Segment, made: Mapping[str, str]) -> Segment:
     """`h = mask*h__1 + (1 - mask)*h__made`, and everything else reads `h__made`."""
+    starts = {state.name: state.initial for state in cell.states}
     nodes: list[Node] = []
     streams = [Stream(made.get(s.name, s.name), tuple(made.get(m, m) for m in s.members)) for s in segment.streams]
     for node in segment.nodes:
@@ -101,8 +104,7 @@ def _zone(cell: Cell, segment: Segment, made: Mapping[str, str]) -> Segment:
             continue
         name, mask = new.target, Ref(_name(ZONEOUT, new.target))
         nodes.append(replace(new, target=made[name]))
-        old = apply("mul", mask, Ref(f"{name}__1"))
-        kept = apply("add", old, apply("mul", apply("sub", Const(1), mask), Ref(made[name])))
+        kept = _mixed(mask, Ref(f"{name}__1"), Ref(made[name]), starts[name])
         nodes.append(Pointwise(name, kept, new.span))
         streams.append(Stream(_name(ZONEOUT, name), (_name(ZONEOUT, name),)))
     later = {name for node in cell.epilogue for name in operands(node)}
@@ -117,3 +119,12 @@ def _zone(cell: Cell, segment: Segment, made: Mapping[str, str]) -> Segment:
         batched=tuple(rename(node, made) for node in segment.batched),
         sequences=(*segment.sequences, *returned),
     )
+
+
+def _mixed(mask: Ref, old: Ref, new: Ref, start: float | None) -> Expr:
+    """A state after zoneout. 0 times an infinite start is no number, so such a state is chosen, and not mixed."""
+    mean = apply("add", apply("mul", mask, old), apply("mul", apply("sub", Const(1), mask), new))
+    if start is None or not isinf(start):
+        return mean
+    mean = apply("where", apply("eq", old, Const(start)), new, mean)
+    return apply("where", apply("eq", mask, Const(1)), old, mean)

@@ -27,7 +27,7 @@ ASIDE = "cell Aside\nstate h\nweights V: matrix\noutput y\nh[t] = tanh(W@x + R@h
 
 
 class Layers(torch.nn.Module):
-    """Cells side by side: minGRU's loop has no weights, and no sequence of Aside's is read."""
+    """Cells side by side: minGRU's loop has no weights, no sequence of Aside's is read, and a state is a matrix."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,6 +36,7 @@ class Layers(torch.nn.Module):
                 rnncc.load("lstm").LSTM(IN, H, bidirectional=True),
                 rnncc.load("mingru").minGRU(IN, H, bidirectional=True),
                 rnncc.compile(ASIDE, "aside").Aside(IN, H),
+                rnncc.load("gateddeltanet").GatedDeltaNet(IN, H, num_heads=2),
             ]
         )
 

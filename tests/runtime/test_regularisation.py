@@ -119,6 +119,34 @@ def test_the_rest_reads_the_new_value() -> None:
     close(output, (x @ layer.weight_ih_l0.T + layer.bias_ih_l0).tanh() @ layer.M_l0.T)
 
 
+def test_a_state_that_starts_at_minus_infinity() -> None:
+    """It is chosen, not mixed: 0 times infinity is no number. A number has no mean with an infinite start."""
+    text = "cell Most\nstate m = -inf\noutput y\nm[t] = max(m[t-1] - 0.25, W@x)\ny = tanh(m[t])"
+    layer = float64_package(text).Most(IN, H, zoneout=0.4, **DOUBLE)
+    x = torch.randn(T, B, IN, **DOUBLE).requires_grad_()
+    for training, p in ((True, 0.4), (False, 0.4), (True, 0.0), (False, 0.0), (False, 1.0)):
+        layer.train(training).zoneout = p
+        torch.manual_seed(5)
+        output, last = layer(x)
+        torch.manual_seed(5)
+        masks = layer._draw_masks(layer._sizes[0], x)["zoneout__m"].expand(T, B, H)
+        m, outputs = x.new_full((B, H), -torch.inf), []
+        for value, mask in zip(x, masks, strict=True):
+            new = torch.maximum(m - 0.25, value @ layer.weight_ih_l0.T)
+            outputs.append(new.tanh())
+            started = torch.where(m.isinf(), 0, m)
+            m = torch.where(mask == 1, m, torch.where(m.isinf(), new, mask * started + (1 - mask) * new))
+        assert torch.equal(last[0].isinf(), m.isinf()) and m.isinf().all() == (p == 1)
+        weights, seen = torch.randn(T, B, H, **DOUBLE), torch.where(m.isinf(), 0, m)
+        ours = [output, torch.where(last[0].isinf(), 0, last[0])]
+        theirs = [torch.stack(outputs), seen]
+        for values in (ours, theirs):
+            loss = (values[0] * weights).sum() + values[1].square().sum()
+            values += list(torch.autograd.grad(loss, [x, *layer.parameters()]))
+        for own, value in zip(ours, theirs, strict=True):
+            close(own, value)
+
+
 def test_seeds_checkpoints_directions() -> None:
     layer = layer_class("lstm", "LSTM")(
         IN, H, 2, bidirectional=True, zoneout=ZONEOUT, recurrent_dropout=0.5, weight_dropout=0.5, dropout=0.2

@@ -27,6 +27,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils import _pytree as pytree
 
 import rnncc
 from tests.scale import sparse
@@ -337,9 +338,32 @@ def distributed_tensors_that_are_refused(device: str, folder: Path) -> None:
     refuses(lambda: distribute_module(layer, mesh, shards)(given), ValueError, "takes replicated parameters")
 
 
+def matrix_states(device: str, folder: Path) -> None:
+    """A learned start that is a matrix; and matrices of hx, with which no loss depends on the start."""
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    torch.manual_seed(0)
+    alone = rnncc.load("ttt_linear").TTT_Linear(IN, H, num_heads=2, bidirectional=True).to(device)
+    x, _ = batch(device, 0)
+    hx = tuple(torch.randn(2, x.shape[1], *shape, device=device) / 4 for shape in ((2, H // 2, H // 2), (H,)))
+    ddp = DistributedDataParallel(copy.deepcopy(alone), find_unused_parameters=True)
+    fsdp = fully_shard(copy.deepcopy(alone), mesh=mesh)
+    tensors = distribute_module(copy.deepcopy(alone), mesh)
+    for layer, given in ((layer, given) for layer in (ddp, fsdp, tensors) for given in ((), (hx,))):
+        made = []
+        for m in (layer, alone):
+            split = own if m in (ddp, fsdp) else distribute_tensor
+            rest = () if m is alone else (mesh, [Shard(1)]) if m is tensors else (1,)
+            here = pytree.tree_map(lambda v, f=split, r=rest: f(v, *r) if r else v, (x, *given))
+            m.zero_grad()
+            output, last = m(*here)
+            (output.square().sum() / output.numel()).backward()
+            made.append(gradients(m) | ({"S": whole(last[0].detach())} if layer is tensors else {}))
+        compare({key: whole(value) for key, value in made[0].items()}, made[1], CLOSE)
+
+
 CASES = (
     distributed_tensors, distributed_tensors_of_a_step, distributed_buffers, distributed_tensors_per_sequence,
-    distributed_tensors_that_are_refused,
+    distributed_tensors_that_are_refused, matrix_states,
     ddp, ddp_compiled, ddp_accumulates, ddp_autocast, fsdp, fsdp_from_meta, fsdp_accumulates, fsdp_mixed_precision,
     fsdp_clips_the_norm, checkpoint, sparse.sparse_ddp, sparse.sparse_fsdp, sparse.sparse_fsdp_mixed_precision,
     sparse.sparse_fsdp_from_meta, sparse.sparse_distributed_tensors,

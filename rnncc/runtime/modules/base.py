@@ -158,13 +158,14 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised, metaclass=
         shapes = {p.attribute: self._shapes[0][p.attribute] for p in self.spec.parameters if self.bias or not p.is_bias}
         return layout_of(self.spec, self._sizes[0], shapes, self._suffixes[0], time=self._has_time)
 
-    def _run_whole(self, x: Tensor, hx: Any, further: Mapping[str, Tensor]) -> Sequence[Tensor] | None:
+    def _run_whole(
+        self, x: Tensor, hx: Any, further: Mapping[str, Tensor], in_place: bool = False
+    ) -> Sequence[Tensor] | None:
         """A call of one layer and direction, or of a single step, by one op; None where it must go the long way."""
-        layout = self._whole
-        if layout is None or self.state_dtype is not None:
+        if self._whole is None or self.state_dtype is not None:
             return None
         kernels, _ = package.kernels()
-        return None if kernels is None else run_whole(self, layout, kernels, x, hx, further)
+        return None if kernels is None else run_whole(self, kernels, x, hx, further, in_place)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]

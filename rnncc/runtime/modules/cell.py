@@ -12,6 +12,7 @@ from ..arguments.inputs import StatesLike, check_input, read_form, read_inputs, 
 from ..spec import CellSpec
 from .base import RecurrentModule, document_delays, dtype_of
 from .directions import Direction, LayerCall, run_directions
+from .in_place import step_in_place
 from .options import Options
 from .regularisation import Zoneout
 from .stand_ins import call_stand_in, find_proxy
@@ -34,7 +35,7 @@ class RecurrentCell(RecurrentModule):
             result = f"{cell.output}, {result}"
         lines = [
             f"One step of {cell.name}, used like torch.nn.LSTMCell: forward(input [B, I] or [I], hx=None)",
-            f"returns {result}.",
+            f"returns {result}. With inplace=True the new states are written into the tensors of hx.",
             "Its parameters have the layer's names without `_l0`.",
             *document_delays(cell, "As in a layer with return_delays=True"),
         ]
@@ -86,8 +87,11 @@ class RecurrentCell(RecurrentModule):
     def _measured(self) -> Iterator[tuple[str, dict[str, int]]]:
         yield "", self._sizes_for(self.input_size)
 
-    def forward(self, input: Tensor, hx: StatesLike = None, **extra: Tensor) -> Any:
-        """The new state, or a tuple of them; before them the output where it is not the first state."""
+    def forward(self, input: Tensor, hx: StatesLike = None, *, inplace: bool = False, **extra: Tensor) -> Any:
+        """The new state, or a tuple of them; before them the output where it is not the first state. With `inplace` the
+        new states are written into the tensors of hx, which are returned (in_place.py)."""
+        if inplace:
+            return step_in_place(self, input, hx, extra)
         plain, layout = type(input) is Tensor, self._whole
         if plain and layout is not None and (made := self._run_whole(input, hx, extra)) is not None:
             last = made[len(made) - layout.states :]

@@ -158,6 +158,11 @@ def layout_of(
     return Layout(cell, segment, sizes, shapes, suffix, time)
 
 
+def may_change(state: Tensor) -> bool:
+    """Whether an op that tells torch nothing of it may write into a state, here and in all of its views."""
+    return state.is_contiguous() and not state.is_inference() and not state.is_neg()
+
+
 def is_watched() -> bool:
     """Whether somebody sees the operators of a call, or has them do something else: torch.func, modes, tracers, dual
     tensors."""
@@ -172,13 +177,15 @@ def is_watched() -> bool:
 
 
 def run_whole(
-    module: Any, layout: Layout, kernels: Kernels, x: Tensor, hx: Any, further: Mapping[str, Tensor]
+    module: Any, kernels: Kernels, x: Tensor, hx: Any, further: Mapping[str, Tensor], in_place: bool
 ) -> Sequence[Tensor] | None:
     """The output, of a layer [T, B, width], of a single step [B, width] and only where it is not the first state; and
     the final states as hx has them. None where the call must go the long way. `x` is the layer's input as its caller
-    gave it, or [B, I] for a single step; `further`: inputs beside it."""
+    gave it, or [B, I] for a single step; `further`: inputs beside it. With `in_place`, of a single step on a CPU, the
+    states of hx get the new values, and views of them are returned."""
     if torch.compiler.is_compiling():
         return None
+    layout: Layout = module._whole
     on_cpu, backend = x.is_cpu, module.backend
     if (
         x.dtype not in (WHOLE_DTYPES if on_cpu else _GPU_DTYPES)
@@ -212,7 +219,7 @@ def run_whole(
         if type(states) not in _SEVERAL or len(states) != layout.states:
             return None
         for state, shape in zip(states, layout.shapes, strict=True):
-            if type(state) is not Tensor:
+            if type(state) is not Tensor or (in_place and not may_change(state)):
                 return None
             if shape is None:
                 tensors.append(state)
@@ -220,7 +227,7 @@ def run_whole(
                 tensors.append(state.flatten(1))
             else:
                 return None
-    elif layout.needs_states:
+    elif layout.needs_states or in_place:
         return None
     ops = kernels.whole[layout.segment]
     number = layout.number
@@ -234,10 +241,10 @@ def run_whole(
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor.requires_grad:
-                return ops.record((layout, constants), *tensors) if layout.runs_everywhere else None
+                return ops.record((layout, constants), *tensors) if layout.runs_everywhere and not in_place else None
     frozen = module._frozen
     packed = frozen.packed(tensors) if frozen is not None and on_cpu and not layout.made else ()
-    made: list[Tensor] = ops.forward(tensors, packed, number, constants, False)
+    made: list[Tensor] = ops.forward(tensors, packed, number, constants, False, in_place)
     if layout.has_matrices and made:
         first = len(made) - layout.states
         for i, shape in enumerate(layout.shapes):
@@ -297,8 +304,9 @@ class WholeOps:
 
 
 def _decline(
-    tensors: Sequence[Tensor], packed: Sequence[Tensor], layout: int, constants: Sequence[float], training: bool
-) -> list[Tensor]:
+    tensors: Sequence[Tensor], packed: Sequence[Tensor], layout: int, constants: Sequence[float], training: bool,
+    in_place: bool = False,
+) -> list[Tensor]:  # fmt: skip
     """The forward of tensors elsewhere or of other kinds."""
     return []
 

@@ -73,6 +73,7 @@ class _Heads:
             if isinstance(node, Pointwise) and isinstance(node.expr, Apply) and node.expr.operator == "entries":
                 (matrix,) = references(node.expr)
                 self.block(self.made_of(matrix), matrix, matrix, node.span)
+                self.block_for_block(self.made_of(matrix), node.span)
             if grid is not None:
                 self.divides(name, grid.rows, node.span)
                 self.divides(name, grid.columns, node.span)
@@ -153,6 +154,15 @@ class _Heads:
                         self.constrain(blocks, HEADS, span)
                 case _:
                     assert_never(structure)
+
+    def block_for_block(self, matrices: list[str], span: Span) -> None:
+        """Demand that declared blocks are those of heads, which a matrix that changes has."""
+        for name in matrices:
+            match self.structures.get(name, DENSE):
+                case BlockDiagonal(blocks) if blocks != HEADS:
+                    self.constrain(HEADS, blocks, span)
+                case _:
+                    pass
 
     def spread(self) -> None:
         """A matrix that is computed from one with blocks has the same blocks, whatever it multiplies. So have the other

@@ -34,9 +34,11 @@ inline constexpr const char* backward_schema =
 // fit the layout; else the output of a layer, the final states, and in training what the backward reads. Neither op has
 // autograd of its own: rnncc/runtime/modules/whole.py records calls. `packed`: nothing; or on the CPU a tensor for the weight that
 // the input is multiplied by, and one for each weight that the loop reads. Each is what `pack` made, and is read in place
-// of the weight. A weight that is not packed has a tensor without elements.
+// of the weight. A weight that is not packed has a tensor without elements. `in_place`, of a single step on the CPU: the
+// final states are written into the states that were given, and these are returned. No schema can say that of elements
+// of a list that holds other tensors too, so the caller marks them as changed.
 inline constexpr const char* whole_forward_schema =
-    "(Tensor[] tensors, Tensor[] packed, int layout, float[] constants, bool training) -> Tensor[]";
+    "(Tensor[] tensors, Tensor[] packed, int layout, float[] constants, bool training, bool in_place=False) -> Tensor[]";
 inline constexpr const char* whole_layout_schema =
     "(Tensor like, int num_heads, bool has_time, int output, bool keeps_streams, int[] sizes, int[] shapes, "
     "int[] bias_places, int[] loop_weights, float[] initial) -> int";

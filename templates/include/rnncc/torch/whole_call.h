@@ -4,6 +4,7 @@
 
 #include <iterator>
 
+#include "aten.h"
 #include "whole_tensors.h"
 
 namespace rnncc {
@@ -25,15 +26,16 @@ struct WholeForward {
         layout(layouts.at(segment, int64_t(stack[2]))),
         constants(constants_of(layout, stack[3])),
         training(as_bool(stack[4])),
+        in_place(as_bool(stack[5])),
         given(layout, tensors, 0, int64_t(tensors.size()) > 1 + layout.parameters() + layout.further(), on_gpu) {}
 
-  bool fits() { return tensors.size() == given.end() && given.fits(); }
+  bool fits() { return tensors.size() == given.end() && given.fits() && (!in_place || given.may_change()); }
 
   std::vector<Tensor> tensors;
   const std::vector<Tensor> packed;
   const Layout& layout;
   const std::vector<double> constants;
-  const bool training;
+  const bool training, in_place;
   Whole given;
 };
 
@@ -123,8 +125,10 @@ class ForwardTables {
       sequences_[layout.output] = given.rows_at(made[0].data(), 0, layout.output_width);
     }
     finals_ = table_.data() + table_.size();
-    for (int64_t width : layout.state_widths) {
-      made.push_back(given.make(given.shape_of(width)));
+    for (int32_t i = 0; i < segment.states; ++i) {
+      const int64_t width = layout.state_widths[i];
+      // The driver writes final states after the last step alone, when nothing reads the first ones any more.
+      made.push_back(call.in_place ? alias(given.state(i)) : given.make(given.shape_of(width)));
       table_.push_back({made.back().data(), 0, width, given.type});
     }
     saved_ = table_.data() + table_.size();

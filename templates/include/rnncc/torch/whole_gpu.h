@@ -176,7 +176,7 @@ inline void run_whole_forward_on_gpu(const rnncc_segment& segment, StableValue* 
   WholeForward call(segment, stack, true);
   const Layout& layout = call.layout;
   const Whole& given = call.given;
-  if (!call.packed.empty() || !call.fits()) {
+  if (!call.packed.empty() || call.in_place || !call.fits()) {
     stack[0] = give(std::vector<Tensor>());
     return;
   }

@@ -49,6 +49,19 @@ struct Whole {
     return true;
   }
 
+  // Whether the states of a single step may be written to: they lie row by row, and share memory with nothing else that
+  // is given.
+  bool may_change() const {
+    if (!with_states || layout.has_time || on_gpu) return false;
+    const int64_t states = layout.segment.states, first_state = int64_t(end()) - states;
+    for (int64_t i = 0; i < states; ++i) {
+      if (batch > 1 && state(i).strides()[0] != layout.state_widths[i]) return false;
+      for (int64_t other = int64_t(first); other < int64_t(end()); ++other)
+        if (other != first_state + i && overlap(state(i), tensors[other])) return false;
+    }
+    return true;
+  }
+
   const Tensor& x() const { return tensors[first]; }
   const Tensor& parameter(int64_t i) const { return tensors[first + 1 + i]; }
   const Tensor& further(int64_t i) const { return tensors[first + 1 + parameters + i]; }
@@ -136,6 +149,20 @@ struct Whole {
   int64_t steps = 0, batch = 0, x_row = 0;
 
  private:
+  // Whether two tensors may have an element in common: whether the stretches of memory do in which theirs lie.
+  static bool overlap(const Tensor& one, const Tensor& other) {
+    const auto stretch = [](const Tensor& tensor) {
+      int64_t elements = tensor.elements() > 0;
+      for (int64_t dim = 0; elements && dim < tensor.dim(); ++dim)
+        elements += (tensor.sizes()[dim] - 1) * tensor.strides()[dim];
+      const char* const begin = static_cast<const char*>(tensor.data());
+      return std::pair(begin, begin + elements * dtype_bytes(tensor.dtype()));
+    };
+    const auto [a, a_end] = stretch(one);
+    const auto [b, b_end] = stretch(other);
+    return a < b_end && b < a_end;
+  }
+
   // Whether a tensor is [batch, width], of a layer [1, batch, width], and its rows can be read.
   bool is_of_batch(const Tensor& tensor, int64_t width) const {
     const int64_t rank = layout.rank();
