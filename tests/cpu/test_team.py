@@ -44,7 +44,7 @@ def _rounds(library: ctypes.CDLL, wanted: int, steps: int) -> int:
 def test_a_team_has_torchs_threads(team: ctypes.CDLL, threads: None, count: int) -> None:
     torch.set_num_threads(count)
     assert call(team, "threads", restype=ctypes.c_int64) == count
-    # More threads than cores is allowed, and slow: the barrier yields.
+    # More threads than cores is allowed, and slow: those that wait sleep.
     assert _rounds(team, count, 200) in range(1, count + 1)
 
 

@@ -4,7 +4,9 @@
 // (torch/csrc/stable/c/shim.h). It is declared here so that no torch header is needed.
 #pragma once
 
+#include <linux/futex.h>
 #include <stdint.h>
+#include <sys/syscall.h>
 
 #include "vec.h"
 
@@ -13,6 +15,7 @@ int32_t torch_parallel_for(int64_t begin, int64_t end, int64_t grain_size, void 
                            void* ctx);
 int32_t torch_get_num_threads(uint32_t* out_num_threads);
 int sched_yield(void) noexcept;
+long syscall(long number, ...) noexcept;
 }
 
 namespace rnncc {
@@ -58,11 +61,10 @@ class Team {
     const uint32_t now = __atomic_load_n(&generation_, __ATOMIC_RELAXED);
     if (__atomic_add_fetch(&waiting_, 1, __ATOMIC_ACQ_REL) == count_) {
       __atomic_store_n(&waiting_, 0, __ATOMIC_RELAXED);
-      __atomic_store_n(&generation_, now + 1, __ATOMIC_RELEASE);
+      change(&generation_, now + 1);
       return;
     }
-    Backoff backoff;
-    while (__atomic_load_n(&generation_, __ATOMIC_ACQUIRE) == now) backoff.wait();
+    wait_while(&generation_, now);
   }
 
   // The call whose range starts at 0 runs on the thread that entered the region, and leads. It counts who has arrived,
@@ -74,7 +76,7 @@ class Team {
     Backoff backoff;
     for (int32_t i = 0; i < 20000 && __atomic_load_n(&enrolled_, __ATOMIC_ACQUIRE) + 1 < expected; ++i) backoff.wait();
     count_ = int32_t(__atomic_fetch_or(&enrolled_, closed, __ATOMIC_ACQ_REL)) + 1;
-    __atomic_store_n(&started_, 1, __ATOMIC_RELEASE);
+    change(&started_, 1);
     return 0;
   }
 
@@ -82,8 +84,7 @@ class Team {
   int32_t enrol_member() {
     const uint32_t ticket = __atomic_fetch_add(&enrolled_, 1, __ATOMIC_ACQ_REL);
     if (ticket & closed) return -1;
-    Backoff backoff;
-    while (__atomic_load_n(&started_, __ATOMIC_ACQUIRE) == 0) backoff.wait();
+    wait_while(&started_, 0);
     return int32_t(ticket) + 1;
   }
 
@@ -91,8 +92,40 @@ class Team {
 
  private:
   static constexpr uint32_t closed = uint32_t(1) << 30;
+  static constexpr int32_t most_spins = 2000, least_spins = 100;
+
+  // Waits until *word is no longer `value`. It spins, because the others are about to come. Where they are not, they wait
+  // for a core, and this one is given away: there are more threads than cores, or other programs. Then later waits spin
+  // less before they sleep.
+  void wait_while(const uint32_t* word, uint32_t value) {
+    const int32_t spins = __atomic_load_n(&spins_, __ATOMIC_RELAXED);
+    for (int32_t i = 0; i < spins; ++i) {
+      if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != value) {
+        if (spins < most_spins) __atomic_store_n(&spins_, 2 * spins, __ATOMIC_RELAXED);
+        return;
+      }
+      __builtin_ia32_pause();
+    }
+    __atomic_store_n(&spins_, spins / 2 > least_spins ? spins / 2 : least_spins, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&sleepers_, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(word, __ATOMIC_ACQUIRE) == value) {
+      syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+    }
+    __atomic_sub_fetch(&sleepers_, 1, __ATOMIC_RELAXED);
+  }
+
+  // A member that counts itself after this has looked sees the new value, and does not sleep.
+  void change(uint32_t* word, uint32_t value) {
+    __atomic_store_n(word, value, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&sleepers_, __ATOMIC_SEQ_CST) > 0) {
+      syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+    }
+  }
+
   alignas(64) uint32_t generation_ = 0;
   alignas(64) int32_t waiting_ = 0;
+  alignas(64) int32_t spins_ = most_spins;
+  int32_t sleepers_ = 0;
   alignas(64) uint32_t enrolled_ = 0;
   uint32_t started_ = 0;
   int32_t count_ = 1;
