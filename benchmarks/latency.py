@@ -1,7 +1,7 @@
 """Calls of one or a few steps, ours beside torch.nn's in one process: single steps, and layers of 1 to 64 steps.
 
     python benchmarks/latency.py [--device cuda] [--modes eager,compiled,graph] [--only WORDS] [--shard I/N]
-                                 [--threads N] [--out FILE] [--merge FILE …] [--show FILE]
+                                 [--threads N] [--beside CHECKOUT] [--out FILE] [--merge FILE …] [--show FILE]
 
 A row is a cell (lstm, gru, rnn), a single step (`cell`) or a layer of T steps, a batch and a hidden size, which is
 the input's size too, in float32. `infer` runs in inference_mode. `train` is forward and the backward of the output's
@@ -11,6 +11,9 @@ round. On a GPU a call is waited for: what counts is the time from the call to i
 `compiled` is torch.compile of the module (`dynamic=True`) and needs a C++ compiler. `graph` replays a CUDA graph of the
 call. torch.compile leaves torch.nn's own layers out, so a compiled nn.LSTM runs as it is.
 
+--beside times another checkout of rnncc in turn with ours, such as an older one, in a process of its own: `beside_us`,
+and `over_beside`, ours over theirs.
+
 --only chooses rows by their words (`lstm,cell,infer,B16`): a row is run where each of the words is one of its own, or
 one of several of a kind. A run that is started again goes on where it stopped.
 """
@@ -19,46 +22,22 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from gpu_run import Results, gpu, in_time, parser_of, part, read_or_measure, words_of
-from measure import Function, environment, interleaved, median_ms, ratio
-from torch import Tensor, nn
+from latency_calls import CELLS, WARM_CALLS, Beside, Case, Mode, modules, runner
+from measure import environment, median_ms, ratio
 
-import rnncc
+from rnncc.bench.timing import Timer, by_the_clock, rounds
 
 OUT = Path(__file__).parent / "results" / "latency.json"
 # How long each module is called for a row.
 SECONDS, QUICK_SECONDS = 0.3, 0.1
 STEPS, BATCHES, SIZES = (None, 1, 4, 16, 64), (1, 16, 256), (64, 256, 1024)
-# Our file and class, torch.nn's layer and single step.
-CELLS: dict[str, tuple[str, str, Callable[..., nn.Module], Callable[..., nn.Module]]] = {
-    "lstm": ("lstm", "LSTM", nn.LSTM, nn.LSTMCell),
-    "gru": ("nn_gru", "nn_GRU", nn.GRU, nn.GRUCell),
-    "rnn": ("nn_rnn", "nn_RNN", nn.RNN, nn.RNNCell),
-}
-Mode = Literal["eager", "compiled", "graph"]
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One row. `steps`: None for a single step."""
-
-    cell: str
-    steps: int | None
-    batch: int
-    size: int
-    train: bool
-    mode: Mode
-
-    def words(self) -> tuple[str, ...]:
-        """What the row is, one word a kind."""
-        kind = "cell" if self.steps is None else f"T{self.steps}"
-        return self.cell, kind, f"B{self.batch}", f"H{self.size}", "train" if self.train else "infer", self.mode
 
 
 def every_case(modes: Sequence[Mode]) -> list[Case]:
@@ -86,72 +65,22 @@ def select(cases: Sequence[Case], words: Sequence[str], shard: str) -> list[Case
     return part(chosen, shard)
 
 
-def modules(case: Case, device: str) -> dict[str, nn.Module]:
-    """Ours and torch.nn's, with the same parameters where their names are the same."""
-    torch.manual_seed(0)
-    file, name, layer, cell = CELLS[case.cell]
-    single = case.steps is None
-    ours = getattr(rnncc.load(file), f"{name}Cell" if single else name)
-    theirs = cell if single else layer
-    return {
-        "rnncc": ours(case.size, case.size, device=device, backend=device),
-        "nn": theirs(case.size, case.size, device=device),
-    }
-
-
-def runner(case: Case, module: nn.Module, device: str) -> Function:
-    """The call that is timed; on a GPU, until its result is there."""
-    run: Callable[..., Any] = torch.compile(module, dynamic=True) if case.mode == "compiled" else module
-    lead = () if case.steps is None else (case.steps,)
-    x = torch.randn(*lead, case.batch, case.size, device=device)
-    state = torch.zeros(*(() if case.steps is None else (1,)), case.batch, case.size, device=device)
-    hx = (state, state.clone()) if case.cell == "lstm" else state
-    parameters = list(module.parameters())
-
-    def output() -> Tensor:
-        made = run(x, hx)
-        return made[0] if isinstance(made, tuple) else made  # type: ignore[no-any-return]
-
-    def train() -> None:
-        torch.autograd.grad(output().sum(), parameters)
-
-    @torch.inference_mode()
-    def infer() -> None:
-        output()
-
-    call: Function = train if case.train else infer
-    if case.mode == "graph":
-        call = captured(call)
-    if device != "cuda":
-        return call
-
-    def waited() -> None:
-        call()
-        torch.cuda.synchronize()
-
-    return waited
-
-
-def captured(call: Function) -> Function:
-    """The call as a CUDA graph."""
-    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(aside):
-        for _ in range(3):
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph.replay
-
-
-def compare(case: Case, device: str, seconds: float) -> dict[str, Any]:
-    """A row: medians in microseconds, and the ratio."""
+def compare(case: Case, device: str, seconds: float, beside: Beside | None = None) -> dict[str, Any]:
+    """A row: medians in microseconds, and the ratios. Raises RuntimeError where `beside` ends."""
     functions = {key: runner(case, module, device) for key, module in modules(case, device).items()}
-    times = interleaved(functions, seconds=seconds, least=11)
+    for function in functions.values():
+        for _ in range(WARM_CALLS):
+            function()
+    timers: dict[str, Timer] = {key: by_the_clock(function) for key, function in functions.items()}
+    if beside is not None:
+        beside.take(case)
+        timers["beside"] = beside.seconds
+    found = list(rounds(timers, seconds=seconds, least=11))
+    times = {key: [each[key] for each in found] for key in timers}
     row: dict[str, Any] = dict(zip(("cell", "T", "B", "H", "pass", "mode"), case.words(), strict=True))
     row |= {f"{key}_us": round(1e3 * median_ms(value), 1) for key, value in times.items()}
-    return row | {"ratio": round(ratio(times["rnncc"], times["nn"]), 3)}
+    row["ratio"] = round(ratio(times["rnncc"], times["nn"]), 3)
+    return row | ({"over_beside": round(ratio(times["rnncc"], times["beside"]), 3)} if beside else {})
 
 
 def describe(rows: Sequence[dict[str, Any]]) -> str:
@@ -177,6 +106,10 @@ def describe(rows: Sequence[dict[str, Any]]) -> str:
                     f"{statistics.median(ratios):.2f}, worst {worst['ratio']:.2f} "
                     f"({' '.join(str(worst[key]) for key in ('cell', 'T', 'B', 'H', 'mode'))})"
                 )
+    if over := [row["over_beside"] for row in rows if "over_beside" in row]:
+        slower = [row for row in rows if row.get("over_beside", 0) > 1.03]
+        lines.append(f"over the one beside: median {statistics.median(over):.3f} of {len(over)}, worst {max(over):.2f}")
+        lines += [f"  {' '.join(map(str, list(row.values())[:6]))}: {row['over_beside']:.2f}" for row in slower]
     return "\n".join(lines)
 
 
@@ -186,6 +119,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--modes", default="eager", help="eager, compiled, graph, separated by commas")
     parser.add_argument("--threads", type=int, default=0, help="default: torch's")
+    parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="another rnncc, timed in turn")
     arguments = parser.parse_args(words)
     every: tuple[Mode, ...] = ("eager", "compiled", "graph")
     modes = [mode for mode in every if mode in arguments.modes.split(",")]
@@ -201,8 +135,11 @@ def main(words: Sequence[str] | None = None) -> int:
     def measure(results: Results) -> None:
         known = {tuple(list(row.values())[:6]) for row in results.rows}
         left = [case for case in cases if case.words() not in known]
-        for case in in_time(left, arguments.minutes):
-            results.add(compare(case, arguments.device, QUICK_SECONDS if arguments.quick else SECONDS))
+        seconds = QUICK_SECONDS if arguments.quick else SECONDS
+        other = Beside(arguments.beside, arguments.device, arguments.threads) if arguments.beside else None
+        with closing(other) if other else nullcontext():
+            for case in in_time(left, arguments.minutes):
+                results.add(compare(case, arguments.device, seconds, other))
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     if arguments.threads:

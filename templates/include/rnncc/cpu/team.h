@@ -74,7 +74,8 @@ class Team {
   int32_t enrol_leader(int64_t wanted, int64_t chunk) {
     const uint32_t expected = uint32_t((wanted + chunk - 1) / chunk);
     Backoff backoff;
-    for (int32_t i = 0; i < 20000 && __atomic_load_n(&enrolled_, __ATOMIC_ACQUIRE) + 1 < expected; ++i) backoff.wait();
+    // Some milliseconds at most where cores are busy: those that come late are not worth more.
+    for (int32_t i = 0; i < 4000 && __atomic_load_n(&enrolled_, __ATOMIC_ACQUIRE) + 1 < expected; ++i) backoff.wait();
     count_ = int32_t(__atomic_fetch_or(&enrolled_, closed, __ATOMIC_ACQ_REL)) + 1;
     change(&started_, 1);
     return 0;
