@@ -67,7 +67,7 @@ PARALLEL: dict[str, list[tuple[str, str, str]]] = {
 }
 
 # These have together what is in any shipped cell, which test_cells_oracles.py asks for. What is made of them is
-# looked at always, and built and run by half of them; what is made of the others, with --all.
+# looked at always, and built and run by a part of them; what is made of the others, with --all.
 COVERING = (
     "alif", "antisymmetricrnn", "conditionalgru", "dreamergru", "dsgu", "exprnn", "griffinblock", "gru", "hgrn",
     "izhikevich", "lru", "lstm", "mamba3", "masslstm", "mesanet", "ntm", "onlstm", "phasedlstm", "plasticity", "plif",

@@ -18,6 +18,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Any:
     return import_module("cpu_matrix")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("cell", ["gla", "deltanet"])
 def test_all_three_have_the_same_gradients(cell: str, program: Any) -> None:
     made, wanted = program.calls(cell, 16)

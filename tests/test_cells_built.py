@@ -24,7 +24,7 @@ from .shipped import COVERING, FOLDER, PARALLEL, STEMS, cells
 
 TOLERANCE = 1e-10  # relative, float64
 ONE_A_CELL = list({oracle.cell: oracle for oracle in reversed(ORACLES)}.values())
-COVERED = [oracle for oracle in ONE_A_CELL if oracle.cell in COVERING[::2]]
+COVERED = [oracle for oracle in ONE_A_CELL if oracle.cell in COVERING[::3]]
 
 
 def module_of(oracle: Oracle) -> ModuleType:

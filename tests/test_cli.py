@@ -347,6 +347,7 @@ def test_verify_fails_where_the_op_is_wrong(monkeypatch: pytest.MonkeyPatch) -> 
 # cost
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("command", ["new", "check", "build", "show", "explain"])
 def test_commands_on_text_never_import_torch(tmp_path: Path, command: str) -> None:
     extra = {"show": ["--stage", "render"], "build": ["-o", "out"]}.get(command, [])

@@ -47,6 +47,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(files)}
 
 
+@pytest.mark.long
 def test_every_stage_prints_the_same_under_other_hash_seeds(tmp_path: Path) -> None:
     first, second = (python("-c", TEXTS, cwd=tmp_path, seed=seed) for seed in ("1", "4242"))
     assert first.count("## ") == len(CELLS) * len(STAGES)

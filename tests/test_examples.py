@@ -53,6 +53,7 @@ def said_of_the_loop(output: str) -> tuple[float, float]:
     return outputs, gradients
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("cell", ["mydelta.rnn", "mycell.rnn"])
 def test_a_character_model_compares_its_layer_with_a_loop(cell: str) -> None:
     path = str(ROOT / "examples" / cell)
@@ -100,6 +101,7 @@ def test_a_character_model_with_a_matrix_as_its_state() -> None:
     assert " the " in output.partition("writes:\n\n")[2]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

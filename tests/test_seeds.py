@@ -85,17 +85,12 @@ def test_what_is_drawn_does_not_depend_on_the_tests_before(session: pytest.Pytes
 
 def test_a_fresh_run_draws_more_and_is_repeated_by_its_seed(session: pytest.Pytester) -> None:
     usual = drawn(session)[0]
-    fresh, said = drawn(session, "--fresh", "new")
+    # Its workers draw from one seed: else they collect different tests.
+    fresh, said = drawn(session, "--fresh", "new", "-n", "2")
     assert len(fresh) == 2 + 7 * seeds.MORE
     assert not any(line.startswith("seed") for line in {*fresh} & {*usual})
     # The simplest example is tried in every run.
     assert sum(line.startswith("hypothesis") for line in {*fresh} - {*usual}) > seeds.MORE
-    seed = said.partition("--fresh ")[2].split()[0]
-    assert drawn(session, "--fresh", seed, "-n", "2")[0] == fresh
-
-
-def test_workers_of_a_fresh_run_draw_from_one_seed(session: pytest.Pytester) -> None:
-    fresh, said = drawn(session, "--fresh", "new", "-n", "2")
     seed = said.partition("--fresh ")[2].split()[0]
     assert drawn(session, "--fresh", seed)[0] == fresh
 

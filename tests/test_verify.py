@@ -29,6 +29,7 @@ ON_CPU = {"float64": Runner("cpu")}
 LEARNED = "cell Learned\nstate h = learned\nh[t] = tanh(W@x + R@h[t-1] + b)\n"
 
 
+@pytest.mark.long
 def test_verify_compares_the_gradient_of_a_learned_start_and_of_what_is_passed_instead(tmp_path: Path) -> None:
     module = rnncc.compile(LEARNED)
     cell = front(Source("learned.rnn", LEARNED))[0][0]
@@ -61,7 +62,7 @@ def test_verify_says_what_it_compared() -> None:
     assert quiet == "Elman by CPU kernels: all within their bounds\n"
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.long
 @pytest.mark.parametrize("wrong", ["reverse", "masked", "heads"])
 def test_verify_fails_where_only_one_kind_of_call_is_wrong(wrong: str) -> None:
     module = rnncc.compile(GOOD)
@@ -136,6 +137,7 @@ def test_verify_passes_cells_that_made_it_stumble(awkward: dict[str, tuple[Any, 
     assert not any(doubt.left_out for doubt in report.doubts)
 
 
+@pytest.mark.long
 def test_what_overflows_in_the_eager_loop_too_is_left_out(awkward: dict[str, tuple[Any, Cell]]) -> None:
     report = verify.verify(*awkward["Growing"], dtypes=(torch.float64, torch.float16))
     assert report.passed

@@ -141,6 +141,7 @@ def test_outputs_states_and_gradients_are_those_of_the_formulas(name: str) -> No
     compare(name, make(name))
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("name", ["LSTM", "GRU", "LayerNormLSTM", "LayerNormGRU"])
 def test_drop_connect(name: str, training: bool) -> None:
@@ -207,7 +208,7 @@ def test_mistakes() -> None:
         layer(x, (states[0], states[1][:, :2]))
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_zoneout(name: str, training: bool) -> None:

@@ -34,6 +34,7 @@ def test_the_solutions_are_all_solutions_each_once(random: Random) -> None:
     assert sorted(found) == sorted(random.assignments())
 
 
+@pytest.mark.long
 @PROPERTY
 @given(models(), st.integers(0, 2))
 def test_the_order_changes_nothing_but_the_order(random: Random, way: int) -> None:

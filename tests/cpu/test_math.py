@@ -118,7 +118,7 @@ def _ulps(got: Array, exact: Array, unit: Array) -> Array:
     return np.where(finite, distance, np.where(same, 0, np.inf)).astype(np.float64)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", sorted(REFERENCES))
 def test_error_in_ulps(libraries: Mapping[str, ctypes.CDLL], name: str, dtype: Floating) -> None:
@@ -212,6 +212,7 @@ def _several(arity: int, dtype: Floating) -> tuple[Array, ...]:
     return tuple(np.concatenate([grid.ravel(), (30 * random.standard_normal(5000)).astype(dtype)]) for grid in grids)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", COMPARED)
 def test_functions_equal_torchs(libraries: Mapping[str, ctypes.CDLL], name: str, dtype: Floating) -> None:

@@ -140,7 +140,7 @@ SHAPES = [
 QUICK = [(7, 2, 1, 8), (40, 12, 4, 64), (5, 2, 1, 20), (3, 2, 3, 1), (1, 40, 1, 33)]
 
 
-@pytest.mark.always(shape=QUICK)
+@pytest.mark.always(shape=QUICK, dtype=[0, 1])
 @dtypes_given
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_emulated(library: ctypes.CDLL, shape: tuple[int, ...], dtype: int) -> None:

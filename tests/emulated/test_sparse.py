@@ -82,7 +82,7 @@ def sparse_case(path: str, problem: Problem, masked: bool, made: Mapping[str, Ke
     return case
 
 
-@pytest.mark.one_in(12, "masked")
+@pytest.mark.one_in(24)
 @pytest.mark.parametrize(
     ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "entries", "turns"),
     [
@@ -164,7 +164,7 @@ def test_operands_that_come_in_waves(
     assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
 
 
-@pytest.mark.one_in(21)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("cell", "dtype", "head_dim", "heads", "batch", "sizes", "tiles"),
     [
@@ -201,7 +201,7 @@ def test_terms_that_a_cluster_splits(
     assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.long
 @pytest.mark.parametrize("density", [0.0, 0.5, 1.0])
 def test_matrices_of_another_density_than_the_planned_one(density: float, tmp_path: Path) -> None:
     """More elements than there is room for in lists are multiplied as they lie in memory."""

@@ -31,6 +31,7 @@ def test_a_reduced_cell(file: Path, heads: int) -> None:
     assert (outcome.kind, outcome.detail) == ("ok", "")
 
 
+@pytest.mark.long
 def test_the_kernels_of_reduced_cells() -> None:
     drawn = [given(file.read_text(encoding="utf-8"), 2, {"K": 4}) for file in FILES]
     package, _ = make(drawn, compiled=True)

@@ -240,6 +240,7 @@ def test_second_derivatives(clip: float) -> None:
     assert_equal(second(flat(*layer(x, states))), second(expected_values("GRU", layer, x, states, clip)))
 
 
+@pytest.mark.long
 def test_transforms_and_compilation() -> None:
     layer = layer_of("LSTM", recurrent_gradient_clip=0.02)
     x, states = problem(layer)

@@ -116,6 +116,7 @@ def test_a_program_clips_the_recurrent_gradient_or_is_refused() -> None:
     assert not torch.allclose(unclipped[1], expected[1])
 
 
+@pytest.mark.long
 def test_the_eager_loop_decomposes_into_core_operators() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:

@@ -170,7 +170,7 @@ def test_what_was_exported() -> None:
     assert_tangents(program, x)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.long
 @pytest.mark.parametrize("fullgraph", [False, True])
 @pytest.mark.parametrize("backend", [None, "reference"])
 def test_compiled_code_refuses_tangents(backend: str | None, fullgraph: bool) -> None:

@@ -132,7 +132,7 @@ def orders(name: str, **options: Any) -> Any:
     return getattr(rnncc.compile(ORDERS), name)(IN, H, **options)
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("copy", COPIES)
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"num_layers": 2, "bidirectional": True}], ids=str)
 @pytest.mark.parametrize("name", ["Other", "Twice", "Nested", "MUT2", "ParaGRU"])

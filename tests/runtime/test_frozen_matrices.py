@@ -28,7 +28,7 @@ def made(file: str, name: str, **options: Any) -> Any:
     return getattr(rnncc.load(file), name)(WIDTH, WIDTH, **options).eval()
 
 
-@pytest.mark.one_in(3, "name")
+@pytest.mark.one_in(24)
 @pytest.mark.parametrize(("file", "name"), CELLS)
 @pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bias": False}, {"bidirectional": True}])
 def test_they_compute_the_same(file: str, name: str, options: dict[str, Any]) -> None:

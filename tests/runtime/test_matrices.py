@@ -200,6 +200,7 @@ def test_derivatives_of_every_order_and_mode(name: str) -> None:
     torch.testing.assert_close(tangent, (ahead - back) / (2 * step), atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_torch_compile_takes_them_whole() -> None:
     for name in ("Exponential", "Inverse", "Transform", "Normed"):
         layer = getattr(package(), name)(3, 4, dtype=torch.float64)

@@ -117,6 +117,7 @@ def test_a_reset_inside_equals_a_start() -> None:
             torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_a_single_step_and_the_op(dtype: torch.dtype) -> None:
     package = rls()

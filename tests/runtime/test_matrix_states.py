@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from tests.long import runs_all
 from tests.oracles import ORACLES, Case, Oracle, draw, relative_error
 from tests.packages import float64_package
 
@@ -30,6 +31,8 @@ SHAPES = {
     "masslstm": ((1, 5, 0), (3, 6, 0)),
     "ntm": ((1, 6, 0), (2, 6, 0)),
 }
+# Those that run always.
+USUAL = ("gateddeltanet", "plasticity", "masslstm")
 # Into how many parts the calls are cut, one for each of a cell's shapes; NTM's loop is long.
 PARTS = {cell: len(shapes) for cell, shapes in SHAPES.items()} | {"ntm": 5}
 LENGTHS = (1, 31, 32, 33, 65, 100)
@@ -66,10 +69,9 @@ NAMED = [(cell, number) for cell, shapes in SHAPES.items() for number in range(l
 
 @cache
 def package() -> ModuleType:
-    """All the cells."""
-    return float64_package(
-        "\n".join((CELLS / f"{cell}.rnn").read_text(encoding="utf-8") for cell in SHAPES), "matrices"
-    )
+    """The cells that run."""
+    cells = SHAPES if runs_all() else USUAL
+    return float64_package("\n".join((CELLS / f"{cell}.rnn").read_text(encoding="utf-8") for cell in cells), "matrices")
 
 
 def oracle_of(cell: str, heads: int, hidden: int, keys: int) -> Oracle:
@@ -226,7 +228,7 @@ def one_thread() -> object:
     torch.set_num_threads(threads)
 
 
-@pytest.mark.always(number=(1,))
+@pytest.mark.always(number=(1,), cell=USUAL)
 @pytest.mark.parametrize(("cell", "number"), NAMED, ids=str)
 def test_training_equals_the_loop(cell: str, number: int) -> None:
     heads, hidden, keys = SHAPES[cell][number]

@@ -133,6 +133,7 @@ def test_traced_for_every_size(file: str) -> None:
         close(trace(x, hx), module(x, hx))
 
 
+@pytest.mark.one_in(4)
 @every
 def test_transforms(file: str) -> None:
     """Against autograd on the kernels."""
@@ -248,7 +249,7 @@ def test_every_form_of_input(file: str) -> None:
         layer.backend = None
 
 
-@usual
+@pytest.mark.long
 @every
 def test_zoneout_of_every_state(file: str) -> None:
     """Without training, a state is the mean of itself and of what a step without zoneout makes."""
@@ -273,6 +274,7 @@ def test_declared_blocks_are_those_of_heads() -> None:
         rnncc.compile(text.format("lowrank(2)").replace("M@S[t-1]", "S[t-1]@M"))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("form", ["sparse(density=0.5)", "lowrank(1)"])
 def test_other_forms_of_a_matrix_in_a_product(form: str) -> None:
     text = (

@@ -58,7 +58,7 @@ def written_out(step: Step, layer: Any, x: Tensor, states: dict[str, Tensor], ma
     return torch.stack(outputs), tuple(states.values())
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(24)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ CELLS_THAT_RESTART = [
 ]  # fmt: skip
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("way", ["lengths", "packed", "offsets"])
 @pytest.mark.parametrize(("file", "name"), CELLS_THAT_RESTART)

@@ -90,6 +90,7 @@ rnncc.load("elman")
     assert in_new_cache(code, cell_cache) == (0, "False rnncc.stages.load True\n", "")
 
 
+@pytest.mark.long
 def test_a_built_package_needs_torch_alone(tmp_path: Path) -> None:
     package = build_package(read_request("lstm"), tmp_path)
     assert json.loads((package / "_rnncc.json").read_text())["library"] == "liblstm.so"

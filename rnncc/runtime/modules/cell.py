@@ -90,8 +90,8 @@ class RecurrentCell(RecurrentModule):
     def forward(self, input: Tensor, hx: StatesLike = None, *, inplace: bool = False, **extra: Tensor) -> Any:
         """The new state, or a tuple of them; before them the output where it is not the first state. With `inplace` the
         new states are written into the tensors of hx, which are returned (in_place.py)."""
-        if inplace:
-            return step_in_place(self, input, hx, extra)
+        if inplace is not False:
+            return step_in_place(self, input, hx, extra, inplace)
         plain, layout = type(input) is Tensor, self._whole
         if plain and layout is not None and (made := self._run_whole(input, hx, extra)) is not None:
             last = made[len(made) - layout.states :]

@@ -14,16 +14,22 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from ..arguments.arguments import read_flag
 from ..arguments.inputs import StatesLike, described
 from .stand_ins import call_stand_in, find_proxy
 
 
-def step_in_place(module: Any, input: Tensor, hx: StatesLike, extra: Mapping[str, Tensor]) -> Any:
-    """What `module(input, hx, **extra)` returns, with the tensors of hx in place of new ones.
+def step_in_place(module: Any, input: Tensor, hx: StatesLike, extra: Mapping[str, Tensor], inplace: Any) -> Any:
+    """What `module(input, hx, **extra)` returns, with the tensors of hx in place of new ones where `inplace` is true.
 
-    Raises TypeError, ValueError for an hx that cannot be written to, RuntimeError where autograd records the call or a
-    transform of torch.func is active.
+    Raises TypeError, ValueError for an hx that cannot be written to, and for an `inplace` that is no bool; RuntimeError
+    where autograd records the call or a transform of torch.func is active.
     """
+    # Where torch.fx traces a step itself, which it cannot, all arguments are proxies.
+    if find_proxy(inplace) is not None:
+        return call_stand_in(module, input, hx, extra, time=False)
+    if not read_flag("inplace", inplace):
+        return module.forward(input, hx, **extra)
     if hx is not None and module._whole is not None and type(input) is Tensor:
         made = module._run_whole(input, hx, extra, True)
         if made is not None:
