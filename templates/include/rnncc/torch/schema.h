@@ -38,7 +38,8 @@ inline constexpr const char* backward_schema =
 // final states are written into the states that were given, and these are returned. No schema can say that of elements
 // of a list that holds other tensors too, so the caller marks them as changed.
 inline constexpr const char* whole_forward_schema =
-    "(Tensor[] tensors, Tensor[] packed, int layout, float[] constants, bool training, bool in_place=False) -> Tensor[]";
+    "(Tensor[] tensors, Tensor[] packed, int layout, float[] constants, bool training, bool in_place=False) -> "
+    "Tensor[]";
 inline constexpr const char* whole_layout_schema =
     "(Tensor like, int num_heads, bool has_time, int output, bool keeps_streams, int[] sizes, int[] shapes, "
     "int[] bias_places, int[] loop_weights, float[] initial) -> int";
