@@ -30,7 +30,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from measure import environment, output, write
+from measure import environment, installation, output, write
 
 ROOT = Path(__file__).resolve().parents[1]
 # A program prints JSON with the seconds of what is timed alone, if there is that.
@@ -209,8 +209,10 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="without words, the slow cases too")
     parser.add_argument("--cores", default="2", help="numbers of cores, separated by commas (default: 2)")
     parser.add_argument("--repeats", type=int, default=3, help="processes for each figure (default: 3)")
-    parser.add_argument("--beside", type=Path, help="another checkout, timed in turn")
-    parser.add_argument("--installed", type=Path, help="a folder with an installation, timed in place of the checkout")
+    parser.add_argument("--beside", type=installation, help="another checkout, timed in turn")
+    parser.add_argument(
+        "--installed", type=installation, help="an installation, timed in place of the checkout"
+    )
     parser.add_argument("--keep-toolkit", action="store_true", help="do not hide nvcc and the CUDA toolkit")
     parser.add_argument("--commit", default="", help="what to say where this is no checkout of git")
     parser.add_argument("--out", type=output, help="write rows and machine as JSON")
@@ -224,9 +226,7 @@ def main() -> int:
         cases = select(given.words, every=given.all)
     except ValueError as error:
         parser.error(str(error))
-    checkouts = {"ours": (given.installed or ROOT).resolve()} | (
-        {"beside": given.beside.resolve()} if given.beside else {}
-    )
+    checkouts = {"ours": given.installed or ROOT} | ({"beside": given.beside} if given.beside else {})
     rows: list[dict[str, Any]] = []
     about = environment(given.commit)
     print(head)

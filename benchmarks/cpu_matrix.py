@@ -28,7 +28,6 @@ STEPS, BATCH, WIDTH, CHUNK = 256, 4, 64, 64
 KEYS = (16, 64, 128)
 SECONDS = 1.0
 
-Layer = torch.nn.Module
 # q, k, v and what the decay or the strength of the update comes from, each [T, B, width].
 Gates = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -50,7 +49,7 @@ def gates_of_deltanet(layer: Any, x: Tensor) -> Gates:
 
 
 def loop_of_gla(q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> Tensor:
-    """[T, B, V], by a state [B, V, K] from zeros, as in the other three."""
+    """The output [T, B, V]. The state [B, V, K] begins at zero, here and below."""
     state, made, a = q.new_zeros(BATCH, WIDTH, q.shape[-1]), [], g.exp()
     for t in range(STEPS):
         state = state * a[t].unsqueeze(1) + v[t].unsqueeze(2) * k[t].unsqueeze(1)
@@ -88,7 +87,7 @@ def chunks_of_gla(q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> Tensor:
 
 def chunks_of_deltanet(q: Tensor, k: Tensor, v: Tensor, be: Tensor) -> Tensor:
     q, k, v, be = map(in_chunks, (q, k, v, be))
-    # What the steps of a chunk change of what those after them find: (1 + the part below the diagonal)^-1.
+    # Each step finds what those before it in the chunk have written: a triangular system says what it adds itself.
     found = torch.eye(CHUNK) + (be * k @ k.mT).tril(-1)
     solved = torch.linalg.solve_triangular(found, torch.cat((be * v, be * k), -1), upper=False, unitriangular=True)
     u, w = torch.split(solved, [WIDTH, k.shape[-1]], -1)

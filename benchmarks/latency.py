@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from gpu_run import Results, gpu, in_time, parser_of, part, read_or_measure, words_of
 from latency_calls import CELLS, WARM_CALLS, Beside, Case, Mode, modules, runner
-from measure import environment, median_ms, ratio
+from measure import environment, installation, median_ms, ratio
 
 from rnncc.bench.timing import Timer, by_the_clock, rounds
 
@@ -119,7 +119,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--modes", default="eager", help="eager, compiled, graph, separated by commas")
     parser.add_argument("--threads", type=int, default=0, help="default: torch's")
-    parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="another rnncc, timed in turn")
+    parser.add_argument("--beside", type=installation, metavar="CHECKOUT", help="another rnncc, timed in turn")
     arguments = parser.parse_args(words)
     every: tuple[Mode, ...] = ("eager", "compiled", "graph")
     modes = [mode for mode in every if mode in arguments.modes.split(",")]
@@ -147,7 +147,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         cases = select(every_case(modes), words_of(arguments), arguments.shard)
         rows, _ = read_or_measure(arguments, measure, about)
-    except (OSError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         print(f"latency: {error}", file=sys.stderr)
         return 1
     print(describe(rows))

@@ -14,7 +14,7 @@ from rnncc.bench.timing import Function, gpu_ms, interleaved, median_ms, ratio
 from rnncc.language.diagnostics import RnnccError
 from rnncc.machine.files import check_writable
 
-__all__ = ["Function", "environment", "gpu_ms", "interleaved", "median_ms", "output", "ratio", "write"]
+__all__ = ["Function", "environment", "gpu_ms", "installation", "interleaved", "median_ms", "output", "ratio", "write"]
 
 
 def environment(commit: str = "") -> dict[str, Any]:
@@ -35,6 +35,15 @@ def output(text: str) -> Path:
         check_writable(path)
     except (OSError, RnnccError) as error:
         raise argparse.ArgumentTypeError(f"{path} cannot be written: {error}") from None
+    return path
+
+
+def installation(text: str) -> Path:
+    """The value of an option that names a checkout or an installation of rnncc, for argparse. Python would take the one
+    that is installed in place of none, and a benchmark would compare that with itself."""
+    path = Path(text).resolve()
+    if not (path / "rnncc" / "__init__.py").is_file():
+        raise argparse.ArgumentTypeError(f"there is no rnncc in {path}")
     return path
 
 

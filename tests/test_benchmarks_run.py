@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+from contextlib import closing
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,33 @@ def test_a_file_that_cannot_be_written_is_said_before_anything_is_measured(
     for nowhere in ("/proc/rows.json", "/proc/new/rows.json", str(tmp_path / "new")):
         with pytest.raises(argparse.ArgumentTypeError, match=f"{nowhere} cannot be written"):
             output(nowhere)
+
+
+@pytest.mark.parametrize(
+    ("program", "option"), [("latency", "--beside"), ("build_time", "--beside"), ("build_time", "--installed")]
+)
+def test_a_folder_without_rnncc_is_not_taken_for_another_version(
+    program: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.setattr("sys.argv", [program, option, str(tmp_path)])
+    with pytest.raises(SystemExit):
+        import_module(program).main()
+    assert f"{option}: there is no rnncc in {tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_another_checkout_answers_round_by_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    latency, calls = import_module("latency"), import_module("latency_calls")
+    case = calls.Case("lstm", 2, 1, 8, False, "eager")
+    with closing(calls.Beside(FOLDER.parent, "cpu", 1)) as beside:
+        row = latency.compare(case, "cpu", 0.01, beside)
+        assert row["beside_us"] > 0 and row["over_beside"] > 0
+        assert "over the one beside: median" in latency.describe([row])
+        with pytest.raises(RuntimeError, match="the rnncc beside ours ended with code 1"):
+            beside.take(replace(case, cell="nothing"))
+    assert beside.process.returncode == 1
 
 
 def without_kernels(monkeypatch: pytest.MonkeyPatch, cell: str) -> None:

@@ -38,19 +38,6 @@ RNNCC_INLINE int32_t parallel_ranges(int64_t n, int64_t grain, const F& f) {
       const_cast<void*>(static_cast<const void*>(&f)));
 }
 
-// A wait spins at first, and then gives the core away, because there may be more threads than cores.
-struct Backoff {
-  int32_t spins = 0;
-  void wait() {
-    if (spins < 2000) {
-      ++spins;
-      __builtin_ia32_pause();
-    } else {
-      sched_yield();
-    }
-  }
-};
-
 // The threads of one team_run. `barrier()` must be called by every member equally often.
 class Team {
  public:
@@ -73,9 +60,14 @@ class Team {
   // team smaller.
   int32_t enrol_leader(int64_t wanted, int64_t chunk) {
     const uint32_t expected = uint32_t((wanted + chunk - 1) / chunk);
-    Backoff backoff;
-    // Some milliseconds at most where cores are busy: those that come late are not worth more.
-    for (int32_t i = 0; i < 4000 && __atomic_load_n(&enrolled_, __ATOMIC_ACQUIRE) + 1 < expected; ++i) backoff.wait();
+    // It spins, then lets others run, and then goes without those that have not come: their cores are busy.
+    for (int32_t i = 0; i < 2 * most_spins && __atomic_load_n(&enrolled_, __ATOMIC_ACQUIRE) + 1 < expected; ++i) {
+      if (i < most_spins) {
+        __builtin_ia32_pause();
+      } else {
+        sched_yield();
+      }
+    }
     count_ = int32_t(__atomic_fetch_or(&enrolled_, closed, __ATOMIC_ACQ_REL)) + 1;
     change(&started_, 1);
     return 0;
@@ -102,7 +94,8 @@ class Team {
     const int32_t spins = __atomic_load_n(&spins_, __ATOMIC_RELAXED);
     for (int32_t i = 0; i < spins; ++i) {
       if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != value) {
-        if (spins < most_spins) __atomic_store_n(&spins_, 2 * spins, __ATOMIC_RELAXED);
+        const int32_t more = 2 * spins < most_spins ? 2 * spins : most_spins;
+        if (spins < more) __atomic_store_n(&spins_, more, __ATOMIC_RELAXED);
         return;
       }
       __builtin_ia32_pause();
