@@ -210,9 +210,7 @@ def main() -> int:
     parser.add_argument("--cores", default="2", help="numbers of cores, separated by commas (default: 2)")
     parser.add_argument("--repeats", type=int, default=3, help="processes for each figure (default: 3)")
     parser.add_argument("--beside", type=installation, help="another checkout, timed in turn")
-    parser.add_argument(
-        "--installed", type=installation, help="an installation, timed in place of the checkout"
-    )
+    parser.add_argument("--installed", type=installation, help="an installation, timed in place of the checkout")
     parser.add_argument("--keep-toolkit", action="store_true", help="do not hide nvcc and the CUDA toolkit")
     parser.add_argument("--commit", default="", help="what to say where this is no checkout of git")
     parser.add_argument("--out", type=output, help="write rows and machine as JSON")
