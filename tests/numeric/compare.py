@@ -118,7 +118,9 @@ class Case:
     def _constant(self, name: str) -> float:
         if name == CLIP.name:
             return self.problem.clip
-        known = {constant.name: float(constant.value) for constant in self.loop.cell.constants}
+        # A function that a constant names is part of the loop already.
+        numbers = [each for each in self.loop.cell.constants if not isinstance(each.value, str)]
+        known = {each.name: float(each.value) for each in numbers}
         return number_of(name, known, {**self.sizes, "num_heads": self.problem.heads})
 
     def laid_out(self, *, batch_first: bool) -> Case:
