@@ -4,7 +4,7 @@ Input: a Cell. Output: the same equations with one segment, whose loop computes 
 products of x: functions of parameters, what is batched over the steps of a layer, every loop, and the epilogue. With
 one step there is nothing to batch. So a step that autograd does not record is one call of one op, however many loops
 the layer has. Functions of matrices are made by torch before it. None where a step needs more than this: older values,
-operators that loops do not have, masks, no matrix that x is multiplied by.
+operators that loops do not have, masks, no matrix that x is multiplied by, an output that no loop makes.
 
 Fails with: InternalError only.
 """
@@ -52,6 +52,8 @@ def single(cell: Cell) -> Cell | None:
     members = tuple(products[member.name] for member in weight.members)
     outside = _outside(cell)
     wanted = _wanted(cell, nodes, {*members, *outside})
+    if cell.output not in wanted:
+        return None
     body = tuple(node for target, node in nodes.items() if target in wanted)
     read = dict.fromkeys(operand for node in body for operand in operands(node))
     # What is read of the inputs themselves comes last: x and all further ones, in their order.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -214,6 +214,36 @@ def test_an_output_that_is_another_state_stands_before_the_states() -> None:
     recorded = step(x, hx)
     recorded[0].sum().backward()
     assert_same(recorded, found, 2e-6)
+
+
+# The first is made by torch, before any loop; no state reads another.
+OUTPUTS = ("mean(heads(tanh(p)))", "W@x", "W@x + b", "x", "h[t-1]", "p", "1.5*x", "0.5")
+
+
+@cache
+def outputs() -> Any:
+    """A package with a cell for each."""
+    lines: list[str] = []
+    for number, output in enumerate(OUTPUTS):
+        width = "num_heads" if "heads" in output else "H"
+        lines += [f"cell Output{number}", "input x: H", "state h", "output y", "param p: vector(H)"]
+        lines += [f"local y: {width}", "h[t] = tanh(W@x + R@h[t-1] + p)", f"y = {output}", ""]
+    return rnncc.compile("\n".join(lines))
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("number", range(len(OUTPUTS)), ids=OUTPUTS.__getitem__)
+def test_an_output_that_no_state_reads(number: int, heads: int) -> None:
+    step = getattr(outputs(), f"Output{number}Cell")(6, 6, num_heads=heads)
+    layer = getattr(outputs(), f"Output{number}")(6, 6, num_heads=heads)
+    layer.load_state_dict({f"{name}_l0": value for name, value in step.state_dict().items()})
+    x, h = torch.randn(3, 6), torch.randn(3, 6)
+    with torch.no_grad():
+        found, of_a_layer = step(x, h), layer(x[None], h[None])
+        with LongWay():
+            expected = step(x, h)
+    assert_same(found, expected, 2e-6)
+    assert_same((of_a_layer[0][0], of_a_layer[1][0]), expected, 2e-6)
 
 
 FURTHER = """

@@ -34,7 +34,7 @@ def test_gcc_compiles_kernels_with_parts_of_o2_and_clang_with_o2() -> None:
 
 
 def test_products_are_fused_into_sums(tmp_path: Path) -> None:
-    # Products take 1.3 times as long where they are not fused.
+    # Products take 1.3 times as long where they are not fused. GCC 13 tunes for no processor as others do for znver3.
     source = tmp_path / "sum.cpp"
     source.write_text(
         "float dot(const float* a, const float* b, long n) {\n"
@@ -46,5 +46,6 @@ def test_products_are_fused_into_sums(tmp_path: Path) -> None:
     compiler = find_toolchain()
     for compute_type in COMPUTE_TYPES:
         flags = toolchain.unit_flags(Unit("core.cpp", "v3", True, compute_type), compiler)
-        command = [*compiler.command, *flags, "-S", str(source), "-o", "-"]
-        assert "vfmadd" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        for tuned in ((), ("-mtune=znver3",)):
+            command = [*compiler.command, *flags, *tuned, "-S", str(source), "-o", "-"]
+            assert "vfmadd" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
