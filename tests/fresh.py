@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -30,6 +32,22 @@ def run_fresh(
         assert process.exitcode is not None
         printed, errors = (Path(outputs, name).read_text(encoding="utf-8") for name in ("stdout", "stderr"))
     return subprocess.CompletedProcess(["-c", program, *arguments], process.exitcode, printed, errors)
+
+
+def succeeds_in_a_fork(work: Callable[[], object], seconds: int = 60) -> bool:
+    """Whether `work`, done by a forked child of this process, gives something true, in time. A child that raises an
+    error ends as well: else it would go on with the parent's tests."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(seconds)
+            code = 0 if work() else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def _execute(program: str, arguments: list[str], folder: str, environment: dict[str, str], outputs: str) -> None:

@@ -41,8 +41,10 @@ def test_a_character_model_with_a_cell_of_ones_own() -> None:
         assert curve[-1] < 2.4
     _, _, sample = output.partition("writes:\n\n")
     assert len(sample) >= 400
-    # It has learned to separate words and to spell the commonest.
-    assert " the " in sample
+    # It has learned to separate words and to spell the commonest. Which it writes depends on the text: each version of
+    # Python has its own.
+    words = re.findall("[a-z]+", sample.lower())
+    assert len({"the", "is", "of", "and", "to", "in", "an", "be", "for"}.intersection(words)) >= 3
 
 
 def said_of_the_loop(output: str) -> tuple[float, float]:

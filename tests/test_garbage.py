@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 import rnncc
 from rnncc.language.diagnostics import RnnccError
 from rnncc.machine.garbage import uncollected
+from tests.fresh import succeeds_in_a_fork
 
 
 def test_garbage_is_collected_again_after_a_load() -> None:
@@ -27,7 +27,5 @@ def test_garbage_is_collected_again_after_a_load() -> None:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(rnncc.load, "elman").result()
         assert not gc.isenabled(), "another load goes on"
-        if (child := os.fork()) == 0:
-            os._exit(0 if gc.isenabled() else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert succeeds_in_a_fork(gc.isenabled)
     assert gc.isenabled()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import threading
 import time
 import warnings
@@ -24,6 +22,7 @@ from rnncc.runtime.kernels import first_use, fused
 from rnncc.runtime.kernels.fused import Answer, Outcome
 from rnncc.stages.build import nvrtc
 from tests.compilers import replace_nvrtc
+from tests.fresh import succeeds_in_a_fork
 from tests.runtime.first_use import wanted
 
 RUNS = Answer(Outcome.RUNS)
@@ -275,18 +274,17 @@ def test_a_child_that_is_forked_meanwhile_is_not_kept_waiting(on_gpu: Any, monke
         assert release.wait(30)
         return RUNS
 
+    def settled_at_once() -> bool:
+        first_use.settle = lambda wanted: RUNS
+        on_gpu()
+        return len(fused.STATE.answers) == 1
+
     monkeypatch.setattr(first_use, "settle", settle)
     with ThreadPoolExecutor(1) as pool:
         parent = pool.submit(on_gpu)
         assert began.wait(10)
-        child = os.fork()
-        if child == 0:
-            signal.alarm(10)
-            first_use.settle = lambda wanted: RUNS
-            on_gpu()
-            os._exit(len(fused.STATE.answers))
         try:
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+            assert succeeds_in_a_fork(settled_at_once, 10)
         finally:
             release.set()
         parent.result()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing
-import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -29,7 +27,7 @@ from rnncc.ir.request import Request
 from rnncc.language.read import from_text
 from rnncc.machine.targets import own_instructions
 from tests.compilers import write_compiler
-from tests.fresh import run_fresh
+from tests.fresh import run_fresh, succeeds_in_a_fork
 
 TEXT = "cell Late\nstate h\nh[t] = tanh(W@x + R@h[t-1] + b)\n"
 SECONDS = 60
@@ -228,16 +226,17 @@ def test_a_child_that_is_forked_meanwhile_is_not_kept_waiting(
 
     monkeypatch.setattr(driver, "compile_for_cpu", wait)
     layer, x = module.Late(3, 4).double(), ones(5, 2, 3)
+
+    def compiled_at_once() -> Tensor:
+        driver.compile_for_cpu = compile_for_cpu
+        finite: Tensor = layer(x)[0].isfinite().all()
+        return finite
+
     with ThreadPoolExecutor(1) as pool:
         parent = pool.submit(layer, x)
         assert began.wait(SECONDS)
-        child = os.fork()
-        if child == 0:
-            signal.alarm(SECONDS)
-            driver.compile_for_cpu = compile_for_cpu
-            os._exit(0 if layer(x)[0].isfinite().all() else 1)
         try:
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert succeeds_in_a_fork(compiled_at_once, SECONDS)
         finally:
             release.set()
         assert parent.result()[0].isfinite().all()

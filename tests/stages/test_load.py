@@ -7,7 +7,6 @@ import copy
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +26,7 @@ from rnncc.language.packages import is_package_name
 from rnncc.language.read import read_request
 from rnncc.machine.paths import cells_dir
 from rnncc.stages.load import load
-from tests.fresh import run_fresh
+from tests.fresh import run_fresh, succeeds_in_a_fork
 from tests.packages import ONE_LIBRARY, build_one_library
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -245,11 +244,7 @@ def test_a_fork_waits_for_an_import(tmp_path: Path) -> None:
         loading = pool.submit(load, package)
         while f"rnncc_loaded_f_{package.name}" not in sys.modules:
             assert not loading.done()
-        child = os.fork()
-        if child == 0:
-            signal.alarm(10)
-            os._exit(0 if load(package).ready else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert succeeds_in_a_fork(lambda: load(package).ready, 10)
         assert loading.result().ready
 
 
