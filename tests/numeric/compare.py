@@ -52,6 +52,10 @@ def heads_fit(loop: Loop, sizes: Mapping[str, int], heads: int) -> bool:
     return all(evaluate(width, known) % heads == 0 for width in widths if width not in (ONE, HEADS))
 
 
+# Cells that divide by what their equations make of positive inputs, such as the time since the step before.
+DIVIDES_BY_STREAMS = ("LTC_Pairs",)
+
+
 def lies_once(tensor: Tensor) -> bool:
     """Whether a tensor [T, B, width] has one step in memory, for all steps."""
     return tensor.shape[0] > 1 and tensor.stride(0) == 0
@@ -64,6 +68,8 @@ class Case:
         self.loop, self.problem = loop, problem
         self.values: dict[str, Value] = value_table(loop.cell) | {value.name: value for value in loop.adjoint.values}
         self.sizes = complete_sizes(loop.cell, problem.sizes, problem.heads)
+        members = (member for parameter in loop.cell.parameters for member in parameter.members)
+        self.starts = {member.name: member.initialiser for member in members}
         self.compute = torch.float64 if problem.dtype == torch.float64 else torch.float32
         torch.manual_seed(seed)
         segment = loop.segment
@@ -102,7 +108,8 @@ class Case:
         if members[0] in MASKS:
             return (torch.rand(*shape, 1) < (0.3 if members[0] == "reset__" else 0.8)).double()
         width, once = sum(self.width(name) for name in members), is_per_sequence(stream, self.values)
-        made = self._rounded(1.8 * torch.rand(1 if once else shape[0], shape[1], width) - 0.9)
+        low = 0.5 if self.loop.cell.name in DIVIDES_BY_STREAMS else -0.9
+        made = self._rounded(low + (0.9 - low) * torch.rand(1 if once else shape[0], shape[1], width))
         return made.expand(*shape, width)
 
     def _weight(self, members: tuple[str, ...]) -> Tensor:
@@ -113,6 +120,11 @@ class Case:
             sign = 1 if first.role is Role.PARAMETER else -1
             return self._rounded(sign * (0.3 + 0.4 * torch.rand(rows)))
         columns = self.evaluate(first.columns) // self.evaluate(diagonal_blocks(first.structure))
+        start = self.starts.get(members[0])
+        if start is not None and start.kind == "uniform":
+            # What the cell divides by may be positive between these bounds alone, as LTC's.
+            low, high = start.values
+            return self._rounded(low + (high - low) * torch.rand(rows, columns))
         return self._rounded(0.6 * torch.randn(rows, columns) / columns**0.5)
 
     def _constant(self, name: str) -> float:
