@@ -52,8 +52,8 @@ def heads_fit(loop: Loop, sizes: Mapping[str, int], heads: int) -> bool:
     return all(evaluate(width, known) % heads == 0 for width in widths if width not in (ONE, HEADS))
 
 
-# Cells that divide by what their equations make of positive inputs, such as the time since the step before.
-DIVIDES_BY_STREAMS = ("LTC_Pairs",)
+# Cells that divide by what is positive where their equations make it: the time since the step before, sums of squares.
+DIVIDES_BY_STREAMS = ("LTC_Pairs", "RWKV7", "Titans")
 
 
 def lies_once(tensor: Tensor) -> bool:
