@@ -2,10 +2,14 @@
 eager loop and against nn.LSTM's rate of arithmetic.
 
     python benchmarks/cpu.py [--quick] [--cells lstm,gru,...] [--json FILE]
+    python benchmarks/cpu.py --threads 1,2,4,8,16 [...]
 
 Every figure is a median over interleaved calls; every ratio the median of ratios round by round. float32, the input
 product included everywhere. GFLOP/s counts matrix products only: 2·rows·columns per batch entry and step forward, three
 times that with backward.
+
+--threads measures how times fall with the number of threads: layers and single steps beside torch.nn's, in float32 and
+bfloat16, and other cells beside nn.LSTM (cpu_threads.py).
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+import cpu_threads
 import torch
 from measure import Function, interleaved, median_ms, output, ratio, write
 from torch import Tensor, nn
@@ -100,17 +105,34 @@ def goal(row: dict[str, Any]) -> tuple[str, float, float]:
     return "x eager", row["speedup_over_eager"], 6.0 if row["backward"] else 4.0
 
 
+def counts(text: str) -> tuple[int, ...]:
+    """The value of --threads, for argparse."""
+    found = tuple(int(word) for word in text.split(",") if word.strip().isdecimal() and int(word) > 0)
+    if not found or len(found) != len(text.split(",")):
+        raise argparse.ArgumentTypeError(f"'{text}' is no list of numbers of threads")
+    return found
+
+
 def main() -> None:
     """Measure, print the table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a quarter of the time a figure")
-    parser.add_argument("--cells", default=",".join(("lstm", "gru", *OTHERS)))
+    parser.add_argument("--cells", help="default: those of the table in docs/results.md")
+    parser.add_argument("--threads", type=counts, help="numbers of threads, separated by commas")
     parser.add_argument("--json", type=output)
     arguments = parser.parse_args()
     torch.manual_seed(0)
+    chosen = arguments.cells.split(",") if arguments.cells else None
+    if arguments.threads:
+        threaded = cpu_threads.run(
+            chosen or (*cpu_threads.TWINS, *cpu_threads.SCALING), arguments.threads, arguments.quick
+        )
+        if arguments.json:
+            write(arguments.json, threaded)
+        return
     rows = []
     print(f"{'cell':14}{'T x B x H':>14}{'pass':>8}{'ours ms':>10}{'GFLOP/s':>9}  {'against':24}{'must':>6}")
-    for name in arguments.cells.split(","):
+    for name in chosen or ("lstm", "gru", *OTHERS):
         for steps, batch, hidden in SIZES:
             for backward in (False, True):
                 row = compare(name, steps, batch, hidden, backward, 0.25 if arguments.quick else 1.0)

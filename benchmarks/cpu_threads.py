@@ -1,0 +1,124 @@
+"""What the rows of `cpu.py --threads` are: layers and single steps with 1, 2, 4, … threads, beside torch.nn's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from measure import Function, interleaved, median_ms, ratio
+from torch import Tensor, nn
+
+import rnncc
+from rnncc.language.read import read_request
+from rnncc.pipeline import compile_cells
+
+# (T, B, H), and cells beside the module of torch.nn that computes the same.
+SIZES = ((128, 16, 128), (256, 32, 256), (128, 64, 512), (32, 128, 1024), (16, 16, 256), (1, 16, 256))
+TWINS = {"lstm": nn.LSTM, "gru": nn.GRU, "nn_rnn": nn.RNN}
+# In bfloat16, and for how times fall with the number of threads: cells beside nn.LSTM.
+LARGE = ((256, 32, 256), (128, 64, 512))
+SCALING = ("layernormlstm", "slstm", "mingru", "s6")
+# A layer without gradients must take no longer than torch.nn's, and with them less.
+MUST = {False: 1.0, True: 1.1}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A cell, `steps` of a batch, and what is measured: float32 or bfloat16, with the backward or without."""
+
+    cell: str
+    steps: int
+    batch: int
+    hidden: int
+    dtype: torch.dtype
+    backward: bool
+
+    @property
+    def beside(self) -> type[nn.RNNBase]:
+        """What it is compared with."""
+        return TWINS.get(self.cell, nn.LSTM)
+
+
+def cases(cells: Sequence[str]) -> Iterator[Case]:
+    """Those of some cells, in the order of the table."""
+    for cell in cells:
+        for dtype in (torch.float32, torch.bfloat16) if cell in TWINS else (torch.float32,):
+            sizes = SIZES if cell in TWINS and dtype == torch.float32 else LARGE
+            for steps, batch, hidden in sizes:
+                for backward in (False, True):
+                    yield Case(cell, steps, batch, hidden, dtype, backward)
+
+
+def calls(case: Case) -> dict[str, Function]:
+    """What to call for ours and for torch.nn's, of the same sizes."""
+    module = rnncc.load(case.cell)
+    name = compile_cells(read_request(case.cell), "parse").cells[0].name
+    given: dict[str, Any] = {"dtype": case.dtype}
+    ours = getattr(module, name)(case.hidden, case.hidden, backend="cpu", **given)
+    theirs = case.beside(case.hidden, case.hidden, **given)
+    x = torch.randn(case.steps, case.batch, case.hidden, **given)
+    return {"ours": _call(ours, x, case.backward), "torch": _call(theirs, x, case.backward)}
+
+
+def _call(layer: nn.Module, x: Tensor, backward: bool) -> Function:
+    if not backward:
+
+        def forward() -> None:
+            with torch.inference_mode():
+                layer(x)
+
+        return forward
+    given = x.clone().requires_grad_()
+
+    def both() -> None:
+        output, _ = layer(given)
+        output.sum().backward()
+        given.grad = None
+        layer.zero_grad()
+
+    return both
+
+
+def measure(case: Case, threads: Sequence[int], seconds: float) -> Iterator[dict[str, Any]]:
+    """A row for each number of threads."""
+    functions = calls(case)
+    before = torch.get_num_threads()
+    try:
+        for count in threads:
+            torch.set_num_threads(count)
+            times = interleaved(functions, seconds=seconds)
+            yield {
+                "cell": case.cell, "beside": case.beside.__name__, "T": case.steps, "B": case.batch, "H": case.hidden,
+                "dtype": str(case.dtype).removeprefix("torch."), "backward": case.backward, "threads": count,
+                "ms": median_ms(times["ours"]), "torch_ms": median_ms(times["torch"]),
+                "speedup": ratio(times["torch"], times["ours"]),
+                "must": MUST[case.backward] if case.cell in TWINS else None,
+            }  # fmt: skip
+    finally:
+        torch.set_num_threads(before)
+
+
+def report(rows: Sequence[dict[str, Any]]) -> str:
+    """One line of a case: torch.nn's time over ours at each number of threads."""
+    row = rows[0]
+    shape = f"{row['T']}x{row['B']}x{row['H']}"
+    what = "fw+bw" if row["backward"] else "fw"
+    values = "".join(
+        f"{each['speedup']:7.2f}{'!' if each['must'] and each['speedup'] < each['must'] else ' '}" for each in rows
+    )
+    times = "".join(f"{each['ms']:9.2f}" for each in rows)
+    return f"{row['cell']:14}{shape:>13} {row['dtype']:9}{what:>6}{values}  ours, ms:{times}"
+
+
+def run(cells: Sequence[str], threads: Sequence[int], quick: bool) -> list[dict[str, Any]]:
+    """Measure all cases, and print a line of each."""
+    heads = "".join(f"{count:7} " for count in threads)
+    print(f"torch.nn's time over ours; threads:\n{'':42}{heads}")
+    found: list[dict[str, Any]] = []
+    for case in cases(cells):
+        rows = list(measure(case, threads, 0.15 if quick else 0.6))
+        print(report(rows), flush=True)
+        found += rows
+    return found
