@@ -132,12 +132,16 @@ class Expressions(Reader):
     def copied(self, depth: int) -> Bounded | None:
         """The mean of the copy that each head has of a value of inputs."""
         outer = self.scope
-        if outer.level == "P":
+        if outer.level == "P" or outer.is_headless:
             return None
         # What `heads` copies says how wide it is.
-        self.scope = Scope([leaf for leaf in outer.leaves if leaf.is_said], "X", [], [], True)
+        self.scope = Scope([leaf for leaf in outer.leaves if leaf.is_said], "X")
         widths = [width for width in self.sizes if HEADS not in width and self.can_pin(width)]
-        inner = self.draw(self.random.choice(widths), depth - 1, pinned=True) if widths else None
+        inner = None
+        if widths:
+            width = self.random.choice(widths)
+            self.scope = self.of_inputs_alone(width, batched_only=True)
+            inner = self.draw(width, depth - 1, pinned=True)
         self.scope = outer
         return None if inner is None else Bounded(f"mean(heads({inner.text}))", inner.low, inner.high)
 
@@ -282,7 +286,7 @@ class Expressions(Reader):
         if self.scope.level == "P":
             return a
         outer = self.scope
-        self.scope = Scope(outer.leaves, "X", [], [], True)
+        self.scope = self.of_inputs_alone(width, batched_only=True)
         b = self.kinked(self.draw(width, depth - 2)) if self.leaves(width) else None
         self.scope = outer
         if b is None:
@@ -347,11 +351,8 @@ class Expressions(Reader):
             self.scope.matrices = [each for each in self.scope.matrices if each[0] != name]
         outer = self.scope
         source = operand or self.random.choice(self.operand_widths(level))
-        if outer.level == "S" and (level == "X" or not self.may_reduce(source)):
-            self.scope = Scope(outer.leaves, "X", [], [], False)
-        if not self.may_reduce(source):
-            # An input has no heads, so it cannot meet one number per head.
-            self.scope = Scope([e for e in outer.leaves if e.width == source], "X", [], [], False)
+        if not self.may_reduce(source) or (outer.level == "S" and level == "X"):
+            self.scope = self.of_inputs_alone(source, batched_only=False)
         inner = self.draw(source, depth - 2, pinned=True)
         self.scope = outer
         if name.startswith("Dg"):

@@ -46,6 +46,7 @@ class Scope:
                   it is not fixed. Each group stands once in an equation.
     vectors       (name, width) of vector parameters; a width is "" where it is not fixed
     batched_only  whether functions may be drawn that a loop does not have
+    is_headless   whether all is of an input, which has no heads, so that it cannot meet one number per head
     """
 
     leaves: list[Leaf]
@@ -53,6 +54,7 @@ class Scope:
     matrices: list[tuple[str, str, str, str]] = field(default_factory=list)
     vectors: list[tuple[str, str]] = field(default_factory=list)
     batched_only: bool = False
+    is_headless: bool = False
 
 
 class Reader:
@@ -93,6 +95,15 @@ class Reader:
     def may_reduce(self, width: str) -> bool:
         """Inputs have no heads."""
         return self.heads == 1 or width not in ("I", "E")
+
+    def of_inputs_alone(self, width: str, batched_only: bool) -> Scope:
+        """What an expression of this width may read that depends on no state, has no parameters of its own, and meets
+        nothing that it cannot meet."""
+        known = self.scope.leaves
+        if self.may_reduce(width):
+            return Scope(known, "X", batched_only=batched_only, is_headless=self.scope.is_headless)
+        found = [leaf for leaf in known if leaf.width == width]
+        return Scope(found, "X", batched_only=batched_only, is_headless=True)
 
     def operand_widths(self, level: str) -> list[str]:
         order = "PXS"
