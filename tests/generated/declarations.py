@@ -101,7 +101,7 @@ class Declarations:
                 self.leaf(f"x[t-{steps}]", "I", "X")
         if self.square and self.heads == 1:
             # With I == H, values as wide as x may meet values as wide as H.
-            self.draft.leaves += [Leaf(e.value, "H", "X") for e in self.draft.leaves if e.width == "I"]
+            self.draft.leaves += [Leaf(e.value, "H", "X", False) for e in self.draft.leaves if e.width == "I"]
 
     def input(self, width: str) -> None:
         """An input beside x; as wide as x where it has no width."""
@@ -139,10 +139,14 @@ class Declarations:
     def parameters(self) -> None:
         for name, kind, width in (("pv", "vector", "H"), ("pw", "vector", "2*H"), ("ps", "scalar", NARROW)):
             if self.chance(0.3):
-                self.declare(f"param {name}: {kind}")
+                # Of a generator of its own, as `norm` of cells.py.
+                is_said = Random(f"{self.seed} {name}").random() < 0.5
+                self.declare(
+                    f"param {name}: {kind}({width})" if kind == "vector" and is_said else f"param {name}: {kind}"
+                )
                 self.draft.vectors.append((name, width))
                 if width != "2*H":  # the width of a vector is H where nothing else decides it
-                    self.leaf(name, width, "P")
+                    self.draft.leaves.append(Leaf(Bounded(name, -1, 1), width, "P", is_said or kind == "scalar"))
         self.draft.vectors += [("b", ""), ("bR", ""), ("g", "")]
         self.declare("weights g: vector, V: matrix, U: matrix, Q: matrix, Dg: diag")
         if self.chance(0.2):

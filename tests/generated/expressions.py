@@ -5,12 +5,13 @@ with a jump or kink (relu, max, a comparison) gets a constant of its own added, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import log, sqrt
 from random import Random
 
 from rnncc.language.operators import OPERATORS, STEPS
 from tests.generated import functions
-from tests.generated.leaves import NARROW, Bounded, Leaf, Scope
+from tests.generated.leaves import NARROW, Bounded, Reader, Scope
 from tests.generated.program import HEADS
 
 LIMIT = 40.0
@@ -27,41 +28,15 @@ JOINED = {
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 
-class Expressions:
+class Expressions(Reader):
     """Draws expressions. `sizes` gives the number of elements of every width that may be drawn."""
 
     def __init__(self, random: Random, sizes: dict[str, int], heads: int) -> None:
-        self.random, self.sizes, self.heads = random, sizes, heads
-        self.scope = Scope([], "S")
+        super().__init__(random, sizes, heads)
         # Functions whose values lie between -1 and 1.
         self.squashes: tuple[str, ...] = ("tanh", "sin")
         # The products that the equation at hand has: group, operand's width, highest level of operands.
         self.products: list[tuple[str, str, str]] = []
-
-    # Leaves
-
-    def off(self) -> float:
-        """A small constant to move an argument off a jump. It is random, so that no other value equals it."""
-        return round(self.random.choice((-1, 1)) * self.random.uniform(0.03, 0.4), 6)
-
-    def number(self) -> Bounded:
-        value = self.random.choice((0.5, 1, 2, -1, 0.3, -0.7, 1.5))
-        return Bounded(f"({value})", value, value)
-
-    def leaves(self, width: str) -> list[Leaf]:
-        order = "PXS"
-        # One number per head stands where one number may stand.
-        widths = (NARROW, HEADS) if width == NARROW else (width,)
-        top = order.index(self.scope.level)
-        return [e for e in self.scope.leaves if e.width in widths and order.index(e.level) <= top]
-
-    def leaf(self, width: str) -> Bounded | None:
-        """A value of this width; those of the scope's own level first."""
-        found = self.leaves(width)
-        own = [each for each in found if each.level == self.scope.level]
-        if not found:
-            return None
-        return self.random.choice(own if own and self.random.random() < 0.7 else found).value
 
     # Expressions
 
@@ -114,10 +89,6 @@ class Expressions:
         assert not pinned, f"no value has the width {width}: ask can_pin first"
         return self.narrow(0)
 
-    def can_pin(self, width: str) -> bool:
-        """Whether `draw` may be asked for this width with `pinned`: whether a value has it."""
-        return bool(self.leaves(width))
-
     def narrow(self, depth: int) -> Bounded:
         """One number, or one per head."""
         found = self.leaf(NARROW)
@@ -130,11 +101,9 @@ class Expressions:
             return self.number()
         return self.unary_of(found) if depth > 0 and kind < 0.75 else found
 
-    def reduction(self, depth: int, of_heads: bool = False) -> Bounded | None:
-        """sum, mean, max or min of something wide. `of_heads`: of a value with heads."""
-        widths = [w for w in self.sizes if self.can_pin(w) and self.may_reduce(w)]
-        if of_heads:
-            widths = [width for width in widths if "H" in width]
+    def reduction(self, depth: int, among: Iterable[str] | None = None) -> Bounded | None:
+        """sum, mean, max or min of something wide. `among`: the widths that this may have."""
+        widths = [w for w in among or self.sizes if self.can_pin(w) and self.may_reduce(w)]
         if not widths:
             return None
         width = self.random.choice(widths)
@@ -152,20 +121,29 @@ class Expressions:
             inner = self.scaled(inner)
         return Bounded(f"sum({inner.text})", min(0.0, units * inner.low), max(0.0, units * inner.high))
 
+    def per_head(self, depth: int) -> Bounded | None:
+        """A reduction whose width is num_heads. That of an input is 1, also where the input stands for H units."""
+        known = self.scope.leaves
+        self.scope.leaves = [leaf for leaf in known if leaf.is_said]
+        found = self.reduction(depth, [width for width in self.sizes if "H" in width])
+        self.scope.leaves = known
+        return found
+
     def copied(self, depth: int) -> Bounded | None:
         """The mean of the copy that each head has of a value of inputs."""
         outer = self.scope
-        if outer.level == "P":
+        if outer.level == "P" or outer.is_headless:
             return None
-        self.scope = Scope(outer.leaves, "X", [], [], True)
+        # What `heads` copies says how wide it is.
+        self.scope = Scope([leaf for leaf in outer.leaves if leaf.is_said], "X")
         widths = [width for width in self.sizes if HEADS not in width and self.can_pin(width)]
-        inner = self.draw(self.random.choice(widths), depth - 1, pinned=True) if widths else None
+        inner = None
+        if widths:
+            width = self.random.choice(widths)
+            self.scope = self.of_inputs_alone(width, batched_only=True)
+            inner = self.draw(width, depth - 1, pinned=True)
         self.scope = outer
         return None if inner is None else Bounded(f"mean(heads({inner.text}))", inner.low, inner.high)
-
-    def may_reduce(self, width: str) -> bool:
-        """Inputs have no heads."""
-        return self.heads == 1 or width not in ("I", "E")
 
     def wide_or_narrow(self, width: str, depth: int) -> Bounded:
         return self.draw(NARROW if self.random.random() < 0.25 else width, depth)
@@ -295,7 +273,10 @@ class Expressions:
                     )
                 return Bounded(f"clamp({a.text}, {low:.6f}, {high})", low, float(str(high)))
             case 2:
+                known = len(self.products)
                 b = self.wide_or_narrow(width, depth - 1)
+                # What is never chosen has no parameters, so that no other equation may name them.
+                del self.products[known:]
                 first = self.random.choice(("1 == 1", "3 > 2 + 0"))
                 return Bounded(f"(({a.text}) if {first} else ({b.text}))", a.low, a.high)
             case _:
@@ -305,7 +286,7 @@ class Expressions:
         if self.scope.level == "P":
             return a
         outer = self.scope
-        self.scope = Scope(outer.leaves, "X", [], [], True)
+        self.scope = self.of_inputs_alone(width, batched_only=True)
         b = self.kinked(self.draw(width, depth - 2)) if self.leaves(width) else None
         self.scope = outer
         if b is None:
@@ -343,7 +324,7 @@ class Expressions:
         for part in JOINED[width]:
             if part == HEADS:
                 own = self.leaf(HEADS) if self.random.random() < 0.5 else None
-                found = own or self.reduction(depth - 1, of_heads=True) or self.leaf(HEADS)
+                found = own or self.per_head(depth - 1) or self.leaf(HEADS)
             else:
                 found = self.draw(part, depth - 1, pinned=True) if self.can_pin(part) else None
             if found is None:
@@ -370,11 +351,8 @@ class Expressions:
             self.scope.matrices = [each for each in self.scope.matrices if each[0] != name]
         outer = self.scope
         source = operand or self.random.choice(self.operand_widths(level))
-        if outer.level == "S" and (level == "X" or not self.may_reduce(source)):
-            self.scope = Scope(outer.leaves, "X", [], [], False)
-        if not self.may_reduce(source):
-            # An input has no heads, so it cannot meet one number per head.
-            self.scope = Scope([e for e in outer.leaves if e.width == source], "X", [], [], False)
+        if not self.may_reduce(source) or (outer.level == "S" and level == "X"):
+            self.scope = self.of_inputs_alone(source, batched_only=False)
         inner = self.draw(source, depth - 2, pinned=True)
         self.scope = outer
         if name.startswith("Dg"):
@@ -386,9 +364,3 @@ class Expressions:
         bound = 0.6 * self.sizes[source] * inner.size
         text = f"{name}@({inner.text})"
         return Bounded(text, -bound, bound)
-
-    def operand_widths(self, level: str) -> list[str]:
-        order = "PXS"
-        top = min(order.index(level), order.index(self.scope.level))
-        found = {e.width for e in self.scope.leaves if order.index(e.level) <= top and e.width != NARROW}
-        return sorted(found)

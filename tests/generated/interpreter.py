@@ -133,6 +133,8 @@ class Vectors(Parameters):
                     return self.wide(self.program.inputs[name])
                 if name in self.program.equations and not self.is_matrix(node):
                     return self.of_target(name)
+                if declared := re.fullmatch(r"vector\((.*)\)", self.program.params.get(name, "")):
+                    return self.wide(declared[1])
             case ast.Subscript(ast.Name(name)):
                 if name in self.program.states:
                     return self.wide(self.program.states[name])

@@ -65,7 +65,7 @@ def test_the_cells_hold_the_whole_language() -> None:
         "act(", "input x, ", "input in1: H = ", "input in1: num_heads", "buffer MF", "param MI: matrix\n",
         "axis=rows", "axis=columns", " per sequence", " per sequence = ", "in1: 1 per sequence", "gs: scalar",
         "Z: lowrank", "Z: mask", "Z: sparse", "R: lowrank", "repeat(half, 2)", ", fill=", "arange(2 * H)",
-        "cumsum(MF, axis=", "roll(MF, 1, axis=columns, fill=0.25)",
+        "cumsum(MF, axis=", "roll(MF, 1, axis=columns, fill=0.25)", "pv: vector\n", "pv: vector(H)\n",
     )  # fmt: skip
     assert (unseen, [word for word in words if not any(word in text.replace("t - ", "t-") for text in texts())]) == (
         [],

@@ -162,6 +162,11 @@ def test_sizes_that_must_be_equal_are_named_without_their_factor() -> None:
     assert [(each.left, each.right) for each in cell.constraints if not each.divides] == [(INPUT_SIZE, HIDDEN_SIZE)]
 
 
+def test_sizes_that_must_be_equal_are_named_without_what_both_sides_have() -> None:
+    cell = typed("state h; local y: 2*H; output y", "h[t] = tanh(W@x + R@h[t-1])", "y = concat(h[t-1], x)")
+    assert [(each.left, each.right) for each in cell.constraints if not each.divides] == [(INPUT_SIZE, HIDDEN_SIZE)]
+
+
 def test_one_number_for_all_heads_and_one_for_each() -> None:
     """As docs/language.md says in "Heads"."""
     ends = "h[t] = sigmoid(v)*h[t-1] + W@x"

@@ -101,10 +101,12 @@ class Solver:
         return False
 
     def _assume(self, left: Dim, right: Dim, span: Span, why: str) -> None:
-        # Not "2*input_size must equal 2*hidden_size".
-        common = gcd(*(coefficient for _, coefficient in (*left.terms, *right.terms)))
+        # Not "2*input_size must equal 2*hidden_size", nor "hidden_size + input_size must equal 2*hidden_size".
+        terms = dims.subtract(left, right).terms
+        common = gcd(*(coefficient for _, coefficient in terms))
         left, right = (
-            Dim(tuple((atoms, coefficient // common) for atoms, coefficient in side.terms)) for side in (left, right)
+            Dim(tuple((atoms, abs(factor) // common) for atoms, factor in terms if (factor > 0) == is_left))
+            for is_left in (True, False)
         )
         # "input_size must equal hidden_size": the size that a user of the module would change comes first.
         if dims.names(right) & self.given and not dims.names(left) & self.given:
