@@ -48,6 +48,21 @@ def compile_cells(request: Request, until: str = "render") -> Compilation:
 def run_stages(request: Request) -> Iterator[tuple[str, Compilation]]:
     """Runs a stage whenever the next one is asked for: its name, and what is made so far. Raises RnnccError: every
     RNN1xx of the text or, where there are none, every RNN2xx of every cell."""
+    made = Compilation(request)
+    for stage, made in _stages_of_cells(request):
+        yield stage, made
+    yield from _stages_of_kernels(made)
+
+
+def finish(request: Request, cells: tuple[CompiledCell, ...]) -> Compilation:
+    """What the stages after `lower` make for a request of its text's cells, which `lower` made."""
+    own = tuple(each for each in cells if request.cell in ("", each.name))
+    *_, (_, made) = _stages_of_kernels(Compilation(request, own))
+    return made
+
+
+def _stages_of_cells(request: Request) -> Iterator[tuple[str, Compilation]]:
+    """The stages up to `lower`. Of a request, its text and the options of its program alone count, and which cell."""
     from rnncc.stages.parse import parse
 
     declarations = parse(request.source)
@@ -115,6 +130,11 @@ def run_stages(request: Request) -> Iterator[tuple[str, Compilation]]:
         )
         yield "lower", Compilation(request, cells)
 
+
+def _stages_of_kernels(made: Compilation) -> Iterator[tuple[str, Compilation]]:
+    """The stages after `lower`."""
+    request, cells = made.request, made.cells
+    if request.has_kernels:
         if request.is_for_gpus or request.gpus:  # its import takes a while
             from rnncc.stages.schedule.kernels import fused_kernels, scan_kernels
 

@@ -59,7 +59,7 @@ def test_what_every_package_has_is_compiled_once_for_all(tmp_path: Path, monkeyp
 
     def made(cell: str, file: str) -> Path:
         source = read_request(cell).source
-        return driver.compile_file(source.text, cell, {}, file, (9, 0, 132), own_code())
+        return driver.compile_file(source.text, cell, {}, ("", file), (9, 0, 132), own_code())
 
     request = replace(read_request("lstm"), architectures=("sm_90a",), instructions="generic")
     units = compile_cells(request).bundle.device_units
@@ -75,9 +75,9 @@ def test_threads_compile_it_once(need: Any, tmp_path: Path, monkeypatch: pytest.
     asked: list[str] = []
     compile_file, began = driver.compile_file, threading.Barrier(3, timeout=10)
 
-    def spy(text: str, name: str, options: Any, file: str, *rest: Any) -> Path:
-        asked.append(file)
-        return compile_file(text, name, options, file, *rest)
+    def spy(text: str, name: str, options: Any, wanted: tuple[str, str], *rest: Any) -> Path:
+        asked.append(wanted[1])
+        return compile_file(text, name, options, wanted, *rest)
 
     monkeypatch.setattr(driver, "compile_file", spy)
 

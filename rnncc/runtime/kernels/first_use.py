@@ -143,7 +143,9 @@ def _compile_file(file: str, gpu: Gpu) -> Path:
     # The file's name begins with the loop's, but for those that are the same for every cell.
     cell = next((own for loop, own in _CELLS.items() if file.startswith(f"{loop}_")), next(iter(_CELLS.values())))
     options = cell.program() | {"newton": bool(STATE.about["newton"])}
-    return _compile_missing(f"kernels for {name}", f" --target {name}", "compile_file", options, file, gpu.numbers)
+    return _compile_missing(
+        f"kernels for {name}", f" --target {name}", "compile_file", options, (cell.name, file), gpu.numbers
+    )
 
 
 def _compile_missing(what: str, target: str, function: str, *arguments: Any) -> Path:
