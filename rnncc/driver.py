@@ -228,9 +228,10 @@ def compile_fused(
     is none. Found in the cache, or compiled now. `wanted`: the cell, and which programs of each of its loops, by what
     follows the loop's name (`masked_forward`).
 
-    A package in use calls it (rnncc/runtime/kernels/first_use.py). `options`: those of a program, and `problems`, each
-    (head_dim, heads, dtype), which are alike but in heads. `gpu`: the compute capability, and the GPU's number on this
-    machine. `code`: that of the rnncc which built the package, since kernels must take what its library gives.
+    A package in use calls it (rnncc/runtime/kernels/first_use.py). `options`: those of a program; `problems`, each
+    (head_dim, heads, dtype), which are alike but in heads; and the most `directions` of a launch. `gpu`: the compute
+    capability, and the GPU's number on this machine. `code`: that of the rnncc which built the package, since kernels
+    must take what its library gives.
 
     Raises:
         RnnccError: RNN602 where NVRTC failed, RNN605 for a cache that cannot be written, RNN607, RNN608 without NVRTC,
@@ -245,8 +246,8 @@ def compile_fused(
     cell, programs = wanted
     target = gpu_at(gpu[:2], gpu[2])
     nvrtc = find_nvrtc((target.architecture,), required=True)
-    problems = tuple(Problem(*size) for size in options["problems"])
-    program = {option: value for option, value in options.items() if option != "problems"}
+    problems = tuple(replace(Problem(*size), directions=options["directions"]) for size in options["problems"])
+    program = {option: value for option, value in options.items() if option not in ("problems", "directions")}
     request = replace(
         Request.of(Source(f"<{name}>", text), name, program),
         instructions="", gpus=(target,), problems=problems, cell=cell, programs=tuple(programs),

@@ -96,7 +96,7 @@ def test_first_use_does_not_read_the_text_again(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(rnncc.stages.parse, "parse", spy)
 
     def fused(dtype: str, **given: Any) -> None:
-        options = layers.A.spec.program() | given | {"problems": [(64, 1, dtype)]}
+        options = layers.A.spec.program() | given | {"problems": [(64, 1, dtype)], "directions": 1}
         driver.compile_fused(text, "two", options, ("A", ("inference",)), (9, 0, 0), own_code())
 
     fused("bf16")

@@ -200,7 +200,7 @@ def _compile(wanted: Wanted) -> str:
     RnnccError where the build fails, and RuntimeError, OSError or ValueError where its kernels cannot be read."""
     driver, cell, about = importlib.import_module("rnncc.driver"), wanted.cell, STATE.about
     problems = [(wanted.head_dim, heads, DTYPES[wanted.dtype][1]) for heads in wanted.made_for]
-    options = cell.program() | {"problems": problems}
+    options = cell.program() | {"problems": problems, "directions": wanted.directions}
     programs = (cell.name, wanted.variant.programs)
     folder, reason = driver.compile_fused(
         about["source"], about["stem"], options, programs, wanted.gpu.numbers, about["code"]

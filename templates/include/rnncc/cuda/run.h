@@ -141,7 +141,7 @@ class DeviceRuns {
   std::vector<FusedChoice> choices(const DeviceRun& run, int64_t directions) const {
     if (!can_be_fused() || !has_whole_blocks(run)) return {};
     const bool by_steps = first().heads == 1 && !first().starts, denser = run.dims()[info_.denser_dim] != 0;
-    return fused_choices(program(), dtype_name(run.scalar()), head_dim(run), directions * first().heads, first().batch,
+    return fused_choices(program(), dtype_name(run.scalar()), head_dim(run), first().heads, directions, first().batch,
                          by_steps, denser, device_);
   }
 
