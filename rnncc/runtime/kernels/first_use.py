@@ -13,12 +13,13 @@ import os
 import threading
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..settings import compiles_at_first_use, log_level, warns_of_slow_paths
 from ..spec import CellSpec
-from . import fused
+from . import ahead, fused
 from .fused import DTYPES, STATE, Answer, Gpu, Key, Outcome, Wanted, split_program
 
 _Handler = ctypes.CFUNCTYPE(
@@ -63,6 +64,8 @@ def _HANDLER(*given):  # type: ignore[no-untyped-def]
         if heads == 0:
             if device < 0:
                 provide_for_cpu(name.decode(), dtype.decode())
+            elif is_long:
+                ahead.begin(partial(provide, name.decode(), fused.gpu_of(device)))
             else:
                 provide(name.decode(), fused.gpu_of(device))
             return 0
