@@ -29,7 +29,7 @@ from rnncc.machine.cells import keep_cells, kept_cells
 from rnncc.machine.garbage import uncollected
 from rnncc.machine.paths import shipped_cell
 from rnncc.machine.targets import architectures, gpu_at, known_gpus, own_instructions
-from rnncc.pipeline import compile_cells, finish, run_stages, shared_kernels
+from rnncc.pipeline import compile_cells, kernels_of, run_stages, shared_kernels
 from rnncc.progress import Progress, check_settings, debug, say
 from rnncc.runtime.arguments.arguments import held, read_flag
 from rnncc.version import VERSION
@@ -274,7 +274,7 @@ def _bundle(request: Request, cache: Cache) -> Bundle:
     if not cells:
         cells = compile_cells(request, "lower").cells
         _keep(cells, request, cache)
-    return finish(request, cells).bundle
+    return kernels_of(request, cells)
 
 
 def _keep(cells: Sequence[CompiledCell], request: Request, cache: Cache) -> None:

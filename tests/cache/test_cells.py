@@ -19,7 +19,7 @@ from rnncc.ir.target import GPUS
 from rnncc.language.read import from_text, read_request
 from rnncc.machine.cache import Cache
 from rnncc.machine.cells import keep_cells, kept_cells
-from rnncc.pipeline import compile_cells, finish
+from rnncc.pipeline import compile_cells, kernels_of
 from rnncc.stages.build import own_code
 from tests.compilers import quick_nvrtc
 from tests.shipped import COVERING
@@ -37,7 +37,7 @@ def test_kernels_of_kept_cells_are_the_same(name: str, tmp_path: Path) -> None:
     problems = (Problem(64, 1, "bf16"),)
     request = Request(source, "cells", architectures=(h200.architecture,), gpus=(h200,), problems=problems)
     assert found == compile_cells(request, "lower").cells
-    assert finish(request, found).bundle == compile_cells(request).bundle
+    assert kernels_of(request, found) == compile_cells(request).bundle
 
 
 def test_one_cell_of_several() -> None:
@@ -45,7 +45,7 @@ def test_one_cell_of_several() -> None:
     request = Request(from_text("two.rnn", text), "two", architectures=("sm_90a",), cell="B")
     cells = compile_cells(replace(request, cell=""), "lower").cells
     assert [cell.name for cell in cells] == ["A", "B"]
-    assert finish(request, cells).bundle == compile_cells(request).bundle
+    assert kernels_of(request, cells) == compile_cells(request).bundle
 
 
 def test_no_other_class_comes_out(tmp_path: Path) -> None:
