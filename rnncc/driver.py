@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -24,10 +25,11 @@ from rnncc.language.read import from_text, read_request
 from rnncc.language.source import Source, file_name
 from rnncc.language.types import with_types
 from rnncc.machine.built import about, explanation, without_kernels
+from rnncc.machine.cells import keep_cells, kept_cells
 from rnncc.machine.garbage import uncollected
 from rnncc.machine.paths import shipped_cell
 from rnncc.machine.targets import architectures, gpu_at, known_gpus, own_instructions
-from rnncc.pipeline import compile_cells, run_stages, shared_kernels
+from rnncc.pipeline import compile_cells, kernels_of, run_stages, shared_kernels
 from rnncc.progress import Progress, check_settings, debug, say
 from rnncc.runtime.arguments.arguments import held, read_flag
 from rnncc.version import VERSION
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from rnncc.ir.artifact import Bundle
+    from rnncc.machine.cache import Cache
     from rnncc.stages.build import Nvrtc, Product, Toolchain
 
 
@@ -155,33 +158,34 @@ def request_of(text: str, file: str, name: str, options: Mapping[str, Any]) -> R
 
 @uncollected()
 def compile_file(
-    text: str, name: str, options: Mapping[str, Any], file: str, gpu: tuple[int, int, int], code: str
+    text: str, name: str, options: Mapping[str, Any], wanted: tuple[str, str], gpu: tuple[int, int, int], code: str
 ) -> Path:
     """A file of kernels that take every size, of a package of that text, for a GPU: the folder that has it. Found in
-    the cache, or compiled now. `options`, `gpu` and `code` as for `compile_fused`, whose errors it raises."""
+    the cache, or compiled now. `wanted`: the cell, and the file. `options`, `gpu` and `code` as for `compile_fused`,
+    whose errors it raises."""
     from rnncc.machine.cache import Cache, default_root
     from rnncc.stages.build import Job, build_kernels, find_nvrtc, first_key, own_code
 
     if code != own_code():
         raise built_by_another()
+    cell, file = wanted
     architecture = gpu_at(gpu[:2], gpu[2]).architecture
     nvrtc = find_nvrtc((architecture,), required=True)
     is_shared = file in OF_EVERY_PACKAGE
     if is_shared:  # it is compiled once for all packages
-        text, name, options = "", file.strip("_"), {}
+        text, name, cell, options = "", file.strip("_"), "", {}
     # Device code has the tables of the CPU's kernels.
     request = replace(
         Request.of(Source(f"<{name}>", text), name, options),
-        architectures=(architecture,),
-        instructions=own_instructions(),
-    )
+        architectures=(architecture,), instructions=own_instructions(), cell=cell,
+    )  # fmt: skip
 
     def produce() -> Bundle:
-        bundle = shared_kernels(request) if is_shared else compile_cells(request).bundle
+        bundle = shared_kernels(request) if is_shared else _bundle(request, cache)
         return replace(bundle, device_units=tuple(unit for unit in bundle.device_units if unit.name == file))
 
-    key = first_key(request, nvrtc, None, file)
-    job = Job(key, name, Cache(default_root()), nvrtc=nvrtc, progress=say)
+    key, cache = first_key(request, nvrtc, None, file), Cache(default_root())
+    job = Job(key, name, cache, nvrtc=nvrtc, progress=say)
     return build_kernels(job, f"{file} for {architecture}", produce) / "cuda"
 
 
@@ -224,9 +228,10 @@ def compile_fused(
     is none. Found in the cache, or compiled now. `wanted`: the cell, and which programs of each of its loops, by what
     follows the loop's name (`masked_forward`).
 
-    A package in use calls it (rnncc/runtime/kernels/first_use.py). `options`: those of a program, and `problems`, each
-    (head_dim, heads, dtype), which are alike but in heads. `gpu`: the compute capability, and the GPU's number on this
-    machine. `code`: that of the rnncc which built the package, since kernels must take what its library gives.
+    A package in use calls it (rnncc/runtime/kernels/first_use.py). `options`: those of a program; `problems`, each
+    (head_dim, heads, dtype), which are alike but in heads; and the most `directions` of a launch. `gpu`: the compute
+    capability, and the GPU's number on this machine. `code`: that of the rnncc which built the package, since kernels
+    must take what its library gives.
 
     Raises:
         RnnccError: RNN602 where NVRTC failed, RNN605 for a cache that cannot be written, RNN607, RNN608 without NVRTC,
@@ -241,8 +246,8 @@ def compile_fused(
     cell, programs = wanted
     target = gpu_at(gpu[:2], gpu[2])
     nvrtc = find_nvrtc((target.architecture,), required=True)
-    problems = tuple(Problem(*size) for size in options["problems"])
-    program = {option: value for option, value in options.items() if option != "problems"}
+    problems = tuple(replace(Problem(*size), directions=options["directions"]) for size in options["problems"])
+    program = {option: value for option, value in options.items() if option not in ("problems", "directions")}
     request = replace(
         Request.of(Source(f"<{name}>", text), name, program),
         instructions="", gpus=(target,), problems=problems, cell=cell, programs=tuple(programs),
@@ -250,17 +255,45 @@ def compile_fused(
     problem, most = problems[0], problems[-1].heads
     numbers = " and ".join(str(problem.heads) for problem in problems)
     heads = f"{numbers} head{'s' if most > 1 else ''} with head_dim {problem.head_dim}"
-    key = first_key(request, nvrtc, None)
-    job = Job(key, cell.lower(), Cache(default_root()), nvrtc=nvrtc, progress=say)
+    key, cache = first_key(request, nvrtc, None), Cache(default_root())
+    job = Job(key, cell.lower(), cache, nvrtc=nvrtc, progress=say)
     named = "".join(programs)
     kinds = " without gradients" * ("inference" in named) + " with lengths or resets" * ("masked" in named)
     what = f"{cell}{kinds} for {heads}, {problem.dtype}, {target.architecture}"
-    folder = build_kernels(job, what, lambda: compile_cells(_as_compiled(request, nvrtc)).bundle)
+    folder = build_kernels(job, what, lambda: _bundle(_as_compiled(request, nvrtc), cache))
     if (folder / "cuda").is_dir():
         return folder / "cuda", ""
     known = name if shipped_cell(name) else "FILE"  # the package does not say where its file lies
     gpu_name = target.name if target.name in GPUS else "auto"
     return None, f"no fused kernel for {heads} fits ({explanation(known, gpu_name, problem)})"
+
+
+def _bundle(request: Request, cache: Cache) -> Bundle:
+    """The kernels of the request's one cell, whose package exists: the stages up to `lower` ran when it was made."""
+    cells = kept_cells(cache, _key_of_cell(request), request.source)
+    if not cells:
+        cells = compile_cells(request, "lower").cells
+        _keep(cells, request, cache)
+    return kernels_of(request, cells)
+
+
+def _keep(cells: Sequence[CompiledCell], request: Request, cache: Cache) -> None:
+    """Keep each cell for the requests of a package that is in use, which name its own constants and states."""
+    for each in cells:
+        cell = each.cell
+        own = replace(
+            request, cell=each.name, zoneout=cell.zoneout, recurrent_dropout=cell.recurrent_dropout,
+            constants={one.name: one.value for one in cell.constants if one.shaping and not one.size},
+        )  # fmt: skip
+        keep_cells(cache, _key_of_cell(own), (each,))
+
+
+def _key_of_cell(request: Request) -> str:
+    """What the request's one cell depends on, as `lower` leaves it and this Python pickles it, hashed."""
+    from rnncc.stages.build import first_key
+
+    program = Request.of(request.source, request.name, request.options())
+    return first_key(replace(program, cell=request.cell), None, None, f"a cell for Python {sys.version_info[:2]}")
 
 
 def built_by_another() -> RnnccError:
@@ -318,14 +351,16 @@ def _build(
     compilers = [" ".join(toolchain.command)] if toolchain is not None else []
     compilers += [f"NVRTC for {', '.join(nvrtc.architectures)}"] if nvrtc is not None else []
     debug(f"{request.name}: compilers are {', '.join(compilers) or 'missing'}")
-    job = Job(key, request.name, Cache(default_root()), toolchain, nvrtc, progress, meanwhile)
-    folder = build(job, lambda: make_product(_as_compiled(request, nvrtc), progress))
+    cache = Cache(default_root())
+    job = Job(key, request.name, cache, toolchain, nvrtc, progress, meanwhile)
+    folder = build(job, lambda: make_product(_as_compiled(request, nvrtc), progress, cache))
     debug(f"{request.name}: the package is {folder}")
     return folder
 
 
-def make_product(request: Request, progress: Progress | None = None) -> Product:
-    """A package before its kernels are compiled. Where it has none, it runs the eager fallback."""
+def make_product(request: Request, progress: Progress | None = None, cache: Cache | None = None) -> Product:
+    """A package before its kernels are compiled. Where it has none, it runs the eager fallback. `cache`: keeps its
+    cells, for kernels that are compiled later."""
     from rnncc.stages.build import Product
 
     begin = time.perf_counter()
@@ -334,6 +369,8 @@ def make_product(request: Request, progress: Progress | None = None) -> Product:
         begin = time.perf_counter()
         if stage == "partition" and progress is not None and request.has_kernels:
             _warn_of_cost(made.cells, progress)
+        if stage == "lower" and cache is not None:
+            _keep(made.cells, request, cache)
     plans = [cell.plan for cell in made.cells]
     about = {
         "rnncc": VERSION,

@@ -48,6 +48,22 @@ def compile_cells(request: Request, until: str = "render") -> Compilation:
 def run_stages(request: Request) -> Iterator[tuple[str, Compilation]]:
     """Runs a stage whenever the next one is asked for: its name, and what is made so far. Raises RnnccError: every
     RNN1xx of the text or, where there are none, every RNN2xx of every cell."""
+    made = Compilation(request)
+    for stage, made in _stages_of_cells(request):
+        yield stage, made
+    yield from _stages_of_kernels(made)
+
+
+def kernels_of(request: Request, cells: tuple[CompiledCell, ...]) -> Bundle:
+    """The kernels that the stages after `lower` make for a request, of its text's cells as `lower` made them."""
+    from rnncc.stages import render
+
+    own = tuple(each for each in cells if request.cell in ("", each.name))
+    return render.kernels(request, _scheduled(request, own))
+
+
+def _stages_of_cells(request: Request) -> Iterator[tuple[str, Compilation]]:
+    """The stages up to `lower`. Of a request, its text and the options of its program alone count, and which cell."""
     from rnncc.stages.parse import parse
 
     declarations = parse(request.source)
@@ -115,27 +131,37 @@ def run_stages(request: Request) -> Iterator[tuple[str, Compilation]]:
         )
         yield "lower", Compilation(request, cells)
 
-        if request.is_for_gpus or request.gpus:  # its import takes a while
-            from rnncc.stages.schedule.kernels import fused_kernels, scan_kernels
 
-            newton = request.newton and request.has_clusters
-            cells = tuple(
-                replace(
-                    each,
-                    scans=scan_kernels(each.plan, newton=newton) if request.is_for_gpus else (),
-                    fused=tuple(
-                        found
-                        for gpu in request.gpus
-                        for found in fused_kernels(each.plan, request.problems, gpu, request.programs)
-                    ),
-                )
-                for each in cells
-            )
+def _stages_of_kernels(made: Compilation) -> Iterator[tuple[str, Compilation]]:
+    """The stages after `lower`."""
+    request, cells = made.request, made.cells
+    if request.has_kernels:
+        cells = _scheduled(request, cells)
         yield "schedule", Compilation(request, cells)
 
     from rnncc.stages.render import render
 
     yield "render", Compilation(request, cells, *render(request, cells))
+
+
+def _scheduled(request: Request, cells: tuple[CompiledCell, ...]) -> tuple[CompiledCell, ...]:
+    if not (request.is_for_gpus or request.gpus):
+        return cells
+    from rnncc.stages.schedule.kernels import fused_kernels, scan_kernels  # its import takes a while
+
+    newton = request.newton and request.has_clusters
+    return tuple(
+        replace(
+            each,
+            scans=scan_kernels(each.plan, newton=newton) if request.is_for_gpus else (),
+            fused=tuple(
+                found
+                for gpu in request.gpus
+                for found in fused_kernels(each.plan, request.problems, gpu, request.programs)
+            ),
+        )
+        for each in cells
+    )
 
 
 def shared_kernels(request: Request) -> Bundle:

@@ -352,13 +352,14 @@ class GpuPlan:
 @dataclass(frozen=True, slots=True)
 class FusedKernels:
     """The fused kernels of a cell, laid out for `heads` heads of `head_dim` on a GPU of that architecture. `dtype` is
-    f32, bf16 or f16. `tables` has the name of each program with kernels, and its table."""
+    f32, bf16 or f16. `tables` has the name of each program with kernels, and its table. `directions`: of Problem."""
 
     head_dim: int
     heads: int
     dtype: str
     architecture: str
     tables: tuple[tuple[str, tuple[Row, ...]], ...]
+    directions: int = 2
 
     @property
     def kernels(self) -> tuple[tuple[str, KernelLayout], ...]:

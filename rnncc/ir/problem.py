@@ -12,12 +12,14 @@ INDEX_DTYPES = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}  # as files of ker
 @dataclass(frozen=True, slots=True)
 class Problem:
     """`heads` heads with `head_dim` each, with streams and weights of one of DTYPES. `batch` is the batch to be
-    quickest at; other batches work, too."""
+    quickest at; other batches work, too. `directions`: the most directions of a layer that a launch runs. A kernel has
+    the loop once for each, so that one for a single direction is compiled in half the time."""
 
     head_dim: int
     heads: int
     dtype: str
     batch: int = 16
+    directions: int = 2
 
     @property
     def hidden(self) -> int:

@@ -30,7 +30,8 @@ int64_t index_find(void* index, const char* program, const char* dtype, int64_t 
                                                      {"concurrent_groups", k.concurrent_groups},
                                                      {"exchange_steps", k.exchange_steps},
                                                      {"relayed_head_dim", k.relayed_head_dim},
-                                                     {"for_zeros", k.for_zeros}};
+                                                     {"for_zeros", k.for_zeros},
+                                                     {"directions", k.directions}};
       for (const auto& [key, number] : numbers) add(key, std::to_string(number));
     }
     for (const FusedRow& row : t->rows) {

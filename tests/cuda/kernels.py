@@ -100,16 +100,19 @@ _THREADS = 256  # per CTA of the alternating kernel: sequence.cuh
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The kernels of a cell in one family, for a dtype and an architecture; `masked`: also with lengths and resets."""
+    """The kernels of a cell in one family, for a dtype and an architecture; `masked`: also with lengths and resets;
+    `directions`: the most of a launch."""
 
     cell: str
     family: Family
     dtype: str
     architecture: str
     masked: bool = True
+    directions: int = 2
 
     def __str__(self) -> str:
-        return "-".join((Path(self.cell).stem, self.family.name, self.dtype, self.architecture))
+        one = ("one",) if self.directions == 1 else ()
+        return "-".join((Path(self.cell).stem, self.family.name, self.dtype, self.architecture, *one))
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +217,8 @@ def forced(case: Case, head_dim: int | None = None, tiles: Mapping[str, int] | N
         except Infeasible:
             continue
         found.append((program, from_batch(layout_model.scheduled(solution, problem, target))))
-    return FusedKernels(problem.head_dim, problem.heads, case.dtype, case.architecture, tuple(found))
+    sizes = problem.head_dim, problem.heads
+    return FusedKernels(*sizes, case.dtype, case.architecture, tuple(found), case.directions)
 
 
 def sources(case: Case, head_dim: int | None = None) -> tuple[Bundle, dict[str, Allowed]]:

@@ -62,6 +62,12 @@ MASKED_SCAN = kernels.Case("mingru", SCAN, "bf16", HOPPER)
 SPARSE_CASES = [
     kernels.Case(kernels.SPARSE_LSTM, SPARSE, dtype, HOPPER, masked=dtype == "bf16") for dtype in ("bf16", "f16")
 ] + [kernels.Case(kernels.BLOCK_LSTM, BLOCKS, dtype, HOPPER, masked=dtype == "f16") for dtype in ("bf16", "f16")]
+# Kernels for one direction, as first use compiles them.
+ONE_CASES = [
+    kernels.Case("lstm", family, "bf16", HOPPER, masked=False, directions=1)
+    for family in FUSED
+    if not family.for_zeros
+]  # fmt: skip
 # Newton's method for a pair in float32: half of an SM's registers are its limit.
 FLOAT_NEWTON = kernels.Case("paralstm", SCAN, "f32", HOPPER, masked=False)
 # Cells that stand for a kind, beside LSTM and GRU: of several widths, and with sums along rows. Scans: of real and of
@@ -82,7 +88,7 @@ y = floor(v[t], grad=w -> 1/(1 + abs(w))**2)
 
 
 @pytest.mark.parametrize(
-    "case", [*SHARED_CASES, *CASES, *SPARSE_CASES, *LOW_RANK_CASES, MASKED_SCAN, FLOAT_NEWTON], ids=str
+    "case", [*SHARED_CASES, *CASES, *ONE_CASES, *SPARSE_CASES, *LOW_RANK_CASES, MASKED_SCAN, FLOAT_NEWTON], ids=str
 )
 def test_every_family_dtype_and_architecture(case: kernels.Case, tmp_path: Path, look: Look) -> None:
     assert kernels.check(case, tmp_path, look=look) == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,10 +31,22 @@ assert library.rnncc_add_kernels(folder.encode()) > 0
 for head_dim, heads in ((64, 12), (768, 1)):
     for program in (b"lstm_0_forward", b"lstm_0_backward"):
         text = ctypes.create_string_buffer(4096)
-        library.choose(program, *map(ctypes.c_int64, (head_dim, heads, 16)), text, ctypes.c_int64(4096))
+        library.choose(program, *map(ctypes.c_int64, (head_dim, heads, 1, 16)), text, ctypes.c_int64(4096))
         print(text.value.decode() or "none")
 from rnncc.machine import gpus
 print(gpus.here()[0])
+"""
+# For 1 direction of 2 heads, and for 2 directions of 1 head.
+DIRECTIONS = """
+import ctypes, sys
+import torch
+library = ctypes.CDLL(sys.argv[1])
+for folder in sys.argv[2].split(":"):
+    assert library.rnncc_add_kernels(folder.encode()) > 0
+for heads, directions in ((2, 1), (1, 2)):
+    text = ctypes.create_string_buffer(4096)
+    library.choose(b"lstm_0_forward", *map(ctypes.c_int64, (64, heads, directions, 16)), text, ctypes.c_int64(4096))
+    print(text.value.decode() or "none")
 """
 GROUPS = """
 import ctypes, sys
@@ -59,10 +71,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def kernels(folder: Path, targets: tuple[Target, ...]) -> Path:
+def kernels(folder: Path, targets: tuple[Target, ...], problems: Sequence[Problem] = PROBLEMS) -> Path:
     """A folder with the index of the LSTM's kernels for these GPUs, and an empty file for each of them."""
     plan = plan_of("lstm")
-    bundle = for_gpus([plan], [[found for target in targets for found in fused_kernels(plan, PROBLEMS, target)]])
+    bundle = for_gpus([plan], [[found for target in targets for found in fused_kernels(plan, problems, target)]])
     (folder / "cuda").mkdir(parents=True)
     (index,) = (file.text for file in bundle.files if file.path == "cuda/fused.txt")
     (folder / "cuda" / "fused.txt").write_text(index, encoding="utf-8")
@@ -72,7 +84,7 @@ def kernels(folder: Path, targets: tuple[Target, ...]) -> Path:
     return folder / "cuda"
 
 
-def asked(folder: Path, kernels: Path, name: str, facts: Mapping[int, int], code: str = CODE) -> list[str]:
+def asked(folder: Path, kernels: Path | str, name: str, facts: Mapping[int, int], code: str = CODE) -> list[str]:
     """What is said on a machine whose GPU is such a one."""
     environment = os.environ | {f"GPU_{which}": str(value) for which, value in facts.items()}
     environment |= {"GPU_NAME": name, "LD_LIBRARY_PATH": str(folder)}
@@ -119,6 +131,19 @@ def test_a_gpu_runs_the_best_kernels_that_a_package_has(
     assert all(Path(file).stem.endswith(f"_{architecture}") for file in files)
     families = ("gather", "scatter" if gpu == "h200" else "gather", "grid", "grid")
     assert all(f"_{family}_" in file for file, family in zip(files, families, strict=False)) and len(files) >= 3
+
+
+def test_two_directions_run_by_kernels_that_are_for_both(folder: Path, tmp_path: Path) -> None:
+    h200 = (GPUS["h200"],)
+    one = kernels(tmp_path / "one", h200, [Problem(64, 2, "bf16", directions=1)])
+    both = kernels(tmp_path / "both", h200, [Problem(64, 2, "bf16")])
+    facts = driver_facts(GPUS["h200"])
+
+    def found(*folders: Path) -> list[bool | None]:
+        files = asked(folder, ":".join(map(str, folders)), "NVIDIA H200", facts, DIRECTIONS)
+        return [None if file == "none" else "_one_" in file for file in files]
+
+    assert found(one) == [True, None] and found(both, one) == [True, False]
 
 
 @pytest.mark.long

@@ -94,6 +94,16 @@ def test_a_family(
         assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
 
 
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("family", [GATHER, SCATTER, GRID, WIDE], ids=lambda family: family.name)
+def test_kernels_for_one_direction(family: Family, tmp_path: Path) -> None:
+    made = kernels_of(Wanted("lstm", family, "bf16", "sm_90a", directions=1), False, 64, tmp_path)
+    for reverse in (False, True):
+        problem = Problem(5, 5, {"I": 3, "H": 64}, 1, DTYPES["bf16"], reverse=reverse)
+        errors = EmulatedCase(loops("lstm")[False], problem, made, seed=int(reverse)).measured()
+        assert {name: error for name, error in errors.items() if not error <= BOUNDS["bf16"]} == {}
+
+
 WITHOUT_CLUSTERS = ("-DEMULATED_CAPABILITY=80",)
 
 

@@ -30,3 +30,10 @@ extern "C" __attribute__((visibility("default"))) int32_t need(const char* file,
     return -1;
   }
 }
+
+// A call that will need a file soon, on such a GPU.
+extern "C" __attribute__((visibility("default"))) void announce(const char* file) {
+  rnncc::Gpu on;
+  on.major = 9;
+  rnncc::announce(file, 0, on);
+}

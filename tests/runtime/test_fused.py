@@ -104,6 +104,18 @@ def test_both_directions_get_kernels_for_the_heads_of_both(
     assert {(6, "scatter", 8), (12, "scatter", 4)} <= sms
 
 
+def test_kernels_for_one_direction_run_no_two(without_code: None, cache: Path) -> None:
+    """Those of a layer with two heads are not for both directions of a layer with one."""
+    pair = wanted(96, heads=1, directions=2)
+    assert first_use.settle(wanted(96, heads=2)) == RUNS
+    own = {kernel for folder in fused.STATE.folders for table in folder.tables for kernel in table.kernels}
+    assert {kernel.directions for kernel in own} == {1} and all(kernel.name.endswith("_one") for kernel in own)
+    assert not fused.has_kernel(pair) and first_use.settle(pair) == RUNS and fused.has_kernel(pair)
+    # What is made for both runs one as well.
+    fused.STATE.folders[:] = [each for each in fused.STATE.folders if each.tables[0].kernels[0] not in own]
+    assert fused.has_kernel(wanted(96, heads=2)) and fused.has_kernel(wanted(96, heads=1))
+
+
 def test_where_both_directions_fit_no_launch_there_are_kernels_for_one(without_code: None) -> None:
     pair = wanted(2048, heads=1, directions=2)
     assert first_use.settle(pair) == RUNS
@@ -242,7 +254,7 @@ NAME = "lstm_0_forward_bf16_64_grid"
 GOOD = (
     "table program=lstm_0_forward dtype=bf16 head_dim=64 heads=1 architecture=sm_90a\n"
     f"kernel name={NAME} family=grid scope=grid ctas=8 cluster=1 threads=256 shared_bytes=0 group_batch=8 multiple=1 "
-    "concurrent_groups=16 exchange_steps=0 relayed_head_dim=0 for_zeros=0\n"
+    "concurrent_groups=16 exchange_steps=0 relayed_head_dim=0 for_zeros=0 directions=2\n"
     f"row batch=1 kernels={NAME} pass_ns=540\n"
 )
 
@@ -278,6 +290,8 @@ def test_kernels_of_other_gpus_do_not_count(spied: Any, tmp_path: Path) -> None:
             (" ctas=8", " 8"),
             (" cluster=1", " cluster=3"),
             ("for_zeros=0", "for_zeros=2"),
+            ("directions=2", "directions=3"),
+            ("directions=2", "directions=0"),
             ("exchange_steps=0", "exchange_steps=-1"),
             ("concurrent_groups=16", "concurrent_groups=0"),
             ("scope=grid", "scope=tile"),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import json
+import subprocess
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +22,12 @@ from rnncc.ir.target import GPUS
 from rnncc.language.read import read_request
 from rnncc.machine import gpus
 from rnncc.pipeline import compile_cells
-from rnncc.runtime.kernels import first_use, fused
+from rnncc.runtime.kernels import ahead, first_use, fused
 from rnncc.stages.build import nvrtc, own_code
 from tests.compilers import quick_nvrtc, replace_nvrtc
 from tests.runtime.first_use import H200
 
-FILE = "lstm_0_forward_bf16"
+FILE, BACKWARD = "lstm_0_forward_bf16", "lstm_0_backward_bf16"
 
 
 @pytest.fixture
@@ -59,7 +62,7 @@ def test_what_every_package_has_is_compiled_once_for_all(tmp_path: Path, monkeyp
 
     def made(cell: str, file: str) -> Path:
         source = read_request(cell).source
-        return driver.compile_file(source.text, cell, {}, file, (9, 0, 132), own_code())
+        return driver.compile_file(source.text, cell, {}, ("", file), (9, 0, 132), own_code())
 
     request = replace(read_request("lstm"), architectures=("sm_90a",), instructions="generic")
     units = compile_cells(request).bundle.device_units
@@ -70,14 +73,93 @@ def test_what_every_package_has_is_compiled_once_for_all(tmp_path: Path, monkeyp
     assert made("lstm", FILE) != made("lstm", "_core") and made("lstm", "_core") != made("lstm", "_small_f32")
 
 
+def test_what_is_announced_is_compiled_meanwhile(
+    need: Any, spied: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_nvrtc(tmp_path, monkeypatch)
+    asked: list[tuple[str, str]] = []
+    compile_file, release = driver.compile_file, threading.Event()
+
+    def slow(text: str, name: str, options: Any, wanted: tuple[str, str], *rest: Any) -> Path:
+        asked.append((wanted[1], threading.current_thread().name))
+        assert release.wait(30)
+        return compile_file(text, name, options, wanted, *rest)
+
+    monkeypatch.setattr(driver, "compile_file", slow)
+    for _ in range(2):  # told once
+        spied.library.announce(BACKWARD.encode())
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(need, BACKWARD)
+        release.set()
+        assert waiting.result().name.startswith(BACKWARD)
+    assert asked == [(BACKWARD, "rnncc")]
+    other = "lstm_0_masked_forward_f16"
+    need(other)
+    spied.library.announce(other.encode())  # it is there
+    assert [file for file, _ in asked] == [BACKWARD, other] and not ahead._THREADS
+
+
+def test_what_fails_in_the_background_is_an_error_of_the_call(
+    need: Any, spied: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_nvrtc(tmp_path, monkeypatch, 'echo "error: no" >&2; exit 2')
+    file = "lstm_0_masked_backward_f16"
+    spied.library.announce(file.encode())
+    for thread in list(ahead._THREADS):
+        thread.join()
+    with pytest.raises(RuntimeError, match="no kernels for sm_90 yet: the compiler failed on lstm: error: no"):
+        need(file)
+    quick_nvrtc(tmp_path, monkeypatch)
+    assert need(file).name.startswith(file)
+
+
+# A compiler that takes a minute has begun in the background when the program ends, or has a child that ends.
+ENDS = """
+import os, sys, time
+from pathlib import Path
+from rnncc.runtime.kernels import ahead
+from rnncc.stages.build.processes import Programs
+from rnncc.stages.build import commands
+folder = Path(sys.argv[1])
+command = commands.Command("out", ("sh", "-c", f"echo $$ > {folder}/began; sleep 60"))
+def work():
+    try:
+        commands.run([command], None, folder / "work")
+    finally:
+        (folder / "cleaned").touch()
+(folder / "work").mkdir()
+ahead.begin(work)
+while not (folder / "began").exists() or not (folder / "began").read_text():
+    time.sleep(0.01)
+if sys.argv[2] == "fork":
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)  # with all that is registered for the end of a process
+    os.waitpid(child, 0)
+    os.kill(int((folder / "began").read_text()), 0)  # it still runs
+    assert not (folder / "cleaned").exists()
+"""
+
+
+@pytest.mark.parametrize("how", ["end", "fork"])
+def test_a_process_ends_while_it_compiles(how: str, tmp_path: Path) -> None:
+    begin = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", ENDS, tmp_path, how], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "") and time.monotonic() - begin < 30
+    assert (tmp_path / "cleaned").exists()
+    status = Path(f"/proc/{(tmp_path / 'began').read_text().strip()}/stat")
+    # Nobody may have waited for it.
+    assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
 def test_threads_compile_it_once(need: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick_nvrtc(tmp_path, monkeypatch)
     asked: list[str] = []
     compile_file, began = driver.compile_file, threading.Barrier(3, timeout=10)
 
-    def spy(text: str, name: str, options: Any, file: str, *rest: Any) -> Path:
-        asked.append(file)
-        return compile_file(text, name, options, file, *rest)
+    def spy(text: str, name: str, options: Any, wanted: tuple[str, str], *rest: Any) -> Path:
+        asked.append(wanted[1])
+        return compile_file(text, name, options, wanted, *rest)
 
     monkeypatch.setattr(driver, "compile_file", spy)
 

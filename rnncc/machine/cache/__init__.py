@@ -3,7 +3,8 @@
     <root>/CACHEDIR.TAG             says that the folder is a cache, and which layout it has
     <root>/packages/<key>/<stem>/   a finished package, or only the GPU kernels that a loaded package asked for;
                                     a rename makes the whole folder visible at once; `_rnncc.json` has checksums
-    <root>/objects/<key>-<sum>.o    what packages share: object files, and cubins or PTX of GPU kernels
+    <root>/objects/<key>-<sum>.o    what packages share: object files, and cubins or PTX of GPU kernels;
+                                    and a package's cells, as `rnncc/machine/cells.py` keeps them
     <root>/tmp/<key>-<pid>/         a running build, or the rest of a killed one, which the next builder removes
     <root>/locks/<key>.lock         an OS lock, held while a build runs; it ends with the process that holds it
     <root>/logs/<name>.log          the compiler's output of the latest failed builds

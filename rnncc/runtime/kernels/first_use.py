@@ -13,12 +13,13 @@ import os
 import threading
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..settings import compiles_at_first_use, log_level, warns_of_slow_paths
 from ..spec import CellSpec
-from . import fused
+from . import ahead, fused
 from .fused import DTYPES, STATE, Answer, Gpu, Key, Outcome, Wanted, split_program
 
 _Handler = ctypes.CFUNCTYPE(
@@ -63,6 +64,8 @@ def _HANDLER(*given):  # type: ignore[no-untyped-def]
         if heads == 0:
             if device < 0:
                 provide_for_cpu(name.decode(), dtype.decode())
+            elif is_long:
+                ahead.begin(partial(provide, name.decode(), fused.gpu_of(device)))
             else:
                 provide(name.decode(), fused.gpu_of(device))
             return 0
@@ -143,7 +146,9 @@ def _compile_file(file: str, gpu: Gpu) -> Path:
     # The file's name begins with the loop's, but for those that are the same for every cell.
     cell = next((own for loop, own in _CELLS.items() if file.startswith(f"{loop}_")), next(iter(_CELLS.values())))
     options = cell.program() | {"newton": bool(STATE.about["newton"])}
-    return _compile_missing(f"kernels for {name}", f" --target {name}", "compile_file", options, file, gpu.numbers)
+    return _compile_missing(
+        f"kernels for {name}", f" --target {name}", "compile_file", options, (cell.name, file), gpu.numbers
+    )
 
 
 def _compile_missing(what: str, target: str, function: str, *arguments: Any) -> Path:
@@ -198,7 +203,7 @@ def _compile(wanted: Wanted) -> str:
     RnnccError where the build fails, and RuntimeError, OSError or ValueError where its kernels cannot be read."""
     driver, cell, about = importlib.import_module("rnncc.driver"), wanted.cell, STATE.about
     problems = [(wanted.head_dim, heads, DTYPES[wanted.dtype][1]) for heads in wanted.made_for]
-    options = cell.program() | {"problems": problems}
+    options = cell.program() | {"problems": problems, "directions": wanted.directions}
     programs = (cell.name, wanted.variant.programs)
     folder, reason = driver.compile_fused(
         about["source"], about["stem"], options, programs, wanted.gpu.numbers, about["code"]

@@ -136,11 +136,16 @@ class Tables:
     tables: tuple[Table, ...]
     gpu: Gpu | None
 
-    def run_on(self, gpu: Gpu, table: Table) -> tuple[Kernel, ...]:
-        """The kernels of one of the tables for which that GPU has what they need."""
+    def run_on(self, gpu: Gpu, table: Table, directions: int) -> tuple[Kernel, ...]:
+        """The kernels of one of the tables that launch so many directions, and for which that GPU has what they
+        need."""
         if self.gpu not in (None, gpu) or not runs_on(table.architecture, *gpu.capability):
             return ()
-        return tuple(each for each in table.kernels if each.sms <= gpu.sms and each.shared_bytes <= gpu.shared_bytes)
+        return tuple(
+            each
+            for each in table.kernels
+            if each.sms <= gpu.sms and each.shared_bytes <= gpu.shared_bytes and each.directions >= directions
+        )
 
 
 @dataclass(slots=True)
@@ -346,4 +351,6 @@ def _tables(wanted: Wanted, program: str, heads: tuple[int, ...] | None) -> Iter
     for folder in STATE.folders:
         for table in folder.tables:
             if (table.program, table.dtype, table.head_dim) == size and (heads is None or table.heads in heads):
-                yield table, folder.run_on(wanted.gpu, table)
+                # Kernels for the heads of all directions run these side by side.
+                directions = wanted.directions if table.heads == wanted.made_for[-1] else 1
+                yield table, folder.run_on(wanted.gpu, table, directions)

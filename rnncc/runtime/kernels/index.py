@@ -21,12 +21,14 @@ class Kernel:
     name          its name, with which the name of its file begins
     sms           the SMs that all of its CTAs need at once
     shared_bytes  shared memory per CTA
+    directions    the most directions of a launch
     """
 
     name: str
     family: str
     sms: int
     shared_bytes: int
+    directions: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +98,14 @@ def _number(digits: str, least: int) -> int:
 
 def _kernel(words: Mapping[str, str], heads: int) -> Kernel:
     numbers = {"ctas": 1, "cluster": 1, "threads": 1, "group_batch": 0, "multiple": 1, "concurrent_groups": 1}
-    numbers |= {"exchange_steps": 0, "relayed_head_dim": 0, "for_zeros": 0, "shared_bytes": 0}
+    numbers |= {"exchange_steps": 0, "relayed_head_dim": 0, "for_zeros": 0, "shared_bytes": 0, "directions": 1}
     found = {key: _number(words[key], least) for key, least in numbers.items()}
-    if words["scope"] not in _SCOPES or found["for_zeros"] > 1 or found["ctas"] % found["cluster"]:
+    if words["scope"] not in _SCOPES or found["for_zeros"] > 1 or found["directions"] > 2:
+        raise ValueError(f"no kernel: {words}")
+    if found["ctas"] % found["cluster"]:
         raise ValueError(f"no kernel: {words}")
     sms = found["ctas"] * heads if _SCOPES[words["scope"]] else found["ctas"]
-    return Kernel(words["name"], words["family"], sms, found["shared_bytes"])
+    return Kernel(words["name"], words["family"], sms, found["shared_bytes"], found["directions"])
 
 
 def _row(words: Mapping[str, str], kernels: Mapping[str, Kernel]) -> tuple[int, tuple[Kernel, ...]]:

@@ -8,10 +8,11 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as StillRunning
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.progress import Pace
@@ -92,9 +93,10 @@ def _run(
     (work / "build.ninja").write_bytes(text)
     jobs = most_jobs() or len(os.sched_getaffinity(0))
     arguments = (find_ninja(), "-f", f"{beside}/build.ninja", "-j", str(jobs))
-    # Where the work is interrupted, `programs` stops ninja first, so that the thread of the pool can end.
-    with ThreadPoolExecutor(1) as pool, Programs() as programs:
-        running = pool.submit(programs.run, arguments, folder)
+    # Python waits for the threads of a pool at its end, and then the programs of work in the background still run.
+    running = Future[Outcome]()
+    with Programs() as programs:
+        Thread(target=_settle, args=(running, lambda: programs.run(arguments, folder)), daemon=True).start()
         pace, told = Pace(len(commands), jobs), False
         if meanwhile is not None:
             meanwhile(folder)
@@ -123,6 +125,13 @@ def _run(
     first = faults[0] if faults else Outcome(True, "")
     full = next((outcome.full for outcome in outcomes if outcome.full), "")
     return Outcome(not faults, "".join(outcome.text for outcome in outcomes), first.error, full)
+
+
+def _settle(future: Future[Outcome], run: Callable[[], Outcome]) -> None:
+    try:
+        future.set_result(run())
+    except BaseException as error:  # whoever waits raises it
+        future.set_exception(error)
 
 
 def _checked(command: Command, outcome: Outcome, folder: Path) -> Outcome:

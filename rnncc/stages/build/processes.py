@@ -96,6 +96,17 @@ def _first_line(pattern: re.Pattern[bytes], lines: bytes) -> bytes:
     return lines[begin : end if end >= 0 else None][:_LONGEST_LINE]
 
 
+# All that run programs now. A child that is forked meanwhile does not stop its parent's.
+_ALL: set[Programs] = set()
+os.register_at_fork(after_in_child=_ALL.clear)
+
+
+def stop_all() -> None:
+    """Stop the programs of all threads, at the end of the process. A thread that waits for one ends by SystemExit."""
+    for programs in list(_ALL):
+        programs.stop(SystemExit(1))
+
+
 class Programs:
     """Runs programs, from several threads at once. It is a context manager: at its exit, also by an exception, it stops
     the programs that still run, and all processes that they started."""
@@ -104,14 +115,17 @@ class Programs:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
         self._stopped = False
+        self._because: BaseException | None = None
 
     def __enter__(self) -> Programs:
+        _ALL.add(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stop()
+        _ALL.discard(self)
+        self.stop()
 
     def run(
         self, arguments: Sequence[str], folder: Path | None = None, *, errors: bool = True, seconds: float | None = None
@@ -121,6 +135,8 @@ class Programs:
         try:
             # A process group of its own can be stopped as a whole.
             with self._lock:
+                if self._because is not None:
+                    raise self._because
                 if self._stopped:
                     return Outcome(False, "")
                 process = subprocess.Popen(
@@ -147,11 +163,14 @@ class Programs:
         code = process.wait()
         with self._lock:
             self._running.discard(process)
+        if self._because is not None:
+            raise self._because
         return printed.outcome(code == 0)
 
-    def _stop(self) -> None:
+    def stop(self, because: BaseException | None = None) -> None:
+        """Stop the programs, and let none begin. `because`: what those who wait for one raise."""
         with self._lock:
-            self._stopped = True
+            self._stopped, self._because = True, because
             running = list(self._running)
         for process in running:
             _signal(process, signal.SIGTERM)  # on this a compiler removes its temporary files

@@ -175,7 +175,7 @@ def fused_kernels(
                 yield program, table
 
     return [
-        FusedKernels(p.head_dim, p.heads, INDEX_DTYPES[p.dtype], target.architecture, tuple(tables(p)))
+        FusedKernels(p.head_dim, p.heads, INDEX_DTYPES[p.dtype], target.architecture, tuple(tables(p)), p.directions)
         for p in problems
     ]
 

@@ -36,6 +36,7 @@ class FusedKernel:
     parameters, step    a kernel whose launch is a step also takes its step. All launches of a graph have the same
                         parameters. So the step is the launch's number in the graph plus a number in memory, which
                         counts the steps before the graph
+    is_for_both         whether a launch may run two directions
     """
 
     symbol: str
@@ -48,6 +49,7 @@ class FusedKernel:
     group_batch: int | None
     parameters: str
     step: str
+    is_for_both: bool
 
 
 def fused_files(cells: Sequence[CompiledCell]) -> Iterator[File]:
@@ -113,6 +115,7 @@ def kernel_texts(fused: FusedKernels, scalar: str) -> Iterator[FusedKernel]:
             layout.group_batch,
             ", const int* before, int step" if by_steps else "",
             ", *before + step" if by_steps else "",
+            fused.directions > 1,
         )
 
 
@@ -142,6 +145,7 @@ def _kernel_words(program: str, fused: FusedKernels, kernel: KernelLayout) -> di
         "exchange_steps": kernel.exchange_steps or 0,
         "relayed_head_dim": kernel.relayed_head_dim,
         "for_zeros": int(kernel.family.for_zeros),
+        "directions": fused.directions,
     }
 
 
@@ -162,4 +166,5 @@ def _step_type(program: str, scalar: str, layout: KernelLayout) -> str:
 
 def _symbol(program: str, fused: FusedKernels, layout: KernelLayout) -> str:
     """A name that tells a kernel from all others of its package."""
-    return "_".join((program, fused.dtype, str(fused.head_dim), layout.symbol))
+    one = () if fused.directions > 1 else ("one",)
+    return "_".join((program, fused.dtype, str(fused.head_dim), layout.symbol, *one))

@@ -16,7 +16,8 @@
 //             every size, or kernels for the CPU; for these the dtype is the compute type (f64)
 // device      the GPU's number, or -1 for the CPU
 // is_long     whether the call, which is the first one of its size, or the first long one, is long enough for a warning
-//             that it is slow
+//             that it is slow; of a file of kernels: whether it is only needed soon. Then it is compiled in the
+//             background
 // left_out    whether there are fused kernels, but none takes the call's tensors as they lie
 //
 // Returns 0; or -1, with the text of the error in `problem` (of `size` bytes); or -2 after Ctrl-C.

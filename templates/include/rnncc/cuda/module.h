@@ -4,6 +4,7 @@
 
 #include <map>
 #include <mutex>
+#include <set>
 #include <tuple>
 
 #include "../core/handler.h"
@@ -120,6 +121,18 @@ inline std::string kernel_path(const std::string& file_name, int32_t device, con
   const std::string name = "sm_" + std::to_string(on.major) + std::to_string(on.minor);
   if (path.empty()) fail("this package has no kernels for this GPU (" + name + "): build it with --target " + name);
   return path;
+}
+
+// Tells, once, that a file of kernels will be needed soon. Where there is none, it is compiled meanwhile.
+inline void announce(const std::string& file_name, int32_t device, const Gpu& on) {
+  static std::mutex mutex;
+  static std::set<std::pair<int32_t, std::string>> told;
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (!told.insert({device, file_name}).second) return;
+  }
+  if (KernelFolders::of_package().find(file_name, on).empty())
+    KernelHandler::of_package().ask(file_name, {}, device, true);
 }
 
 // Finds a kernel that takes every size. Each file and kernel is loaded once.

@@ -24,6 +24,7 @@ class DeviceRuns {
   void run() {
     const bool is_single = !loop_.scans && loop_.has_single && SingleRun::takes(tables_, first(), runs_[0].dims());
     if (first().products && !is_single) make_given();
+    if (!is_single) announce_backward();
     if (loop_.scans) return run_scans();
     if (is_single) {
       for (size_t i = 0; i < runs_.size(); ++i) SingleRun(tables_, calls_[i], runs_[i]).run(name_);
@@ -48,9 +49,21 @@ class DeviceRuns {
 
  private:
   const Call& first() const { return calls_[0]; }
+  bool is_forward() const { return first().table[SEQUENCES]; }
+
+  // Tells which files of kernels the backward of this call will need. Of fused kernels, those for the backward come with
+  // those for the forward.
+  void announce_backward() const {
+    if (!is_forward() || !is_training()) return;
+    if (loop_.scans) return announce(backward_file(), device_, gpu(device_));
+    if (first().heads > 1 && runs_[0].scalar() != RNNCC_FLOAT32) announce("_core", device_, gpu(device_));
+  }
+  std::string backward_file() const {
+    return name_.substr(0, name_.rfind('_')) + "_backward_" + dtype_name(runs_[0].scalar());
+  }
   // Makes the products that a forward needs first.
   void make_given() {
-    if (!first().table[SEQUENCES]) fail("products after a loop belong to calls of one step");
+    if (!is_forward()) fail("products after a loop belong to calls of one step");
     StepProducts products = *static_cast<const StepProducts*>(first().products);
     make_products(products, runs_[0].scalar(), runs_[0].tensors().device);
   }
@@ -82,6 +95,7 @@ class DeviceRuns {
 
   void run_alternating(const std::vector<DeviceRun*>& runs) const {
     if (runs.empty()) return;
+    if (is_forward() && is_training()) announce(backward_file(), device_, gpu(device_));
     ArgumentBuffer arguments(tables_);
     if (runs.size() == 2 && are_two_alike() && arguments.directions.size() == 2) {
       const Schedule half = runs[0]->schedule(2);
@@ -141,7 +155,7 @@ class DeviceRuns {
   std::vector<FusedChoice> choices(const DeviceRun& run, int64_t directions) const {
     if (!can_be_fused() || !has_whole_blocks(run)) return {};
     const bool by_steps = first().heads == 1 && !first().starts, denser = run.dims()[info_.denser_dim] != 0;
-    return fused_choices(program(), dtype_name(run.scalar()), head_dim(run), directions * first().heads, first().batch,
+    return fused_choices(program(), dtype_name(run.scalar()), head_dim(run), first().heads, directions, first().batch,
                          by_steps, denser, device_);
   }
 
@@ -163,7 +177,7 @@ class DeviceRuns {
 
   // Whether this is a backward, or a forward that saves something for one.
   bool is_training() const {
-    if (!first().table[SEQUENCES]) return true;
+    if (!is_forward()) return true;
     for (int d = 0; d < tables_.destination_count; ++d) {
       const Destination& to = tables_.destinations[d];
       if (is_saved(to.table) && first().table[to.table][to.index].data) return true;

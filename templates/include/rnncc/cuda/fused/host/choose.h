@@ -13,7 +13,7 @@ rnncc_choose_kernel(const char* program, const char* dtype, int64_t head_dim, in
   try {
     const rnncc::OnDevice current(device);
     const auto choices = [&](int64_t side_by_side) {
-      return rnncc::fused_choices(program, dtype, head_dim, side_by_side * heads, batch, heads == 1, denser != 0,
+      return rnncc::fused_choices(program, dtype, head_dim, heads, side_by_side, batch, heads == 1, denser != 0,
                                   device);
     };
     const std::vector<rnncc::FusedChoice> apart = choices(1), together = choices(directions);

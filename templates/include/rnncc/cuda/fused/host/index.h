@@ -48,13 +48,14 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 // relayed_head_dim
 //                 the head_dim of relayed sums, for which the kernel is made (call.cuh); 0: it takes any
 // for_zeros       1: the kernel is for matrices of which most elements are zero
+// directions      the most directions of a launch
 // name            the kernel's name, with which the name of its file begins
 struct FusedKernel {
   std::string folder, architecture, name, family;
   FusedScope scope = FusedScope::cluster;
   int64_t head_dim = 0;
   int ctas = 0, cluster = 1, threads = 0, shared_bytes = 0, group_batch = 0, multiple = 1, concurrent_groups = 1,
-      exchange_steps = 0, relayed_head_dim = 0, for_zeros = 0;
+      exchange_steps = 0, relayed_head_dim = 0, for_zeros = 0, directions = 2;
 };
 
 // The kernels of a table that run the batches from `batch` on, up to the next row's, by their places in the table. The
@@ -226,7 +227,8 @@ class FusedIndex {
     k.exchange_steps = int(line.number("exchange_steps", 0));
     k.relayed_head_dim = int(line.number("relayed_head_dim", 0));
     k.for_zeros = int(line.number("for_zeros", 0));
-    line.require(k.for_zeros <= 1 && line.is_readable() && k.ctas % k.cluster == 0);
+    k.directions = int(line.number("directions", 1));
+    line.require(k.for_zeros <= 1 && k.directions <= 2 && line.is_readable() && k.ctas % k.cluster == 0);
     return k;
   }
 

@@ -111,22 +111,24 @@ inline std::vector<const FusedTable*> fused_tables(const std::string& program, c
   return found;
 }
 
-// The kernels that can run a call, in the order of the tables' rows. `heads` counts the heads of all directions that run
-// side by side. `by_steps`: whether kernels whose launch is a step may run the call. They take one head, and no packed
+// The kernels that can run a call, in the order of the tables' rows. `heads` counts the heads of one direction, and so
+// many `directions` run side by side. `by_steps`: whether kernels whose launch is a step may run the call. They take one head, and no packed
 // tensors, since the host does not know how many steps these have. `denser`: whether matrices may have more elements
 // than kernels for mostly zeros are planned for. All kernels of the tables are loaded, so that another batch needs
 // nothing new while a graph is captured.
 inline std::vector<FusedChoice> fused_choices(const std::string& program, const std::string& dtype, int64_t head_dim,
-                                              int64_t heads, int64_t batch, bool by_steps, bool denser,
-                                              int32_t device) {
+                                              int64_t heads, int64_t directions, int64_t batch, bool by_steps,
+                                              bool denser, int32_t device) {
   std::vector<FusedChoice> found;
-  for (const FusedTable* table : fused_tables(program, dtype, head_dim, heads, device)) {
+  const int64_t of_all = heads * directions;
+  for (const FusedTable* table : fused_tables(program, dtype, head_dim, of_all, device)) {
     for (const FusedKernel& kernel : table->kernels) loaded_fused(kernel, device);
-    for (const FusedRow::Choice& choice : table->row(batch, heads).choices) {
+    for (const FusedRow::Choice& choice : table->row(batch, of_all).choices) {
       const FusedKernel& kernel = table->kernels[choice.kernel];
       if ((kernel.scope == FusedScope::step && !by_steps) || (kernel.for_zeros && denser)) continue;
+      if (kernel.directions < directions) continue;
       const FusedLoaded& loaded = loaded_fused(kernel, device);
-      const FusedShare share = fused_share(kernel, heads, batch, loaded.places);
+      const FusedShare share = fused_share(kernel, of_all, batch, loaded.places);
       if (share.passes > 0) found.push_back({&kernel, loaded.function, share, share.passes * choice.pass_ns});
     }
   }
