@@ -86,6 +86,8 @@ def pytest_collection_finish() -> None:
     # again.
     gc.collect()
     gc.freeze()
+    # Nor does it go through the records of every compilation: that took a twentieth of the run.
+    gc.set_threshold(50_000, 20, 50)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -40,10 +40,12 @@ class GridStep:
 
     def __call__(self, p: Any, s: Any, x: Any, k: Any) -> Values:
         found = Grids(self.program, p, s, x, k.N).results()
-        return found | {
+        found |= {
             name: part * s(name).reshape(found[name].shape) + (1 - part) * found[name]
             for name, part in self.kept.items()
         }
+        # Where the output is a state, it is what stays of the state.
+        return found | ({"out": found[self.program.output].reshape(-1)} if self.program.output in self.kept else {})
 
 
 class Grids(Vectors):

@@ -24,7 +24,15 @@ CLASSES = {
     "ttt_linear": "TTT_LinearCell",
 }  # fmt: skip
 # New states are old ones, moved: the eager loop returns the tensors that it was given, or views of them.
-MOVED = "cell Moved\nstate u, v, S: matrix(H, H)\nu[t] = v[t-1]\nv[t] = u[t-1]\nS[t] = T(S[t-1])\noutput y\ny = W@x + u[t-1]\n"
+MOVED = """
+cell Moved
+state u, v, S: matrix(H, H)
+output y
+u[t] = v[t-1]
+v[t] = u[t-1]
+S[t] = T(S[t-1])
+y = W@x + u[t-1]
+"""
 
 
 def make(file: str, **options: Any) -> Any:

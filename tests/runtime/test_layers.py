@@ -295,6 +295,22 @@ def test_a_broken_constraint_names_its_line() -> None:
     assert output[:, 0, 0].tolist() == [1, 2, 3] and last.shape == (1, 1, H)
 
 
+def test_sizes_that_a_sum_of_widths_makes_equal() -> None:
+    """H + I is 2*H where I must be H, but heads do not cut it part by part: x has no heads."""
+    text = "cell Joined\nstate h: 2*H\nu = W@x\nh[t] = tanh(concat(u, x) + R@h[t-1])\n"
+    package = rnncc.compile(text, "joined")
+    with pytest.raises(ValueError, match="input_size must equal hidden_size"):
+        package.Joined(4, 6)
+    layer = package.Joined(6, 6, num_heads=2, dtype=torch.float64)
+    plain = package.Joined(6, 6, num_heads=2, dtype=torch.float64, backend="reference")
+    plain.load_state_dict(layer.state_dict())
+    x = torch.randn(4, 2, 6, dtype=torch.float64, requires_grad=True)
+    found, expected = layer(x)[0], plain(x)[0]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    (d_found,), (d_expected,) = (torch.autograd.grad(each.square().sum(), x) for each in (found, expected))
+    torch.testing.assert_close(d_found, d_expected, rtol=0, atol=1e-12)
+
+
 def test_layers_are_copied_pickled_and_saved() -> None:
     layer = layer_class("lstm", "LSTM")(IN, H, 2)
     x = torch.randn(T, B, IN)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Node, Pointwise, Segment, Value
-from rnncc.ir.dim import HIDDEN_SIZE, Dim, Grid, add, constant, named, names, substitute
+from rnncc.ir.dim import HIDDEN_SIZE, Dim, Grid, add, constant, named, names, split_multiple, substitute
 from rnncc.ir.expr import Const, Expr, Ref
 from rnncc.ir.step import (
     Edge,
@@ -239,7 +239,12 @@ def unified(cell: Cell, values: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def _written(value: Value, known: Mapping[str, Dim]) -> Value:
-    columns = None if value.columns is None else substitute(value.columns, known)
-    grid = None if value.grid is None else Grid(*(substitute(side, known) for side in value.grid.sides))
-    width = substitute(value.width, known) if grid is None else grid.width
+    def written(dim: Dim) -> Dim:
+        # H + I stays what it is where I == H: heads cut 2*H part by part, and torch has packed H + I as one.
+        other = substitute(dim, known)
+        return other if split_multiple(other)[0] == split_multiple(dim)[0] else dim
+
+    columns = None if value.columns is None else written(value.columns)
+    grid = None if value.grid is None else Grid(*map(written, value.grid.sides))
+    width = written(value.width) if grid is None else grid.width
     return replace(value, width=width, columns=columns, grid=grid)
