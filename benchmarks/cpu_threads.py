@@ -26,7 +26,7 @@ MUST = {False: 1.0, True: 1.1}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A cell, `steps` of a batch, and what is measured: float32 or bfloat16, with the backward or without."""
+    """A cell and its sizes, and what is measured: in which dtype, and whether the backward counts."""
 
     cell: str
     steps: int
@@ -42,7 +42,7 @@ class Case:
 
 
 def cases(cells: Sequence[str]) -> Iterator[Case]:
-    """Those of some cells, in the order of the table."""
+    """The cases of some cells, in the order of the table."""
     for cell in cells:
         for dtype in (torch.float32, torch.bfloat16) if cell in TWINS else (torch.float32,):
             sizes = SIZES if cell in TWINS and dtype == torch.float32 else LARGE

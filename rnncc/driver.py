@@ -228,8 +228,8 @@ def compile_fused(
     is none. Found in the cache, or compiled now. `wanted`: the cell, and which programs of each of its loops, by what
     follows the loop's name (`masked_forward`).
 
-    A package in use calls it (rnncc/runtime/kernels/first_use.py). `options`: those of a program; `problems`, each
-    (head_dim, heads, dtype), which are alike but in heads; and the most `directions` of a launch. `gpu`: the compute
+    A package in use calls it (rnncc/runtime/kernels/first_use.py). `options`: those of a program, `problems`, and the
+    most `directions` of a launch. A problem is (head_dim, heads, dtype); all are alike but in heads. `gpu`: the compute
     capability, and the GPU's number on this machine. `code`: that of the rnncc which built the package, since kernels
     must take what its library gives.
 

@@ -63,7 +63,7 @@ def kernels_of(request: Request, cells: tuple[CompiledCell, ...]) -> Bundle:
 
 
 def _stages_of_cells(request: Request) -> Iterator[tuple[str, Compilation]]:
-    """The stages up to `lower`. Of a request, its text and the options of its program alone count, and which cell."""
+    """The stages up to `lower`. They depend on the request's text, the options of its program and the cell it names."""
     from rnncc.stages.parse import parse
 
     declarations = parse(request.source)

@@ -25,9 +25,9 @@ ISA: dict[str, tuple[str, ...]] = {
     "v3": ("-march=x86-64-v3",),
     "v4": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
 }
-# Products are fused into their sums whatever the compiler tunes for. GCC 13, where no processor is named, and every GCC
-# for some processors, would fuse vectors of 512 bits alone, into a sum that a loop carries: products took 1.3 times as
-# long, and what a loop computes by narrow and by wide vectors differed in its last bits. clang fuses always.
+# GCC 13 fuses no product into a sum that a loop carries, except in vectors of 512 bits, unless it is told to; so does
+# any GCC that tunes for Zen 3. Products then take 1.3 times as long, and the same sums by narrow and by wide vectors
+# differ in their last bits. clang fuses always.
 FUSES = ("--param=avoid-fma-max-bits=0",)
 # Kernels are vectorised by hand. These parts of GCC's -O2 make them as fast as -O2 does, to 3 %, in 60 to 80 % of the
 # compile time, which a first load waits for. Without -fexpensive-optimizations GCC fuses no product into its sum, and
