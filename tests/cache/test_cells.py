@@ -82,8 +82,10 @@ def test_a_deep_text_is_not_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "objects").exists()
 
 
-def test_first_use_does_not_read_the_text_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RNNCC_CACHE_DIR", str(tmp_path / "cache"))
+def test_first_use_does_not_read_the_text_again(
+    cell_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RNNCC_CACHE_DIR", str(cell_cache))
     quick_nvrtc(tmp_path, monkeypatch)
     text = "cell A\nconst act = tanh\nstate h\nh[t] = act(W@x + R@h[t-1])\n\ncell B\nstate h\nh[t] = 0.5*h[t-1] + W@x\n"
     layers = rnncc.compile(text, "two")
