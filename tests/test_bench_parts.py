@@ -33,9 +33,9 @@ def sizes(**given: Any) -> Sizes:
 
 def test_rounds_take_the_functions_in_turn() -> None:
     calls: list[str] = []
-    timers = {name: partial(_count, calls, name) for name in "ab"}
-    found = list(timing.rounds(timers, seconds=0, least=3))
-    assert calls == list("ababab") and found == [{"a": 1.0, "b": 1.0}] * 3
+    timers = {name: partial(_count, calls, name) for name in "abc"}
+    found = list(timing.rounds(timers, seconds=0, least=4))
+    assert calls == list("abcbcacababc") and found == [dict.fromkeys("abc", 1.0)] * 4
     assert timing.ratio([2.0, 9.0, 4.0], [1.0, 3.0, 4.0]) == 2
 
 

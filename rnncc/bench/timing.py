@@ -67,10 +67,12 @@ def between_events(function: Function, calls: int, hold_cycles: int = 0) -> floa
 
 def rounds(timers: Mapping[Key, Timer], *, seconds: float, least: int = LEAST_ROUNDS) -> Iterator[dict[Key, float]]:
     """The seconds of each function, round by round: until `seconds` a function have passed, and at least `least`
-    rounds."""
-    begin, made = time.perf_counter(), 0
+    rounds. Each round begins with another one, since what runs after a pause, or after work of another kind, is slower
+    than what follows its like."""
+    begin, made, names = time.perf_counter(), 0, list(timers)
     while made < least or time.perf_counter() - begin < seconds * len(timers):
-        yield {name: timer() for name, timer in timers.items()}
+        first = made % len(names)
+        yield {name: timers[name]() for name in (*names[first:], *names[:first])}
         made += 1
 
 
