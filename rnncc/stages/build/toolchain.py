@@ -27,7 +27,7 @@ ISA: dict[str, tuple[str, ...]] = {
 }
 # GCC 13 fuses no product into a sum that a loop carries, except in vectors of 512 bits, unless it is told to; so does
 # any GCC that tunes for Zen 3. Products then take 1.3 times as long, and the same sums by narrow and by wide vectors
-# differ in their last bits. clang fuses always.
+# differ in their last bits. clang has no such rule, and refuses the option.
 FUSES = ("--param=avoid-fma-max-bits=0",)
 # Kernels are vectorised by hand. These parts of GCC's -O2 make them as fast as -O2 does, to 3 %, in 60 to 80 % of the
 # compile time, which a first load waits for. Without -fexpensive-optimizations GCC fuses no product into its sum, and
