@@ -161,8 +161,8 @@ def compile_file(
     text: str, name: str, options: Mapping[str, Any], wanted: tuple[str, str], gpu: tuple[int, int, int], code: str
 ) -> Path:
     """A file of kernels that take every size, of a package of that text, for a GPU: the folder that has it. Found in
-    the cache, or compiled now. `wanted`: the cell, and the file. `options`, `gpu` and `code` as for `compile_fused`,
-    whose errors it raises."""
+    the cache, or compiled now. `wanted`: the cell (empty: all of the text), and the file. `options`, `gpu` and `code`
+    as for `compile_fused`, whose errors it raises."""
     from rnncc.machine.cache import Cache, default_root
     from rnncc.stages.build import Job, build_kernels, find_nvrtc, first_key, own_code
 

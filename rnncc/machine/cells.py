@@ -31,7 +31,8 @@ def keep_cells(cache: Cache, key: str, cells: Sequence[CompiledCell]) -> None:
         _Pickler(data, pickle.HIGHEST_PROTOCOL).dump(tuple(cells))
     except RecursionError:  # expressions that are nested too deep for pickle; the stages themselves may take more
         return
-    with tempfile.TemporaryDirectory() as folder:
+    # They are of use only later. Where there is no room for them, they are made again.
+    with suppress(OSError), tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cells"
         path.write_bytes(data.getvalue())
         cache.publish_object(key, path)
@@ -39,13 +40,17 @@ def keep_cells(cache: Cache, key: str, cells: Sequence[CompiledCell]) -> None:
 
 def kept_cells(cache: Cache, key: str, source: Source) -> tuple[CompiledCell, ...]:
     """The cells that were kept under a key, of this text; none where there are none. Raises as `keep_cells`."""
-    with tempfile.TemporaryDirectory() as folder:
+    from rnncc.ir.compilation import CompiledCell
+
+    with suppress(OSError), tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cells"
-        # What cannot be read is made again.
-        with suppress(pickle.UnpicklingError):
-            if cache.take_object(key, path):
-                cells: tuple[CompiledCell, ...] = _Unpickler(io.BytesIO(path.read_bytes()), source).load()
-                return cells
+        if cache.take_object(key, path):
+            found: object = ()
+            # Bytes that are no pickle raise errors of many kinds. What cannot be read is made again.
+            with suppress(Exception):
+                found = _Unpickler(io.BytesIO(path.read_bytes()), source).load()
+            if isinstance(found, tuple) and all(isinstance(each, CompiledCell) for each in found):
+                return found
     return ()
 
 

@@ -30,7 +30,7 @@ from rnncc.ir.cell import (
     operands,
     value_table,
 )
-from rnncc.ir.dim import ONE, split_multiple
+from rnncc.ir.dim import ONE, as_int, constant, split_multiple, subtract
 from rnncc.ir.expr import operators
 from rnncc.ir.row_operator import BATCHED_ONLY, RowOperator
 from rnncc.ir.structure import Dense
@@ -144,11 +144,18 @@ def _wanted(cell: Cell, nodes: Mapping[str, Node], given: Collection[str]) -> se
 
 def _is_cut_otherwise(node: RowOp, table: Mapping[str, Value]) -> bool:
     """Whether a loop of several heads would divide a value that is computed for all heads at once outside of loops: one
-    whose width is a number. A single number is cut from it in both alike."""
-    if node.operator is RowOperator.SLICE and table[node.target].width == ONE:
+    whose width is a number, or one in which values of different widths lie one behind the other. A single number is cut
+    from a number of units in both alike."""
+    whole, made = (table[name].width for name in (node.operands[0], node.target))
+    if node.operator is RowOperator.SLICE and made == ONE and as_int(whole) is not None:
         return False
     widths = [split_multiple(table[name].width) for name in (node.target, *node.operands)]
-    return any(base == ONE and k > 1 for k, base in widths)
+    if any(base == ONE and k > 1 for k, base in widths):
+        return True
+    if node.operator not in (RowOperator.SLICE, RowOperator.CONCAT) or node.grid is not None:
+        return False
+    rest = subtract(whole, made) if node.operator is RowOperator.SLICE else constant(0)
+    return len({base for _, base in widths} | ({split_multiple(rest)[1]} if rest.terms else set())) > 1
 
 
 def _all_nodes(cell: Cell) -> Iterator[Node]:

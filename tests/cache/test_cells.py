@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,28 @@ def test_no_other_class_comes_out(tmp_path: Path) -> None:
         for entry in (tmp_path / "cache" / "objects").iterdir():
             entry.unlink()
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"\x80\x02crnncc.ir.nowhere\nX\n.", b"\x80\x02crnncc.ir.cell\nNope\n.",
+        b"\x80\x02crnncc.ir.cell\nCell\n)R.", b"\x80\x99.", b"\x80\x02}]K\x01s.",
+        pickle.dumps(None), pickle.dumps(("a",)),
+    ],
+)  # fmt: skip
+def test_what_holds_no_cells_is_made_again(data: bytes, tmp_path: Path) -> None:
+    path, cache = tmp_path / "cells", Cache(tmp_path / "cache")
+    path.write_bytes(data)
+    cache.publish_object(KEY, path)
+    assert kept_cells(cache, KEY, from_text("x.rnn", "")) == ()
+
+
+def test_without_a_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    cache = Cache(tmp_path / "cache")
+    keep_cells(cache, KEY, ())
+    assert kept_cells(cache, KEY, from_text("x.rnn", "")) == ()
 
 
 def test_what_is_damaged_or_missing_is_made_again(tmp_path: Path) -> None:

@@ -178,6 +178,19 @@ def test_values_of_constant_width_are_not_cut_by_heads() -> None:
                 assert_same(found, step(x), 2e-6)
 
 
+@pytest.mark.parametrize("width", ["H + I", "2*H"])
+def test_joined_widths_are_not_cut_by_heads(width: str) -> None:
+    """concat(u, x) is all of u and then all of x, whatever the heads."""
+    text = f"cell Joined\nstate h: {width}\nu = W@x\nh[t] = tanh(concat(u, x) + R@h[t-1])\n"
+    step_class = rnncc.compile(text).JoinedCell
+    for heads in (1, 2, 3):
+        step, x = step_class(6, 6, num_heads=heads), torch.randn(2, 6)
+        with torch.no_grad():
+            found = step(x)
+            with LongWay():
+                assert_same(found, step(x), 2e-6)
+
+
 def test_without_a_bias() -> None:
     step = cell_class("Many")(12, 12, bias=False)
     x = torch.randn(2, 12)

@@ -143,11 +143,13 @@ def _compile_for_cpu(instructions: str, compute_type: str) -> Path:
 
 def _compile_file(file: str, gpu: Gpu) -> Path:
     name = "sm_{}{}".format(*gpu.capability)
-    # The file's name begins with the loop's, but for those that are the same for every cell.
-    cell = next((own for loop, own in _CELLS.items() if file.startswith(f"{loop}_")), next(iter(_CELLS.values())))
+    # The file's name begins with that of its loop, and may with that of another cell's loop: `a_0` and `a_0_0`. A file
+    # that belongs to no loop is made of all cells: some may not need it.
+    loop = max((loop for loop in _CELLS if file.startswith(f"{loop}_")), key=len, default="")
+    cell, name_of_cell = (_CELLS[loop], _CELLS[loop].name) if loop else (next(iter(_CELLS.values())), "")
     options = cell.program() | {"newton": bool(STATE.about["newton"])}
     return _compile_missing(
-        f"kernels for {name}", f" --target {name}", "compile_file", options, (cell.name, file), gpu.numbers
+        f"kernels for {name}", f" --target {name}", "compile_file", options, (name_of_cell, file), gpu.numbers
     )
 
 

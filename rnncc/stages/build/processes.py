@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import re
@@ -101,6 +102,7 @@ _ALL: set[Programs] = set()
 os.register_at_fork(after_in_child=_ALL.clear)
 
 
+@atexit.register
 def stop_all() -> None:
     """Stop the programs of all threads, at the end of the process. A thread that waits for one ends by SystemExit."""
     for programs in list(_ALL):
