@@ -75,9 +75,11 @@ def test_what_every_package_has_is_compiled_once_for_all(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("file", ["a_0_forward_f32", "a_0_0_forward_f32", "_head_norm"])
-def test_which_cell_of_a_text_a_file_belongs_to(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_cell_of_a_text_a_file_belongs_to(
+    file: str, cell_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One loop's name begins with another's; and only the second cell has `_head_norm`."""
-    monkeypatch.setenv("RNNCC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("RNNCC_CACHE_DIR", str(cell_cache))
     quick_nvrtc(tmp_path, monkeypatch)
     text = "cell A\nstate h\nh[t] = tanh(W@x + R@h[t-1])\n\ncell A_0\nstate h\nh[t] = tanh(layernorm(W@x) + R@h[t-1])\n"
     package = sys.modules[rnncc.compile(text, "two").A.__module__]
