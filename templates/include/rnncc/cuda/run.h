@@ -51,8 +51,8 @@ class DeviceRuns {
   const Call& first() const { return calls_[0]; }
   bool is_forward() const { return first().table[SEQUENCES]; }
 
-  // Tells which files of kernels the backward of this call will need. Fused kernels for the backward come with those for
-  // the forward.
+  // Tells which files of kernels the backward of this call will need. Fused kernels for the backward come with those
+  // for the forward.
   void announce_backward() const {
     if (!is_forward() || !is_training()) return;
     if (loop_.scans) return announce(backward_file(), device_, gpu(device_));

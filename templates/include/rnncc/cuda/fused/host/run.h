@@ -112,10 +112,10 @@ inline std::vector<const FusedTable*> fused_tables(const std::string& program, c
 }
 
 // The kernels that can run a call, in the order of the tables' rows. `heads` counts the heads of one direction, and so
-// many `directions` run side by side. `by_steps`: whether kernels whose launch is a step may run the call. They take one
-// head, and no packed tensors, since the host does not know how many steps these have. `denser`: whether matrices may
-// have more elements than kernels for mostly zeros are planned for. All kernels of the tables are loaded, so that another
-// batch needs nothing new while a graph is captured.
+// many `directions` run side by side. `by_steps`: whether kernels whose launch is a step may run the call. They take
+// one head, and no packed tensors, since the host does not know how many steps these have. `denser`: whether matrices
+// may have more elements than kernels for mostly zeros are planned for. All kernels of the tables are loaded, so that
+// another batch needs nothing new while a graph is captured.
 inline std::vector<FusedChoice> fused_choices(const std::string& program, const std::string& dtype, int64_t head_dim,
                                               int64_t heads, int64_t directions, int64_t batch, bool by_steps,
                                               bool denser, int32_t device) {
