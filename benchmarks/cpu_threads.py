@@ -16,7 +16,8 @@ from rnncc.pipeline import compile_cells
 
 # (T, B, H), and cells beside the module of torch.nn that computes the same.
 SIZES = ((128, 16, 128), (256, 32, 256), (128, 64, 512), (32, 128, 1024), (16, 16, 256), (1, 16, 256))
-TWINS = {"lstm": nn.LSTM, "gru": nn.GRU, "nn_rnn": nn.RNN}
+Twin = type[nn.LSTM] | type[nn.GRU] | type[nn.RNN]
+TWINS: dict[str, Twin] = {"lstm": nn.LSTM, "gru": nn.GRU, "nn_rnn": nn.RNN}
 # In bfloat16, and for how times fall with the number of threads: cells beside nn.LSTM.
 LARGE = ((256, 32, 256), (128, 64, 512))
 SCALING = ("layernormlstm", "slstm", "mingru", "s6")
@@ -36,7 +37,7 @@ class Case:
     backward: bool
 
     @property
-    def beside(self) -> type[nn.RNNBase]:
+    def beside(self) -> Twin:
         """What it is compared with."""
         return TWINS.get(self.cell, nn.LSTM)
 

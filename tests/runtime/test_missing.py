@@ -162,7 +162,7 @@ if sys.argv[2] == "fork":
 @pytest.mark.parametrize("how", ["end", "fork", "thread"])
 def test_a_process_ends_while_it_compiles(how: str, tmp_path: Path) -> None:
     # Python 3.12 warns of each fork of a process with threads.
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", ENDS, tmp_path, how]
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", ENDS, str(tmp_path), how]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "cleaned").exists() or how == "thread"  # nobody waits for that one
