@@ -15,13 +15,13 @@ bfloat16, and other cells beside nn.LSTM (cpu_threads.py).
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import Any
 
 import cpu_threads
 import torch
-from measure import Function, interleaved, median_ms, output, ratio, write
-from torch import Tensor, nn
+from cpu_threads import runner
+from measure import interleaved, median_ms, output, ratio, write
+from torch import nn
 
 import rnncc
 from rnncc.ir.cell import Cell, Contraction, value_table
@@ -47,26 +47,6 @@ def products(cell: Cell, sizes: dict[str, int]) -> int:
             blocks = as_int(diagonal_blocks(matrix.structure)) or 1
             total += 2 * evaluate(matrix.width, sizes) * evaluate(matrix.columns, sizes) // blocks
     return total
-
-
-def runner(layer: Callable[[Tensor], Any], x: Tensor, backward: bool) -> Function:
-    """A call of the layer, with the backward of the sum of its output if asked for."""
-    if not backward:
-
-        def forward() -> None:
-            with torch.no_grad():
-                layer(x)
-
-        return forward
-    inputs = x.clone().requires_grad_()
-    gradient = torch.ones(())
-
-    def both() -> None:
-        output, _ = layer(inputs)
-        output.sum().backward(gradient)
-        inputs.grad = None
-
-    return both
 
 
 def compare(name: str, steps: int, batch: int, hidden: int, backward: bool, seconds: float) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,24 +60,25 @@ def calls(case: Case) -> dict[str, Function]:
     ours = getattr(module, name)(case.hidden, case.hidden, backend="cpu", **given)
     theirs = case.beside(case.hidden, case.hidden, **given)
     x = torch.randn(case.steps, case.batch, case.hidden, **given)
-    return {"ours": _call(ours, x, case.backward), "torch": _call(theirs, x, case.backward)}
+    return {"ours": runner(ours, x, case.backward), "torch": runner(theirs, x, case.backward)}
 
 
-def _call(layer: nn.Module, x: Tensor, backward: bool) -> Function:
+def runner(layer: Callable[[Tensor], Any], x: Tensor, backward: bool) -> Function:
+    """A call of the layer, with the backward of the sum of its output if asked for."""
     if not backward:
 
         def forward() -> None:
-            with torch.inference_mode():
+            with torch.no_grad():
                 layer(x)
 
         return forward
-    given = x.clone().requires_grad_()
+    inputs = x.clone().requires_grad_()
+    gradient = torch.ones(())
 
     def both() -> None:
-        output, _ = layer(given)
-        output.sum().backward()
-        given.grad = None
-        layer.zero_grad()
+        output, _ = layer(inputs)
+        output.sum().backward(gradient)
+        inputs.grad = None
 
     return both
 

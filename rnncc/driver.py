@@ -161,8 +161,8 @@ def compile_file(
     text: str, name: str, options: Mapping[str, Any], wanted: tuple[str, str], gpu: tuple[int, int, int], code: str
 ) -> Path:
     """A file of kernels that take every size, of a package of that text, for a GPU: the folder that has it. Found in
-    the cache, or compiled now. `wanted`: the cell (empty: all of the text), and the file. `options`, `gpu` and `code`
-    as for `compile_fused`, whose errors it raises."""
+    the cache, or compiled now. `wanted`: the cell and the file; a file that belongs to no cell names none, and is made
+    of all. `options`, `gpu` and `code` are those of `compile_fused`, and so are the errors."""
     from rnncc.machine.cache import Cache, default_root
     from rnncc.stages.build import Job, build_kernels, find_nvrtc, first_key, own_code
 
@@ -228,10 +228,10 @@ def compile_fused(
     is none. Found in the cache, or compiled now. `wanted`: the cell, and which programs of each of its loops, by what
     follows the loop's name (`masked_forward`).
 
-    A package in use calls it (rnncc/runtime/kernels/first_use.py). `options`: those of a program, `problems`, and the
-    most `directions` of a launch. A problem is (head_dim, heads, dtype); all are alike but in heads. `gpu`: the compute
-    capability, and the GPU's number on this machine. `code`: that of the rnncc which built the package, since kernels
-    must take what its library gives.
+    A package in use calls it (rnncc/runtime/kernels/first_use.py). `options` has those of a program; `problems`, each
+    (head_dim, heads, dtype), which differ in heads alone; and `directions`, the most that a launch runs. `gpu`: the
+    compute capability, and the GPU's number on this machine. `code`: that of the rnncc which built the package, since
+    kernels must take what its library gives.
 
     Raises:
         RnnccError: RNN602 where NVRTC failed, RNN605 for a cache that cannot be written, RNN607, RNN608 without NVRTC,

@@ -32,6 +32,7 @@ def begin(work: Callable[[], object]) -> None:
 @atexit.register
 def _end() -> None:
     """Stops the compilers at the end of the process, and gives threads the time to remove what they had begun."""
+    # They stop at the end of the process themselves, but perhaps after this.
     processes = sys.modules.get("rnncc.stages.build.processes")
     if _THREADS and processes is not None:
         processes.stop_all()
