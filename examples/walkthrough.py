@@ -156,8 +156,8 @@ vectors of units; each statement names the line it comes from:
 {value}
 
 Each function is compiled in float and in double. `rnncc build` compiles for three instruction sets, and the package
-chooses one when it runs. `rnncc.load` compiles for this machine's processor alone, and in double only when a
-float64 tensor first comes.
+chooses one when it runs. `rnncc.load` compiles for this machine's processor alone. Loops in double, and loops that
+take lengths and resets, are compiled when a call first needs them.
 """
 
 BUILD = """\

@@ -228,11 +228,11 @@ def main(seed: int, count: int) -> None:
     def key(request: Request) -> tuple[str, str, str]:
         return request.source.text, request.name, repr(request.options())
 
-    def built(request: Request, compute_types: tuple[str, ...] = ("f32",)) -> Any:
-        known[key(request)] = load_module(request, compute_types)
+    def built(request: Request, cpu_files: tuple[str, ...] = ("f32",)) -> Any:
+        known[key(request)] = load_module(request, cpu_files)
         return known[key(request)]
 
-    def looked_at(request: Request, compute_types: tuple[str, ...] = ("f32",)) -> Any:
+    def looked_at(request: Request, cpu_files: tuple[str, ...] = ("f32",)) -> Any:
         if not is_legal(request):
             sys.stderr.write(f"a request that is not legal: {request!r}\n")
             os._exit(4)

@@ -22,7 +22,7 @@ from rnncc.stages.build import Job, build, own_code
 from rnncc.stages.load import load
 
 # Of what a package is built for, one combination: it is compiled in a sixth of the time.
-ONE_LIBRARY: dict[str, Any] = {"instructions": own_instructions(), "compute_types": ("f32",)}
+ONE_LIBRARY: dict[str, Any] = {"instructions": own_instructions(), "cpu_files": ("f32", "f32_masked")}
 
 
 def build_one_library(patch: pytest.MonkeyPatch) -> None:
@@ -44,6 +44,6 @@ def reference_package(source: Source, stem: str) -> tuple[ModuleType, list[Cell]
 
 
 def float64_package(text: str, name: str = "cell") -> ModuleType:
-    """A package as `rnncc.compile` gives it, whose kernels for float64 are compiled now; those for other dtypes, when a
-    call first needs them."""
+    """A package as `rnncc.compile` gives it, whose kernels for float64 are compiled now; those for other dtypes, and
+    for lengths and resets, when a call first needs them."""
     return load_module(Request(from_text(f"<{name}>", text), name), ("f64",))

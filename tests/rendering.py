@@ -11,7 +11,7 @@ from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.layout import FusedKernels
 from rnncc.ir.lowered import LoweredCell
 from rnncc.ir.request import Request
-from rnncc.ir.target import COMPUTE_TYPES, EVERY
+from rnncc.ir.target import CPU_FILES, EVERY
 from rnncc.language.read import read_request
 from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
@@ -19,11 +19,9 @@ from rnncc.stages.render import kernels
 from rnncc.stages.schedule.kernels import scan_kernels
 
 
-def for_cpus(
-    plans: Sequence[LoweredCell], instructions: str = EVERY, compute_types: tuple[str, ...] = tuple(COMPUTE_TYPES)
-) -> Bundle:
+def for_cpus(plans: Sequence[LoweredCell], instructions: str = EVERY, cpu_files: tuple[str, ...] = CPU_FILES) -> Bundle:
     """The kernels of a package for CPUs alone."""
-    request = Request(Source("cells.rnn", ""), "cells", instructions=instructions, compute_types=compute_types)
+    request = Request(Source("cells.rnn", ""), "cells", instructions=instructions, cpu_files=cpu_files)
     return kernels(request, [replace(any_cell(), plan=plan) for plan in plans])
 
 

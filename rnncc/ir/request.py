@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from rnncc.ir.problem import Problem
-from rnncc.ir.target import ARCHITECTURE, COMPUTE_TYPES, EVERY, INSTRUCTION_SETS, Target, has_clusters
+from rnncc.ir.target import ARCHITECTURE, CPU_FILES, EVERY, INSTRUCTION_SETS, Target, has_clusters
 from rnncc.language.packages import check_package_name
 from rnncc.language.source import Source
 
@@ -34,7 +34,7 @@ class Request:
                        (`masked_forward`); none: all
     newton             whether loops that are walked through also have GPU kernels that iterate (Newton's method)
     instructions       the one instruction set that CPU kernels are for, or EVERY; empty: there are none for CPUs
-    compute_types      the types that they compute in, of COMPUTE_TYPES; others are compiled when a call needs them
+    cpu_files          the files of CPU kernels, of CPU_FILES; others are compiled when a call needs them
 
     Raises RnnccError (RNN604) for a name that no package can have; TypeError and ValueError for other fields.
     """
@@ -51,7 +51,7 @@ class Request:
     programs: tuple[str, ...] = ()
     newton: bool = False
     instructions: str = EVERY
-    compute_types: tuple[str, ...] = tuple(COMPUTE_TYPES)
+    cpu_files: tuple[str, ...] = CPU_FILES
 
     def __post_init__(self) -> None:
         _check("source", self.source, isinstance(self.source, Source), "a Source")
@@ -76,9 +76,9 @@ class Request:
                 raise ValueError(f"{architecture!r} is no architecture of a GPU")
         if self.instructions not in (*INSTRUCTION_SETS, EVERY, ""):
             raise ValueError(f"{self.instructions!r} is no instruction set")
-        for compute_type in self.compute_types:
-            if compute_type not in COMPUTE_TYPES:
-                raise ValueError(f"{compute_type!r} is no type that kernels compute in")
+        for file in self.cpu_files:
+            if file not in CPU_FILES:
+                raise ValueError(f"{file!r} is no file of CPU kernels")
 
     @classmethod
     def of(cls, source: Source, name: str, options: Mapping[str, Any]) -> Request:

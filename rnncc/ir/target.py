@@ -20,8 +20,16 @@ INSTRUCTION_SETS = {
 }
 # The types that CPU kernels compute in, and what C++ calls them: float64 in doubles, every other dtype in floats.
 COMPUTE_TYPES = {"f32": "float", "f64": "double"}
+# The files of CPU kernels that each cell has: of a compute type, its loops without lengths or resets, and (`masked`)
+# those with them.
+CPU_FILES = ("f32", "f32_masked", "f64", "f64_masked")
 EVERY = "all"  # in place of one of them: all, in one library that chooses when it runs
 ARCHITECTURE = re.compile(r"(?:sm|compute)_(\d{2,3})(a?)", re.ASCII)
+
+
+def compute_type_of(cpu_file: str) -> str:
+    """The compute type of one of CPU_FILES."""
+    return cpu_file.removesuffix("_masked")
 
 
 def number_of(architecture: str) -> int:

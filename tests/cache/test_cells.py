@@ -13,7 +13,7 @@ import pytest
 
 import rnncc
 import rnncc.stages.parse
-from rnncc import driver
+from rnncc import on_demand
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
 from rnncc.ir.target import GPUS
@@ -122,10 +122,10 @@ def test_first_use_does_not_read_the_text_again(
 
     def fused(dtype: str, **given: Any) -> None:
         options = layers.A.spec.program() | given | {"problems": [(64, 1, dtype)], "directions": 1}
-        driver.compile_fused(text, "two", options, ("A", ("inference",)), (9, 0, 0), own_code())
+        on_demand.compile_fused(text, "two", options, ("A", ("inference",)), (9, 0, 0), own_code())
 
     fused("bf16")
-    driver.compile_file(text, "two", layers.B.spec.program(), ("B", "b_0_forward_f32"), (9, 0, 0), own_code())
+    on_demand.compile_file(text, "two", layers.B.spec.program(), ("B", "b_0_forward_f32"), (9, 0, 0), own_code())
     assert not parsed
     # Another program of the text, which is kept in turn.
     for dtype in ("bf16", "fp16"):

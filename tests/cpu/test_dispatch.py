@@ -51,7 +51,7 @@ def test_the_best_code_that_there_is_or_none(tmp_path: Path) -> None:
     ]
     answers = {(isa, suffix): 10 * n + m for n, isa in enumerate(INSTRUCTION_SETS, 1) for m, suffix in enumerate(TYPES)}
     for name in sets:
-        lines.append(f"RNNCC_DISPATCH(take_{name}, {name}, {name}, int, RNNCC_FLOAT32 + *call)")
+        lines.append(f"RNNCC_DISPATCH(take_{name}, f32, {name}, f64, {name}, int, RNNCC_FLOAT32 + *call)")
         for (isa, suffix), answer in answers.items():
             lines.append(f'extern "C" int32_t take_{name}_{isa}_{suffix}(const int*) {{ return {answer}; }}')
     calls = "".join(f' std::printf("%d ", take_{name}(&wide));' for name in sets)
@@ -77,13 +77,13 @@ def test_what_was_not_compiled_is_found_once(tmp_path: Path) -> None:
         DISPATCH,
         "static int level;",
         "#define rnncc_level() level",
-        "RNNCC_DISPATCH(take, v3, late_v3, int, RNNCC_FLOAT32 + *call)",
-        "RNNCC_DISPATCH(other, late_all, late_all, int, RNNCC_FLOAT32 + *call)",
+        "RNNCC_DISPATCH(take, f32, v3, f64_masked, late_v3, int, RNNCC_FLOAT32 + *call)",
+        "RNNCC_DISPATCH(other, f32, late_all, f64, late_all, int, RNNCC_FLOAT32 + *call)",
         'extern "C" int32_t take_v3_f32(const int*) { return 1; }',
         "static int asked;",
         "static int32_t late(const int*) { return 2; }",
-        "void* rnncc_late_function(const char* name, const char* set, const char* type) {",
-        '  std::printf("%s_%s_%s ", name, set, type);',
+        "void* rnncc_late_function(const char* name, const char* set, const char* file) {",
+        '  std::printf("%s_%s_%s ", name, set, file);',
         '  if (!asked++) throw std::runtime_error("none");',
         "  return reinterpret_cast<void*>(late);",
         "}",
@@ -104,7 +104,7 @@ def test_what_was_not_compiled_is_found_once(tmp_path: Path) -> None:
     subprocess.run(command, cwd=tmp_path, check=True)
     found = subprocess.run([tmp_path / "host"], capture_output=True, text=True, check=True).stdout.split()
     assert found == [
-        "4", "1", "take_v3_f64", "none", "take_v3_f64", "2", "2",
+        "4", "1", "take_v3_f64_masked", "none", "take_v3_f64_masked", "2", "2",
         "other_v4_f32", "other_v4_f64", "4", "other_generic_f32", "other_generic_f64", "4",
     ]  # fmt: skip
 

@@ -209,11 +209,11 @@ class Case:
         return self._input(torch.full(shape, float("nan")), dtype)
 
     def _call(self, library: ctypes.CDLL, direction: str, isa: str, tables: Sequence[Tensors]) -> None:
-        suffix = "f64" if self.compute == torch.float64 else "f32"
+        file = ("f64" if self.compute == torch.float64 else "f32") + "_masked" * self.loop.masked
         problem = self.problem
         shape = (problem.steps, problem.batch, problem.heads)
         sizes = [self.sizes["I"], self.sizes["H"], *(self.sizes[size.name] for size in self.loop.cell.sizes)]
-        entry = library[f"{self.loop.name}_{direction}_{isa}_{suffix}"]
+        entry = library[f"{self.loop.name}_{direction}_{isa}_{file}"]
         assert call(entry, shape, sizes, self.constants, problem.reverse, tables) == 0
 
     def kernel(self, library: ctypes.CDLL, isa: str) -> tuple[list[Tensor | None], list[Tensor], list[Tensor | None]]:

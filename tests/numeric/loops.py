@@ -27,19 +27,21 @@ class Loop:
     segment: Segment
     adjoint: Adjoint
     name: str
+    masked: bool
 
 
 def loops_of(cell: Cell) -> tuple[Loop, ...]:
     """The loops of a cell: the plain ones, then the masked."""
     found = []
-    for variant, form in (("", cell), ("_masked", mask(cell))):
+    for masked, form in ((False, cell), (True, mask(cell))):
         for index, adjoint in enumerate(differentiate(form)):
-            found.append(Loop(form, form.segments[index], adjoint, f"{cell.name.lower()}_{index}{variant}"))
+            name = f"{cell.name.lower()}_{index}{'_masked' * masked}"
+            found.append(Loop(form, form.segments[index], adjoint, name, masked))
     return tuple(found)
 
 
 def open_library(package: Path) -> ctypes.CDLL:
-    """The library of a package. It has functions name_SET_TYPE for each of its sets of instructions."""
+    """The library of a package. It has functions name_SET_FILE for each of its sets of instructions."""
     about = json.loads((package / "_rnncc.json").read_text(encoding="utf-8"))
     return ctypes.CDLL(str(package / about["library"]))
 

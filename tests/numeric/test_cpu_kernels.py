@@ -41,7 +41,7 @@ def loops_of_shipped(name: str) -> tuple[Loop, ...]:
 @cache
 def library_of(name: str, compute_type: str) -> ctypes.CDLL:
     """Code for this processor's best instructions, in a package that other tests load too."""
-    return open_library(Path(load_module(read_request(name), (compute_type,)).__path__[0]))
+    return open_library(Path(load_module(read_request(name), (compute_type, f"{compute_type}_masked")).__path__[0]))
 
 
 @cache

@@ -1,24 +1,28 @@
-"""A package of the LSTM as first use of fused kernels sees it, without a GPU. The library is the GPU part of a
-package's, whose index grows."""
+"""A package of the LSTM as first use of fused kernels sees it, without a GPU: the library is the GPU part of a
+package's, whose index grows. And a package whose CPU kernels are compiled when a call first needs them."""
 
 from __future__ import annotations
 
 import ctypes
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
+from rnncc.driver import load_module
 from rnncc.machine.paths import cells_dir, templates_dir
 from rnncc.runtime.kernels import first_use, fused
 from rnncc.stages.build import own_code
 from rnncc.stages.build.toolchain import BINDING
 from tests.cuda.sources import write_sources
 from tests.runtime.first_use import CELL, H200, SEGMENT, SIZES
+from tests.runtime.late import TEXT, ones, request_of
 
 
 @pytest.fixture(scope="session")
@@ -96,3 +100,21 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="module")
+def late_objects() -> None:
+    """The cache of all tests has what all packages share."""
+    load_module(request_of(TEXT, "late_shared")).Late(3, 4).double()(ones(5, 2, 3))
+
+
+@pytest.fixture
+def late_cache(late_objects: None, cell_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RNNCC_CACHE_DIR", str(cell_cache))
+    return cell_cache
+
+
+@pytest.fixture
+def late_module(late_cache: Path, request: pytest.FixtureRequest) -> ModuleType:
+    """A package that no test has called before. It has no CPU kernels at all."""
+    return load_module(request_of(TEXT, re.sub(r"\W", "_", request.node.name)), ())

@@ -108,7 +108,7 @@ def test_whatever_goes_wrong_is_one_warning(error: Exception, on_gpu: Any, monke
         calls.append(given)
         raise error
 
-    monkeypatch.setattr("rnncc.driver.compile_fused", compile_fused)
+    monkeypatch.setattr("rnncc.on_demand.compile_fused", compile_fused)
     reason = f"{type(error).__name__}: {error}"
     # Where warnings are errors, the op raises one of them.
     with warnings.catch_warnings(action="error"):
@@ -158,7 +158,7 @@ def test_kernels_that_cannot_be_read_are_one_warning(
     text: str, on_gpu: Any, spied: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "fused.txt").write_text(text)
-    monkeypatch.setattr("rnncc.driver.compile_fused", lambda *given: (tmp_path, ""))
+    monkeypatch.setattr("rnncc.on_demand.compile_fused", lambda *given: (tmp_path, ""))
     with pytest.warns(UserWarning, match="fused kernel for .*; the alternating kernel runs"):
         on_gpu()
     with warnings.catch_warnings(action="error"):

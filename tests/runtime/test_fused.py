@@ -220,26 +220,25 @@ def test_the_setting_is_read_on_every_machine() -> None:
     assert "error[RNN607]: RNNCC_COMPILE is '2'\n  = help: set it to 0 or 1" in done.stderr
 
 
-@pytest.mark.parametrize("what", ["nothing", "a bare folder", "another module", "one that fails", "an older rnncc"])
+@pytest.mark.parametrize("what", ["nothing", "a bare folder", "another module", "one that fails"])
 def test_what_is_called_rnncc_may_be_of_no_use(
     what: str, spied: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reason = "cannot be imported"
     module = ModuleType("rnncc")
     (tmp_path / "rnncc").mkdir()
-    if what == "an older rnncc":
-        monkeypatch.setitem(sys.modules, "rnncc.driver", ModuleType("rnncc.driver"))
-        reason = "older than first use"
-    else:
-        monkeypatch.delitem(sys.modules, "rnncc.driver", raising=False)
-        if what in ("a bare folder", "one that fails"):
-            module.__path__ = [str(tmp_path / "rnncc")]
-        if what == "one that fails":
-            (tmp_path / "rnncc" / "driver.py").write_text("1 / 0\n")
-        sys_modules: Any = sys.modules
-        monkeypatch.setitem(sys_modules, "rnncc", None if what == "nothing" else module)
+    monkeypatch.delitem(sys.modules, "rnncc.on_demand", raising=False)
+    if what in ("a bare folder", "one that fails"):
+        module.__path__ = [str(tmp_path / "rnncc")]
+    if what == "one that fails":
+        (tmp_path / "rnncc" / "on_demand.py").write_text("1 / 0\n")
+    sys_modules: Any = sys.modules
+    monkeypatch.setitem(sys_modules, "rnncc", None if what == "nothing" else module)
     answer = first_use.settle(wanted())
-    assert answer.outcome is Outcome.PREVENTED and reason in answer.reason and "rnncc build lstm" in answer.reason
+    assert (
+        answer.outcome is Outcome.PREVENTED
+        and "cannot be imported" in answer.reason
+        and "rnncc build lstm" in answer.reason
+    )
     assert fused.explain(wanted(), None).endswith(answer.reason)
 
 

@@ -1,16 +1,13 @@
-"""CPU kernels of a dtype that were not compiled with their package: a call that needs them has them compiled."""
+"""CPU kernels that were not compiled with their package, for a dtype, or for lengths and resets: a call that needs them
+has them compiled."""
 
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import re
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,48 +18,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import rnncc
-from rnncc import driver
+from rnncc import on_demand
 from rnncc.driver import build_package, load_module
-from rnncc.ir.request import Request
-from rnncc.language.read import from_text
 from rnncc.machine.targets import own_instructions
 from tests.compilers import write_compiler
-from tests.fresh import run_fresh, succeeds_in_a_fork
-
-TEXT = "cell Late\nstate h\nh[t] = tanh(W@x + R@h[t-1] + b)\n"
-SECONDS = 60
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def shared_objects() -> None:
-    """The cache of all tests has what all packages share."""
-    load_module(request_of(TEXT, "late_shared")).Late(3, 4).double()(ones(5, 2, 3))
-
-
-@pytest.fixture
-def own_cache(shared_objects: None, cell_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("RNNCC_CACHE_DIR", str(cell_cache))
-    return cell_cache
-
-
-def request_of(text: str, name: str, **program: Any) -> Request:
-    return Request(from_text(f"<{name}>", text), name, **program)
-
-
-@pytest.fixture
-def module(own_cache: Path, request: pytest.FixtureRequest) -> ModuleType:
-    """A package that no test has called before. It has no CPU kernels at all."""
-    return load_module(request_of(TEXT, re.sub(r"\W", "_", request.node.name)), ())
-
-
-def first_use_of(module: ModuleType) -> Any:
-    return sys.modules[f"{module.__name__}._runtime.kernels.first_use"]
-
-
-def compiled(said: str) -> list[str]:
-    """The compute types that were compiled, as progress names them."""
-    return re.findall(r"^rnncc: compiling \w+ in (\w+)$", said, re.MULTILINE)
+from tests.fresh import run_fresh
+from tests.runtime.late import TEXT, compiled, first_use_of, linear, ones, request_of
 
 
 def agrees(layer: Any, dtype: torch.dtype = torch.float64) -> None:
@@ -84,7 +45,7 @@ def results(layer: Any, x: Tensor) -> list[Tensor]:
     return [output, *torch.autograd.grad(output.square().sum(), [x, layer.weight_ih_l0, layer.weight_hh_l0])]
 
 
-def test_float64_is_compiled_by_the_first_call_and_once(own_cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_float64_is_compiled_by_the_first_call_and_once(late_cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
     module = rnncc.compile(TEXT, "late_float64")
     assert compiled(capfd.readouterr().err) == []
     agrees(module.Late(3, 4), torch.float32)
@@ -97,7 +58,27 @@ def test_float64_is_compiled_by_the_first_call_and_once(own_cache: Path, capfd: 
     assert capfd.readouterr().err == ""
 
 
-def test_float64_alone(own_cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_lengths_are_compiled_by_the_first_call_that_has_them(
+    late_cache: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In each dtype, once; dtypes of 16 bits with float32."""
+    module = rnncc.compile(TEXT, "late_lengths")
+    layer, x, lengths = module.Late(3, 4), torch.randn(5, 2, 3), torch.tensor([2, 5])
+    expected = [layer(x[:2, :1])[0], layer(x[:, 1:])[0]]
+    capfd.readouterr()
+
+    def check(dtype: torch.dtype, bound: float = 1e-5) -> list[str]:
+        output = layer.to(dtype)(x.to(dtype), lengths=lengths)[0].float()
+        torch.testing.assert_close([output[:2, :1], output[:, 1:]], expected, rtol=bound, atol=bound)
+        return compiled(capfd.readouterr().err)
+
+    assert check(torch.float32) == ["float32 for lengths and resets"]
+    assert check(torch.float32) == check(torch.bfloat16, 0.02) == []
+    # The product with the inputs lies in the file of loops without lengths.
+    assert check(torch.float64, 0.02) == ["float64", "float64 for lengths and resets"]
+
+
+def test_float64_alone(late_cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Then other dtypes come later, and those of 16 bits with float32."""
     module = load_module(request_of(TEXT, "late_float64_alone"), ("f64",))
     agrees(module.Late(3, 4))
@@ -109,10 +90,6 @@ def test_float64_alone(own_cache: Path, capfd: pytest.CaptureFixture[str]) -> No
     found = layer.bfloat16()(torch.ones(2, 1, 3, dtype=torch.bfloat16))[0]
     torch.testing.assert_close(found.float(), expected, rtol=0.02, atol=0.02)
     assert compiled(capfd.readouterr().err) == []
-
-
-def ones(*shape: int) -> Tensor:
-    return torch.ones(*shape, dtype=torch.float64)
 
 
 def whole(module: ModuleType) -> Any:
@@ -139,11 +116,6 @@ def functional(module: ModuleType) -> Any:
     return module.late(ones(5, 2, 4), [ones(4, 4).requires_grad_()], hidden_size=4)[0]
 
 
-def linear(module: ModuleType) -> Any:
-    kernels, _ = module._package.kernels()
-    return kernels.ops["linear"](ones(2, 3), ones(4, 3), None)
-
-
 def by_torch_compile(module: ModuleType) -> Any:
     compiled_layer: Any = torch.compile(module.Late(3, 4).double(), fullgraph=True, backend="aot_eager")
     return compiled_layer(ones(5, 2, 3))[0]
@@ -165,129 +137,24 @@ def checkpointed(module: ModuleType) -> Any:
     ids=lambda call: call.__name__,
 )  # fmt: skip
 def test_whatever_calls(
-    call: Callable[[ModuleType], Tensor], module: ModuleType, capfd: pytest.CaptureFixture[str]
+    call: Callable[[ModuleType], Tensor], late_module: ModuleType, capfd: pytest.CaptureFixture[str]
 ) -> None:
     torch.manual_seed(0)
-    result = call(module)
+    result = call(late_module)
     assert result.dtype == torch.float64 and result.isfinite().all()
     if result.requires_grad:
         torch.autograd.backward(result.sum())
-    assert compiled(capfd.readouterr().err) == ["float64"]
+    said = ["float64", *["float64 for lengths and resets"] * (call is masked)]
+    assert compiled(capfd.readouterr().err) == said
     torch.manual_seed(0)
-    assert torch.equal(call(module), result)
-
-
-def test_a_thread_of_autograds_is_the_first(module: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
-    """In a backward, on a thread that is not Python's main one."""
-
-    def backward(gradient: Tensor) -> Tensor:
-        assert threading.current_thread() is not threading.main_thread()
-        made: Tensor = linear(module)[:, :3] * gradient
-        return made
-
-    def run() -> None:
-        y: Any = x * 1
-        y.register_hook(backward)
-        torch.autograd.backward(y.sum())
-
-    x = ones(2, 3).requires_grad_()
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert x.grad is not None and torch.equal(x.grad, 3 * ones(2, 3))
-    assert compiled(capfd.readouterr().err) == ["float64"]
-
-
-def test_threads_have_it_compiled_once(module: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
-    began = threading.Barrier(4, timeout=SECONDS)
-    layer, x = module.Late(3, 4).double(), ones(5, 2, 3)
-
-    def run(_: int) -> Tensor:
-        began.wait()
-        output: Tensor = layer(x)[0]
-        return output
-
-    with ThreadPoolExecutor(4) as pool:
-        first, *others = pool.map(run, range(4))
-    assert all(torch.equal(first, other) for other in others)
-    assert compiled(capfd.readouterr().err) == ["float64"]
-
-
-def test_a_child_that_is_forked_meanwhile_is_not_kept_waiting(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    began, release = threading.Event(), threading.Event()
-    compile_for_cpu = driver.compile_for_cpu
-
-    def wait(*given: Any) -> Path:
-        began.set()
-        assert release.wait(SECONDS)
-        return compile_for_cpu(*given)
-
-    monkeypatch.setattr(driver, "compile_for_cpu", wait)
-    layer, x = module.Late(3, 4).double(), ones(5, 2, 3)
-
-    def compiled_at_once() -> Tensor:
-        driver.compile_for_cpu = compile_for_cpu
-        finite: Tensor = layer(x)[0].isfinite().all()
-        return finite
-
-    with ThreadPoolExecutor(1) as pool:
-        parent = pool.submit(layer, x)
-        assert began.wait(SECONDS)
-        try:
-            assert succeeds_in_a_fork(compiled_at_once, SECONDS)
-        finally:
-            release.set()
-        assert parent.result()[0].isfinite().all()
-
-
-def run_layer(layer: Any, x: Tensor, results: Any) -> None:
-    results.put(layer(x)[0].detach().tolist())
-
-
-def test_a_layer_in_another_process(module: ModuleType) -> None:
-    """It comes pickled; that process has called nothing."""
-    layer, x = module.Late(3, 4).double(), ones(5, 2, 3)
-    context = multiprocessing.get_context("forkserver")
-    results = context.Queue()
-    process = context.Process(target=run_layer, args=(layer, x, results))
-    process.start()
-    found = results.get(timeout=SECONDS)
-    process.join()
-    assert found == layer(x)[0].tolist()
-
-
-PROGRAM = """
-import sys, time, torch
-from pathlib import Path
-from rnncc.driver import load_module
-from tests.runtime.test_late import request_of
-layer = load_module(request_of({text!r}, "late_processes"), ()).Late(3, 4).double()
-folder, own, other = map(Path, sys.argv[1:])
-(folder / own).touch()
-while not (folder / other).exists():
-    time.sleep(0.01)
-layer(torch.ones(5, 2, 3, dtype=torch.float64))[0].sum().backward()
-"""
-
-
-def test_processes_have_it_compiled_once(own_cache: Path, tmp_path: Path) -> None:
-    def run(own: str, other: str) -> subprocess.CompletedProcess[str]:
-        return run_fresh(PROGRAM.format(text=TEXT), [str(tmp_path), own, other], folder=ROOT)
-
-    with ThreadPoolExecutor(2) as pool:
-        both = list(pool.map(run, ("one", "two"), ("two", "one")))
-    said = "\n".join(done.stderr for done in both)
-    assert [done.returncode for done in both] == [0, 0], said
-    assert compiled(said) == ["float64"]
+    assert torch.equal(call(late_module), result)
 
 
 def test_where_it_cannot_be_compiled_the_op_says_why(
-    module: ModuleType, own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    late_module: ModuleType, late_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the next call tries again."""
-    layer, x = module.Late(3, 4).double(), ones(5, 2, 3)
+    layer, x = late_module.Late(3, 4).double(), ones(5, 2, 3)
     begin = "this package has no CPU kernels that compute in float64"
     with monkeypatch.context() as without:
         without.setenv("CXX", str(tmp_path / "none"))
@@ -298,50 +165,53 @@ def test_where_it_cannot_be_compiled_the_op_says_why(
     with monkeypatch.context() as broken, pytest.raises(RuntimeError, match=said) as caught:
         broken.setenv("CXX", str(fails))
         layer(x)
-    assert list((own_cache / "tmp").iterdir()) == []
+    assert list((late_cache / "tmp").iterdir()) == []
     log = re.search(r"everything it said is in (\S+log)", str(caught.value))
     assert log and "error: no" in Path(log[1]).read_text(encoding="utf-8")
-    state = first_use_of(module).STATE
+    state = first_use_of(late_module).STATE
     with monkeypatch.context() as another:
         another.setattr(state, "about", {**state.about, "code": "another"})
         with pytest.raises(RuntimeError, match=begin + r" yet: another rnncc than this one .*\[RNN609\]"):
             layer(x)
     with monkeypatch.context() as alone:
-        alone.setitem(sys.modules, "rnncc.driver", None)
+        alone.setitem(sys.modules, "rnncc.on_demand", None)
         with pytest.raises(RuntimeError, match=begin + ", and rnncc, which compiles them .*`rnncc build"):
             layer(x)
     state.library.rnncc_set_kernel_handler(None)
-    with pytest.raises(RuntimeError, match=begin + "; `rnncc build` makes a package that has kernels for every dtype"):
+    with pytest.raises(RuntimeError, match=begin + "; `rnncc build` makes a package that has kernels for every call"):
         layer(x)
-    state.library.rnncc_set_kernel_handler(first_use_of(module)._HANDLER)
-    agrees(module.Late(3, 4))
+    state.library.rnncc_set_kernel_handler(first_use_of(late_module)._HANDLER)
+    agrees(late_module.Late(3, 4))
+    state.library.rnncc_set_kernel_handler(None)
+    with pytest.raises(RuntimeError, match=begin + " for lengths and resets; `rnncc build`"):
+        layer(x, lengths=torch.tensor([2, 5]))
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_while_it_compiles_is_pythons(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_it_compiles_is_pythons(late_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next call begins anew."""
 
     def interrupted(*given: Any) -> Path:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(driver, "compile_for_cpu", interrupted)
+        patch.setattr(on_demand, "compile_for_cpu", interrupted)
         with pytest.raises(KeyboardInterrupt):
             try:
-                step(module)
+                step(late_module)
             except RuntimeError:
                 time.sleep(1)  # where the interrupt comes, if it came not at once
-    agrees(module.Late(3, 4))
+    agrees(late_module.Late(3, 4))
 
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("setting", ["0", "1"])
 def test_the_setting_about_fused_kernels_is_not_about_these(
-    setting: str, module: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    setting: str, late_module: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Without kernels a call could not run."""
     monkeypatch.setenv("RNNCC_COMPILE", setting)
-    agrees(module.Late(3, 4))
+    agrees(late_module.Late(3, 4))
     assert compiled(capfd.readouterr().err) == ["float64"]
 
 
@@ -360,7 +230,7 @@ def test_a_built_package_has_every_dtype_and_asks_for_none(tmp_path: Path) -> No
         assert all(hasattr(symbols, f"late_0_forward_{isa}_{suffix}") for suffix in ("f32", "f64"))
 
 
-def test_a_package_remembers_which_program_it_is(own_cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_package_remembers_which_program_it_is(late_cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Constants that one of its cells has otherwise, and zoneout."""
     text = "\n".join(
         f"cell {name}\nconst n = {n}\nstate h\nv[0] = W@x + R@h[t-1] + b\n"
@@ -379,16 +249,16 @@ def test_a_package_remembers_which_program_it_is(own_cache: Path, capfd: pytest.
 
 
 def test_what_is_in_the_cache_is_checked(
-    module: ModuleType, own_cache: Path, capfd: pytest.CaptureFixture[str]
+    late_module: ModuleType, late_cache: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    agrees(module.Late(3, 4))
-    instructions, state = own_instructions(), first_use_of(module).STATE
+    agrees(late_module.Late(3, 4))
+    instructions, state = own_instructions(), first_use_of(late_module).STATE
     source, stem, options, code = (state.about[name] for name in ("source", "stem", "options", "code"))
-    made = driver.compile_for_cpu(source, stem, options, (instructions, "f64"), code)
+    made = on_demand.compile_for_cpu(source, stem, options, (instructions, "f64"), code)
     capfd.readouterr()
     content = made.read_bytes()
     made.unlink()  # the open library stays as it is
     made.write_bytes(content[:-1] + b"\1")
     state.provided.clear()
-    first_use_of(module).provide_for_cpu(instructions, "f64")
+    first_use_of(late_module).provide_for_cpu(instructions, "f64")
     assert "is damaged" in capfd.readouterr().err

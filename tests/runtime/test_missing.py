@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import rnncc
-from rnncc import driver
+from rnncc import driver, on_demand
 from rnncc.ir.artifact import OF_EVERY_PACKAGE
 from rnncc.ir.target import GPUS
 from rnncc.language.read import read_request
@@ -63,7 +63,7 @@ def test_what_every_package_has_is_compiled_once_for_all(tmp_path: Path, monkeyp
 
     def made(cell: str, file: str) -> Path:
         source = read_request(cell).source
-        return driver.compile_file(source.text, cell, {}, ("", file), (9, 0, 132), own_code())
+        return on_demand.compile_file(source.text, cell, {}, ("", file), (9, 0, 132), own_code())
 
     request = replace(read_request("lstm"), architectures=("sm_90a",), instructions="generic")
     units = compile_cells(request).bundle.device_units
@@ -93,14 +93,14 @@ def test_what_is_announced_is_compiled_meanwhile(
 ) -> None:
     quick_nvrtc(tmp_path, monkeypatch)
     asked: list[tuple[str, str]] = []
-    compile_file, release = driver.compile_file, threading.Event()
+    compile_file, release = on_demand.compile_file, threading.Event()
 
     def slow(text: str, name: str, options: Any, wanted: tuple[str, str], *rest: Any) -> Path:
         asked.append((wanted[1], threading.current_thread().name))
         assert release.wait(30)
         return compile_file(text, name, options, wanted, *rest)
 
-    monkeypatch.setattr(driver, "compile_file", slow)
+    monkeypatch.setattr(on_demand, "compile_file", slow)
     for _ in range(2):  # told once
         spied.library.announce(BACKWARD.encode())
     with ThreadPoolExecutor(2) as pool:
@@ -174,13 +174,13 @@ def test_a_process_ends_while_it_compiles(how: str, tmp_path: Path) -> None:
 def test_threads_compile_it_once(need: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick_nvrtc(tmp_path, monkeypatch)
     asked: list[str] = []
-    compile_file, began = driver.compile_file, threading.Barrier(3, timeout=10)
+    compile_file, began = on_demand.compile_file, threading.Barrier(3, timeout=10)
 
     def spy(text: str, name: str, options: Any, wanted: tuple[str, str], *rest: Any) -> Path:
         asked.append(wanted[1])
         return compile_file(text, name, options, wanted, *rest)
 
-    monkeypatch.setattr(driver, "compile_file", spy)
+    monkeypatch.setattr(on_demand, "compile_file", spy)
 
     def call(_: int) -> Path:
         began.wait()

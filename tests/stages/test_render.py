@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from itertools import product
 from math import inf
 
@@ -62,9 +63,11 @@ def test_entry_points() -> None:
     texts = {file.path: file.text for file in for_cpus([plan_of("lstm")]).files}
     for name in ("lstm_0_forward", "lstm_0_backward", "lstm_0_masked_forward", "lstm_0_masked_backward"):
         direction = name.rsplit("_", 1)[1]
-        entries = texts[f"src/lstm_v3_f64{'_masked' * ('masked' in name)}.cpp"]
-        assert f"int32_t {name}_v3_f64(\n    const rnncc_{direction}_call* call)" in entries
-        chosen = f"RNNCC_DISPATCH({name}, all, all, rnncc_{direction}_call, call->streams[0].dtype)"
+        masked = "_masked" * ("masked" in name)
+        entries = texts[f"src/lstm_v3_f64{masked}.cpp"]
+        assert f"int32_t {name}_v3_f64{masked}(\n    const rnncc_{direction}_call* call)" in entries
+        files = f"f32{masked}, all, f64{masked}, all"
+        chosen = f"RNNCC_DISPATCH({name}, {files}, rnncc_{direction}_call, call->streams[0].dtype)"
         assert chosen in texts["src/lstm_dispatch.cpp"]
 
 
@@ -77,23 +80,30 @@ def test_code_for_one_set_of_instructions(instructions: str) -> None:
     assert compiled.keys() - own == {"src/_core.cpp", "src/_core_binding.cpp", "src/lstm_dispatch.cpp"}
     assert {compiled[path] for path in own} == {instructions}
     texts = {file.path: file.text for file in bundle.files}
-    assert f"RNNCC_DISPATCH(lstm_0_forward, {instructions}, {instructions}, " in texts["src/lstm_dispatch.cpp"]
-    assert f"RNNCC_DISPATCH(rnncc_linear_forward, {instructions}, {instructions}, " in texts["src/_core.cpp"]
+    assert (
+        f"RNNCC_DISPATCH(lstm_0_forward, f32, {instructions}, f64, {instructions}, " in texts["src/lstm_dispatch.cpp"]
+    )
+    assert f"RNNCC_DISPATCH(rnncc_linear_forward, f32, {instructions}, f64, {instructions}, " in texts["src/_core.cpp"]
 
 
-@pytest.mark.parametrize(
-    ("compute_types", "chosen"), [(("f32",), "v3, late_v3"), (("f64",), "late_v3, v3"), ((), "late_v3, late_v3")]
-)
-def test_what_is_not_compiled_with_a_package_is_found_later(compute_types: tuple[str, ...], chosen: str) -> None:
-    """Its other files are those of a package with both compute types."""
-    whole, part = for_cpus([plan_of("lstm")], "v3"), for_cpus([plan_of("lstm")], "v3", compute_types)
-    units = [unit for unit in part.units if unit.compute_type]
-    assert {unit.path for unit in units} == {
-        f"src/{name}.cpp" for t in compute_types for name in (f"_core_v3_{t}", f"lstm_v3_{t}", f"lstm_v3_{t}_masked")
+@pytest.mark.parametrize("cpu_files", [("f32",), ("f64",), ("f32_masked",), ("f64", "f64_masked"), ()])
+def test_what_is_not_compiled_with_a_package_is_found_later(cpu_files: tuple[str, ...]) -> None:
+    """Its other files are those of a package with all."""
+    whole, part = for_cpus([plan_of("lstm")], "v3"), for_cpus([plan_of("lstm")], "v3", cpu_files)
+    compute_types = {file[:3] for file in cpu_files}
+    assert {unit.path for unit in part.units if unit.compute_type} == {
+        f"src/{name}.cpp" for name in (*(f"_core_v3_{t}" for t in compute_types), *(f"lstm_v3_{f}" for f in cpu_files))
     }
+
+    def chosen(name: str, files: Sequence[str], there: Container[str]) -> str:
+        code = (f"{file}, {'v3' if file in there else 'late_v3'}" for file in files)
+        return f"RNNCC_DISPATCH({name}, {', '.join(code)}, "
+
     texts = {file.path: file.text for file in part.files}
-    assert f"RNNCC_DISPATCH(lstm_0_backward, {chosen}, " in texts["src/lstm_dispatch.cpp"]
-    assert f"RNNCC_DISPATCH(rnncc_pack, {chosen}, " in texts["src/_core.cpp"]
+    plain, masked = ("f32", "f64"), ("f32_masked", "f64_masked")
+    assert chosen("lstm_0_backward", plain, cpu_files) in texts["src/lstm_dispatch.cpp"]
+    assert chosen("lstm_0_masked_backward", masked, cpu_files) in texts["src/lstm_dispatch.cpp"]
+    assert chosen("rnncc_pack", plain, compute_types) in texts["src/_core.cpp"]
     chooses = {"src/lstm_dispatch.cpp", "src/_core.cpp"}
     left_out = {unit.path for unit in whole.units} - {unit.path for unit in part.units}
     assert {file.path: file.text for file in whole.files if file.path not in left_out | chooses} == {

@@ -154,12 +154,13 @@ WARNINGS = (
         "a cell takes long to compile",
         "Every turn of a `for` and every gate becomes code of its own, forward and backward, with resets and without. "
         "Hundreds of products or of functions across units, such as `sum`, take a minute to compile, and so do "
-        "thousands of functions such as `tanh`. The figures are estimates for one instruction set in float and double: "
-        "`rnncc.load` compiles float, and the first call in float64 has double compiled. `rnncc build` compiles both, "
-        "for three instruction sets. Kernels of GPUs are compiled when a call first needs them, and are not counted: "
-        "NVRTC takes 14 s for the backward of 400 times `tanh`, and minutes for that of 1000. The marked equation "
-        "takes the largest part of the time. Fewer turns take less. One wide state, `state h: 8*H`, takes one "
-        "operation where eight states take eight.",
+        "thousands of functions such as `tanh`. The figures are estimates for one instruction set in float and "
+        "double, with resets and without: `rnncc.load` compiles a quarter of that, float without resets, and a call "
+        "that needs another quarter has it compiled. `rnncc build` compiles all four, for three instruction sets. "
+        "Kernels of GPUs are compiled when a call first needs them, and are not counted: NVRTC takes 14 s for the "
+        "backward of 400 times `tanh`, and minutes for that of 1000. The marked equation takes the largest part of "
+        "the time. Fewer turns take less. One wide state, `state h: 8*H`, takes one operation where eight states take "
+        "eight.",
         cell_text(
             "state h",
             "v[0] = tanh(W@x + R@h[t-1] + b)",

@@ -124,21 +124,22 @@ def provide(file: str, gpu: Gpu) -> None:
             STATE.provided.add((file, gpu.capability))
 
 
-def provide_for_cpu(instructions: str, compute_type: str) -> None:
-    """Compile the package's CPU kernels of a compute type, and add them to the library. The op calls this where there
-    are none. Raises RuntimeError where they cannot be compiled, and OSError where they cannot be opened."""
-    with _LOCKS.setdefault((instructions, compute_type), threading.Lock()):
-        if (instructions, compute_type) not in STATE.provided:
-            path = _compile_for_cpu(instructions, compute_type)
+def provide_for_cpu(instructions: str, file: str) -> None:
+    """Compile a file of the package's CPU kernels (`f64_masked`), and add it to the library. The op calls this where
+    there is none. Raises RuntimeError where it cannot be compiled, and OSError where it cannot be opened."""
+    with _LOCKS.setdefault((instructions, file), threading.Lock()):
+        if (instructions, file) not in STATE.provided:
+            path = _compile_for_cpu(instructions, file)
             assert STATE.library is not None
             opened = ctypes.CDLL(str(path))  # ctypes never closes it
             STATE.library.rnncc_add_library(ctypes.c_void_p(opened._handle))
-            STATE.provided.add((instructions, compute_type))
+            STATE.provided.add((instructions, file))
 
 
-def _compile_for_cpu(instructions: str, compute_type: str) -> Path:
-    what = f"CPU kernels that compute in {compute_type.replace('f', 'float')}"
-    return _compile_missing(what, "", "compile_for_cpu", STATE.about["options"], (instructions, compute_type))
+def _compile_for_cpu(instructions: str, file: str) -> Path:
+    compute_type, _, masked = file.partition("_")
+    what = f"CPU kernels that compute in {compute_type.replace('f', 'float')}{' for lengths and resets' * bool(masked)}"
+    return _compile_missing(what, "", "compile_for_cpu", STATE.about["options"], (instructions, file))
 
 
 def _compile_file(file: str, gpu: Gpu) -> Path:
@@ -154,12 +155,12 @@ def _compile_file(file: str, gpu: Gpu) -> Path:
 
 
 def _compile_missing(what: str, target: str, function: str, *arguments: Any) -> Path:
-    """What a function of rnncc's driver compiles for this package. `target`: the option of `rnncc build` for it. Raises
-    RuntimeError where it cannot be compiled."""
+    """What a function of rnncc/on_demand.py compiles for this package. `target`: the option of `rnncc build` for it.
+    Raises RuntimeError where it cannot be compiled."""
     about = STATE.about
     try:
-        rnncc, driver = importlib.import_module("rnncc"), importlib.import_module("rnncc.driver")
-        compile_missing = getattr(driver, function)
+        rnncc, on_demand = importlib.import_module("rnncc"), importlib.import_module("rnncc.on_demand")
+        compile_missing = getattr(on_demand, function)
     except (ImportError, AttributeError) as error:
         raise RuntimeError(
             f"this package has no {what}, and rnncc, which compiles them when they are needed, cannot be imported "
@@ -203,11 +204,11 @@ def settle(wanted: Wanted) -> Answer:
 def _compile(wanted: Wanted) -> str:
     """Compile the fused kernels and add them to the library. Returns "", or why there is no fused kernel. Raises
     RnnccError where the build fails, and RuntimeError, OSError or ValueError where its kernels cannot be read."""
-    driver, cell, about = importlib.import_module("rnncc.driver"), wanted.cell, STATE.about
+    cell, about = wanted.cell, STATE.about
     problems = [(wanted.head_dim, heads, DTYPES[wanted.dtype][1]) for heads in wanted.made_for]
     options = cell.program() | {"problems": problems, "directions": wanted.directions}
     programs = (cell.name, wanted.variant.programs)
-    folder, reason = driver.compile_fused(
+    folder, reason = importlib.import_module("rnncc.on_demand").compile_fused(
         about["source"], about["stem"], options, programs, wanted.gpu.numbers, about["code"]
     )
     if folder is None:

@@ -321,11 +321,9 @@ def what_prevents_compiling() -> str:
     if not compiles:
         return f"RNNCC_COMPILE=0 keeps a fused one from being compiled; {instead}"
     try:
-        driver = importlib.import_module("rnncc.driver")
+        importlib.import_module("rnncc.on_demand")
     except Exception as error:  # another module may have the name rnncc, and fail in any way: the layer runs without it
         return f"rnncc, which compiles fused ones at first use, cannot be imported ({error}); {instead}"
-    if not hasattr(driver, "compile_fused"):
-        return f"the rnncc that is installed is older than first use, when it compiles fused ones; {instead}"
     return ""
 
 

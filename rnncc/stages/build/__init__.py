@@ -135,7 +135,7 @@ def first_key(request: Request, nvrtc: Nvrtc | None, compiler: Toolchain | None,
         "newton": request.newton and request.has_clusters,
         "architectures": request.architectures,
         "instructions": request.instructions,
-        "compute_types": request.compute_types,
+        "cpu_files": request.cpu_files,
     }
     knobs = json.dumps(wanted, sort_keys=True, default=str)
     target = nvrtc.key() if nvrtc is not None else "cpu"

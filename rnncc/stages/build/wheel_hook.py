@@ -64,7 +64,5 @@ def bundles() -> Iterator[Bundle]:
     plain = Request(Source("<objects>", ""), "objects")
     for instructions in INSTRUCTION_SETS:
         for compute_type in COMPUTE_TYPES:
-            yield shared_kernels(replace(plain, instructions=instructions, compute_types=(compute_type,)))
-    yield shared_kernels(
-        replace(plain, instructions=EVERY, compute_types=tuple(COMPUTE_TYPES), architectures=("sm_80",))
-    )
+            yield shared_kernels(replace(plain, instructions=instructions, cpu_files=(compute_type,)))
+    yield shared_kernels(replace(plain, instructions=EVERY, architectures=("sm_80",)))

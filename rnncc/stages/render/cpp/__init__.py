@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import product
 
 from rnncc.ir.artifact import Bundle, File, Unit
 from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.lowered import LoweredCell
 from rnncc.ir.request import Request
-from rnncc.ir.target import COMPUTE_TYPES, EVERY, INSTRUCTION_SETS
+from rnncc.ir.target import COMPUTE_TYPES, CPU_FILES, EVERY, INSTRUCTION_SETS, compute_type_of
 from rnncc.stages.render.cpp.functions import program_functions
 from rnncc.stages.render.cpp.names import macro_names
 from rnncc.stages.render.cpp.tables import program_tables
@@ -28,18 +28,23 @@ def cpu_kernels(request: Request, cells: Sequence[CompiledCell]) -> Bundle:
     return Bundle((*headers, *(file for file, _ in made)), tuple(unit for _, unit in made), ())
 
 
-def _variants(request: Request) -> Iterator[tuple[str, str]]:
-    """The instruction sets and compute types that there are kernels for."""
-    sets = INSTRUCTION_SETS if request.instructions == EVERY else (request.instructions,)
-    return product(sets, request.compute_types)
+def _instruction_sets(request: Request) -> Collection[str]:
+    return INSTRUCTION_SETS if request.instructions == EVERY else (request.instructions,)
 
 
-def _choice(request: Request) -> dict[str, object]:
-    """What there is to choose from: what code there is of each compute type, as RNNCC_DISPATCH takes it, and what a
-    processor needs for it."""
-    sets = request.instructions
-    code = {each: sets if each in request.compute_types else f"late_{sets}" for each in COMPUTE_TYPES}
-    return {"code": code, "needs": processor_needs()}
+def _is_masked(cpu_file: str) -> bool:
+    return cpu_file not in COMPUTE_TYPES
+
+
+def _compute_types(request: Request) -> list[str]:
+    """Those of the request's files."""
+    return list(dict.fromkeys(map(compute_type_of, request.cpu_files)))
+
+
+def _choice(request: Request, files: Sequence[str], there: Collection[str]) -> str:
+    """The files that a call chooses from, by its dtype, and what code there is of each, as RNNCC_DISPATCH takes them.
+    `there`: those that are compiled with the package."""
+    return ", ".join(f"{file}, {'' if file in there else 'late_'}{request.instructions}" for file in files)
 
 
 def processor_needs() -> list[str]:
@@ -55,28 +60,31 @@ def processor_needs() -> list[str]:
 
 def _driver(request: Request) -> Iterator[tuple[File, Unit]]:
     """For each instruction set and compute type a unit; one that chooses among them; and one that registers ops."""
-    for isa, compute_type in _variants(request):
+    for isa, compute_type in product(_instruction_sets(request), _compute_types(request)):
         content = text("cpp/core.cpp.j2", isa=isa, suffix=compute_type, scalar=COMPUTE_TYPES[compute_type])
         yield _unit(f"_core_{isa}_{compute_type}", isa, content, shared=True, compute_type=compute_type)
     # What chooses may throw, as the binding does.
-    yield _unit("_core", "binding", text("cpp/core_dispatch.cpp.j2", **_choice(request)), shared=True)
+    chosen = _choice(request, tuple(COMPUTE_TYPES), _compute_types(request))
+    content = text("cpp/core_dispatch.cpp.j2", chosen=chosen, needs=processor_needs())
+    yield _unit("_core", "binding", content, shared=True)
     yield _unit("_core_binding", "binding", text("cpp/core_binding.cpp.j2"), shared=True)
 
 
 def _loops(plan: LoweredCell, request: Request) -> Iterator[tuple[File, Unit]]:
-    """For each instruction set and compute type two units, which two cores compile at once: the loops without masks and
-    those with. Another unit chooses among them."""
+    """A unit for each instruction set and file of CPU kernels. Another unit chooses among them."""
     name, programs = plan.cell.lower(), list(cpu_programs(plan))
     about = {"cell": plan.cell, "name": name}
-    yield _unit(
-        f"{name}_dispatch", "binding", text("cpp/dispatch.cpp.j2", **about, programs=programs, **_choice(request))
-    )
-    for (isa, compute_type), masked in product(_variants(request), (False, True)):
+    files = {masked: [file for file in CPU_FILES if _is_masked(file) == masked] for masked in (False, True)}
+    chosen = {masked: _choice(request, own, request.cpu_files) for masked, own in files.items()}
+    content = text("cpp/dispatch.cpp.j2", **about, programs=programs, chosen=chosen, needs=processor_needs())
+    yield _unit(f"{name}_dispatch", "binding", content)
+    for isa, file in product(_instruction_sets(request), request.cpu_files):
+        compute_type, masked = compute_type_of(file), _is_masked(file)
         own = [each for each in programs if each.program.step.masked == masked]
         calls = f"with{'' if masked else 'out'} lengths or resets"
-        code = {"isa": isa, "suffix": compute_type, "scalar": COMPUTE_TYPES[compute_type], "calls": calls}
+        code = {"isa": isa, "file": file, "scalar": COMPUTE_TYPES[compute_type], "calls": calls}
         content = text("cpp/cell.cpp.j2", **about, programs=own, **code)
-        yield _unit(f"{name}_{isa}_{compute_type}{masked * '_masked'}", isa, content, compute_type=compute_type)
+        yield _unit(f"{name}_{isa}_{file}", isa, content, compute_type=compute_type)
 
 
 def _headers(plan: LoweredCell) -> Iterator[File]:

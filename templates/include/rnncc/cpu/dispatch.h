@@ -7,8 +7,8 @@
 
 #include "../core/call.h"
 
-// Returns the function NAME_SET_TYPE, which another library than the package's has. Throws where there is none.
-void* rnncc_late_function(const char* name, const char* set, const char* type);
+// Returns the function NAME_SET_FILE, which another library than the package's has. Throws where there is none.
+void* rnncc_late_function(const char* name, const char* set, const char* file);
 
 // Features by Linux's names for them.
 enum rnncc_feature {
@@ -63,64 +63,65 @@ static inline int rnncc_level() {
 
 namespace rnncc {
 
-// A function of a compute type that was not compiled with the package. It is found when it is first called.
+// A function of a file that was not compiled with the package. It is found when it is first called.
 class LateFunction {
  public:
-  constexpr LateFunction(const char* name, const char* set, const char* type) : name_(name), set_(set), type_(type) {}
+  constexpr LateFunction(const char* name, const char* set, const char* file) : name_(name), set_(set), file_(file) {}
 
   template <class Function>
   Function* get() {
     void* known = __atomic_load_n(&known_, __ATOMIC_ACQUIRE);
     if (!known) {
-      known = rnncc_late_function(name_, set_, type_);
+      known = rnncc_late_function(name_, set_, file_);
       __atomic_store_n(&known_, known, __ATOMIC_RELEASE);
     }
     return reinterpret_cast<Function*>(known);
   }
 
  private:
-  const char *name_, *set_, *type_;
+  const char *name_, *set_, *file_;
   void* known_ = nullptr;
 };
 
 }  // namespace rnncc
 
-#define RNNCC_DECLARE(name, set, type, call_type) int32_t name##_##set##_##type(const call_type*);
-#define RNNCC_DECLARE_v4(name, type, call_type) RNNCC_DECLARE(name, v4, type, call_type)
-#define RNNCC_DECLARE_v3(name, type, call_type) RNNCC_DECLARE(name, v3, type, call_type)
-#define RNNCC_DECLARE_generic(name, type, call_type) RNNCC_DECLARE(name, generic, type, call_type)
-#define RNNCC_DECLARE_all(name, type, call_type)                                  \
-  RNNCC_DECLARE_v4(name, type, call_type) RNNCC_DECLARE_v3(name, type, call_type) \
-      RNNCC_DECLARE_generic(name, type, call_type)
-#define RNNCC_DECLARE_late_v4(name, type, call_type)
-#define RNNCC_DECLARE_late_v3(name, type, call_type)
-#define RNNCC_DECLARE_late_generic(name, type, call_type)
-#define RNNCC_DECLARE_late_all(name, type, call_type)
+#define RNNCC_DECLARE(name, set, file, call_type) int32_t name##_##set##_##file(const call_type*);
+#define RNNCC_DECLARE_v4(name, file, call_type) RNNCC_DECLARE(name, v4, file, call_type)
+#define RNNCC_DECLARE_v3(name, file, call_type) RNNCC_DECLARE(name, v3, file, call_type)
+#define RNNCC_DECLARE_generic(name, file, call_type) RNNCC_DECLARE(name, generic, file, call_type)
+#define RNNCC_DECLARE_all(name, file, call_type)                                  \
+  RNNCC_DECLARE_v4(name, file, call_type) RNNCC_DECLARE_v3(name, file, call_type) \
+      RNNCC_DECLARE_generic(name, file, call_type)
+#define RNNCC_DECLARE_late_v4(name, file, call_type)
+#define RNNCC_DECLARE_late_v3(name, file, call_type)
+#define RNNCC_DECLARE_late_generic(name, file, call_type)
+#define RNNCC_DECLARE_late_all(name, file, call_type)
 
-#define RNNCC_CALL(name, set, level, type) \
-  if (rnncc_level() >= level) return name##_##set##_##type(call);
-#define RNNCC_CALL_v4(name, type, call_type) RNNCC_CALL(name, v4, 4, type)
-#define RNNCC_CALL_v3(name, type, call_type) RNNCC_CALL(name, v3, 3, type)
-#define RNNCC_CALL_generic(name, type, call_type) RNNCC_CALL(name, generic, 1, type)
-#define RNNCC_CALL_all(name, type, call_type) \
-  RNNCC_CALL_v4(name, type, call_type) RNNCC_CALL_v3(name, type, call_type) RNNCC_CALL_generic(name, type, call_type)
-#define RNNCC_CALL_LATE(name, set, level, type, call_type)   \
+#define RNNCC_CALL(name, set, level, file) \
+  if (rnncc_level() >= level) return name##_##set##_##file(call);
+#define RNNCC_CALL_v4(name, file, call_type) RNNCC_CALL(name, v4, 4, file)
+#define RNNCC_CALL_v3(name, file, call_type) RNNCC_CALL(name, v3, 3, file)
+#define RNNCC_CALL_generic(name, file, call_type) RNNCC_CALL(name, generic, 1, file)
+#define RNNCC_CALL_all(name, file, call_type) \
+  RNNCC_CALL_v4(name, file, call_type) RNNCC_CALL_v3(name, file, call_type) RNNCC_CALL_generic(name, file, call_type)
+#define RNNCC_CALL_LATE(name, set, level, file, call_type)   \
   if (rnncc_level() >= level) {                              \
-    static rnncc::LateFunction function(#name, #set, #type); \
+    static rnncc::LateFunction function(#name, #set, #file); \
     return function.get<int32_t(const call_type*)>()(call);  \
   }
-#define RNNCC_CALL_late_v4(name, type, call_type) RNNCC_CALL_LATE(name, v4, 4, type, call_type)
-#define RNNCC_CALL_late_v3(name, type, call_type) RNNCC_CALL_LATE(name, v3, 3, type, call_type)
-#define RNNCC_CALL_late_generic(name, type, call_type) RNNCC_CALL_LATE(name, generic, 1, type, call_type)
-#define RNNCC_CALL_late_all(name, type, call_type)                                    \
-  RNNCC_CALL_late_v4(name, type, call_type) RNNCC_CALL_late_v3(name, type, call_type) \
-      RNNCC_CALL_late_generic(name, type, call_type)
+#define RNNCC_CALL_late_v4(name, file, call_type) RNNCC_CALL_LATE(name, v4, 4, file, call_type)
+#define RNNCC_CALL_late_v3(name, file, call_type) RNNCC_CALL_LATE(name, v3, 3, file, call_type)
+#define RNNCC_CALL_late_generic(name, file, call_type) RNNCC_CALL_LATE(name, generic, 1, file, call_type)
+#define RNNCC_CALL_late_all(name, file, call_type)                                    \
+  RNNCC_CALL_late_v4(name, file, call_type) RNNCC_CALL_late_v3(name, file, call_type) \
+      RNNCC_CALL_late_generic(name, file, call_type)
 
-// Defines int32_t name(const call_type*), which calls name_SET_TYPE. `f32_code` and `f64_code` say what code there is of a compute
-// type: for one instruction set (`v4`, `v3`, `generic`), or for `all`, and then the best one runs. Before either,
-// `late_` says that it was not compiled with the package; then the function throws where it cannot be found. Where this
-// processor lacks the only instruction set, the function returns 4. `dtype_expression` reads `call`.
-#define RNNCC_DISPATCH(name, f32_code, f64_code, call_type, dtype_expression)                   \
+// Defines int32_t name(const call_type*), which calls name_SET_FILE: of the file `f64` where `dtype_expression`, which
+// reads `call`, is float64, and of the file `f32` elsewhere. `f32_code` and `f64_code` say what code there is of a file:
+// for one instruction set (`v4`, `v3`, `generic`), or for `all`, and then the best one runs. Before either, `late_` says
+// that it was not compiled with the package; then the function throws where it cannot be found. Where this processor
+// lacks the only instruction set, the function returns 4.
+#define RNNCC_DISPATCH(name, f32, f32_code, f64, f64_code, call_type, dtype_expression)         \
   extern "C" {                                                                                  \
   RNNCC_DECLARE_##f32_code(name, f32, call_type) RNNCC_DECLARE_##f64_code(name, f64, call_type) \
       __attribute__((visibility("default"))) int32_t name(const call_type* call) {              \

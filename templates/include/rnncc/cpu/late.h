@@ -1,5 +1,6 @@
-// The kernels of a compute type that were not compiled with the package. Python compiles them when a tensor of such a
-// dtype first comes (rnncc/runtime/kernels/first_use.py), into a library of their own.
+// The files of CPU kernels that were not compiled with the package. Python compiles one when a call first needs it: a
+// call with lengths or resets, or with tensors of another dtype (rnncc/runtime/kernels/first_use.py). Each has a library
+// of its own.
 #pragma once
 
 #include <dlfcn.h>
@@ -36,15 +37,21 @@ class LateLibraries {
   std::vector<void*> libraries_;
 };
 
+// What the kernels of a file are for: `f64_masked` is "that compute in float64 for lengths and resets".
+inline std::string about_cpu_file(const std::string& file) {
+  const bool is_masked = file.find("_masked") != std::string::npos;
+  return "that compute in float" + file.substr(1, 2) + (is_masked ? " for lengths and resets" : "");
+}
+
 // Asks for the kernels where no library has the function. No lock may be held.
-inline void* late_function(const std::string& name, const std::string& set, const std::string& type) {
-  const std::string symbol = name + "_" + set + "_" + type;
+inline void* late_function(const std::string& name, const std::string& set, const std::string& file) {
+  const std::string symbol = name + "_" + set + "_" + file;
   LateLibraries& libraries = LateLibraries::of_package();
   void* found = libraries.find(symbol);
-  if (!found && KernelHandler::of_package().ask(set, {type}, -1)) found = libraries.find(symbol);
+  if (!found && KernelHandler::of_package().ask(set, {file}, -1)) found = libraries.find(symbol);
   if (!found)
-    throw std::runtime_error("this package has no CPU kernels that compute in float" + type.substr(1) +
-                             "; `rnncc build` makes a package that has kernels for every dtype");
+    throw std::runtime_error("this package has no CPU kernels " + about_cpu_file(file) +
+                             "; `rnncc build` makes a package that has kernels for every call");
   return found;
 }
 

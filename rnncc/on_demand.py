@@ -1,0 +1,192 @@
+"""The kernels that a package in use asks for when a call first needs them. rnncc/runtime/kernels/first_use.py calls
+this."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rnncc.ir.artifact import OF_EVERY_PACKAGE
+from rnncc.ir.compilation import CompiledCell
+from rnncc.ir.problem import Problem
+from rnncc.ir.request import Request
+from rnncc.ir.target import GPUS, compute_type_of
+from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.language.source import Source
+from rnncc.machine.built import explanation
+from rnncc.machine.cells import keep_cells, kept_cells
+from rnncc.machine.garbage import uncollected
+from rnncc.machine.paths import shipped_cell
+from rnncc.machine.targets import gpu_at, own_instructions
+from rnncc.pipeline import compile_cells, kernels_of, shared_kernels
+from rnncc.progress import say
+from rnncc.version import VERSION
+
+if TYPE_CHECKING:
+    from rnncc.ir.artifact import Bundle
+    from rnncc.machine.cache import Cache
+    from rnncc.stages.build import Nvrtc
+
+
+@uncollected()
+def compile_file(
+    text: str, name: str, options: Mapping[str, Any], wanted: tuple[str, str], gpu: tuple[int, int, int], code: str
+) -> Path:
+    """A file of kernels that take every size, of a package of that text, for a GPU: the folder that has it. Found in
+    the cache, or compiled now. `wanted`: the cell and the file; a file that belongs to no cell names none, and is made
+    of all. `options`, `gpu` and `code` are those of `compile_fused`, and so are the errors."""
+    from rnncc.machine.cache import Cache, default_root
+    from rnncc.stages.build import Job, build_kernels, find_nvrtc, first_key, own_code
+
+    if code != own_code():
+        raise built_by_another()
+    cell, file = wanted
+    architecture = gpu_at(gpu[:2], gpu[2]).architecture
+    nvrtc = find_nvrtc((architecture,), required=True)
+    is_shared = file in OF_EVERY_PACKAGE
+    if is_shared:  # it is compiled once for all packages
+        text, name, cell, options = "", file.strip("_"), "", {}
+    # Device code has the tables of the CPU's kernels.
+    request = replace(
+        Request.of(Source(f"<{name}>", text), name, options),
+        architectures=(architecture,), instructions=own_instructions(), cell=cell,
+    )  # fmt: skip
+
+    def produce() -> Bundle:
+        bundle = shared_kernels(request) if is_shared else _bundle(request, cache)
+        return replace(bundle, device_units=tuple(unit for unit in bundle.device_units if unit.name == file))
+
+    key, cache = first_key(request, nvrtc, None, file), Cache(default_root())
+    job = Job(key, name, cache, nvrtc=nvrtc, progress=say)
+    return build_kernels(job, f"{file} for {architecture}", produce) / "cuda"
+
+
+@uncollected()
+def compile_for_cpu(text: str, name: str, options: Mapping[str, Any], wanted: tuple[str, str], code: str) -> Path:
+    """A file of CPU kernels of a package of that text: the library that has it. Found in the cache, or compiled now.
+    `wanted`: the instruction set, and which of CPU_FILES. `options`: as `_rnncc.json` has them. `code`: as for
+    `compile_fused`.
+
+    Raises:
+        RnnccError: RNN601 without a compiler, RNN602 where it failed, RNN605 for a cache that cannot be written,
+            RNN607, RNN609 for a package of another rnncc, RNN610 for a folder that is no cache of the user's.
+    """
+    from rnncc.machine.cache import Cache, default_root
+    from rnncc.stages.build import Job, build_kernels, find_toolchain, first_key, library_name, own_code
+
+    if code != own_code():
+        raise built_by_another()
+    instructions, file = wanted
+    compiler = find_toolchain()
+    program = {option: tuple(value) if isinstance(value, list) else value for option, value in options.items()}
+    own = Request.of(Source(f"<{name}>", text), name, program)
+    request = replace(own, instructions=instructions, cpu_files=(file,))
+
+    def produce() -> Bundle:
+        bundle = compile_cells(request).bundle
+        return replace(bundle, units=tuple(unit for unit in bundle.units if unit.compute_type))
+
+    key = first_key(request, None, compiler, "kernels")
+    job = Job(key, name, Cache(default_root()), compiler, progress=say)
+    return build_kernels(job, f"{name}{_about(file)}", produce) / library_name(name)
+
+
+def _about(cpu_file: str) -> str:
+    """What progress says of one of CPU_FILES."""
+    compute_type = compute_type_of(cpu_file)
+    masked = " for lengths and resets" * (cpu_file != compute_type)
+    return f" in {compute_type.replace('f', 'float')}{masked}"
+
+
+@uncollected()
+def compile_fused(
+    text: str, name: str, options: Mapping[str, Any], wanted: tuple[str, Sequence[str]], gpu: tuple[int, int, int],
+    code: str,
+) -> tuple[Path | None, str]:  # fmt: skip
+    """Fused kernels of one cell of a text, on a GPU: the folder with `fused.txt` and their code, or None and why there
+    is none. Found in the cache, or compiled now. `wanted`: the cell, and which programs of each of its loops, by what
+    follows the loop's name (`masked_forward`).
+
+    A package in use calls it (rnncc/runtime/kernels/first_use.py). `options` has those of a program; `problems`, each
+    (head_dim, heads, dtype), which differ in heads alone; and `directions`, the most that a launch runs. `gpu`: the
+    compute capability, and the GPU's number on this machine. `code`: that of the rnncc which built the package, since
+    kernels must take what its library gives.
+
+    Raises:
+        RnnccError: RNN602 where NVRTC failed, RNN605 for a cache that cannot be written, RNN607, RNN608 without NVRTC,
+            RNN609 for a package of another rnncc, RNN606 for RNNCC_TARGET with another value, RNN610 for a folder that
+            is no cache of the user's.
+    """
+    from rnncc.machine.cache import Cache, default_root
+    from rnncc.stages.build import Job, build_kernels, find_nvrtc, first_key, own_code
+
+    if code != own_code():
+        raise built_by_another()
+    cell, programs = wanted
+    target = gpu_at(gpu[:2], gpu[2])
+    nvrtc = find_nvrtc((target.architecture,), required=True)
+    problems = tuple(replace(Problem(*size), directions=options["directions"]) for size in options["problems"])
+    program = {option: value for option, value in options.items() if option not in ("problems", "directions")}
+    request = replace(
+        Request.of(Source(f"<{name}>", text), name, program),
+        instructions="", gpus=(target,), problems=problems, cell=cell, programs=tuple(programs),
+    )  # fmt: skip
+    problem, most = problems[0], problems[-1].heads
+    numbers = " and ".join(str(problem.heads) for problem in problems)
+    heads = f"{numbers} head{'s' if most > 1 else ''} with head_dim {problem.head_dim}"
+    key, cache = first_key(request, nvrtc, None), Cache(default_root())
+    job = Job(key, cell.lower(), cache, nvrtc=nvrtc, progress=say)
+    named = "".join(programs)
+    kinds = " without gradients" * ("inference" in named) + " with lengths or resets" * ("masked" in named)
+    what = f"{cell}{kinds} for {heads}, {problem.dtype}, {target.architecture}"
+    folder = build_kernels(job, what, lambda: _bundle(as_compiled(request, nvrtc), cache))
+    if (folder / "cuda").is_dir():
+        return folder / "cuda", ""
+    known = name if shipped_cell(name) else "FILE"  # the package does not say where its file lies
+    gpu_name = target.name if target.name in GPUS else "auto"
+    return None, f"no fused kernel for {heads} fits ({explanation(known, gpu_name, problem)})"
+
+
+def _bundle(request: Request, cache: Cache) -> Bundle:
+    """The kernels of the request's one cell, whose package exists: the stages up to `lower` ran when it was made."""
+    cells = kept_cells(cache, _key_of_cell(request), request.source)
+    if not cells:
+        cells = compile_cells(request, "lower").cells
+        keep(cells, request, cache)
+    return kernels_of(request, cells)
+
+
+def keep(cells: Sequence[CompiledCell], request: Request, cache: Cache) -> None:
+    """Keep each cell for the requests of a package that is in use, which name its own constants and states."""
+    for each in cells:
+        cell = each.cell
+        own = replace(
+            request, cell=each.name, zoneout=cell.zoneout, recurrent_dropout=cell.recurrent_dropout,
+            constants={one.name: one.value for one in cell.constants if one.shaping and not one.size},
+        )  # fmt: skip
+        keep_cells(cache, _key_of_cell(own), (each,))
+
+
+def _key_of_cell(request: Request) -> str:
+    """What the request's one cell depends on, as `lower` leaves it and this Python pickles it, hashed."""
+    from rnncc.stages.build import first_key
+
+    program = Request.of(request.source, request.name, request.options())
+    return first_key(replace(program, cell=request.cell), None, None, f"a cell for Python {sys.version_info[:2]}")
+
+
+def built_by_another() -> RnnccError:
+    """The error (RNN609) for a package of another rnncc, whose library takes other kernels."""
+    message = f"another rnncc than this one ({VERSION}) built the package"
+    return RnnccError(Diagnostic("RNN609", message, help="build the package again"))
+
+
+def as_compiled(request: Request, nvrtc: Nvrtc | None) -> Request:
+    """The same request. Kernels for GPUs that NVRTC does not know are planned as the PTX that they are compiled to."""
+    if nvrtc is None:
+        return request
+    gpus = (replace(gpu, architecture=nvrtc.made_for(gpu.architecture)) for gpu in request.gpus)
+    return replace(request, gpus=tuple(gpus) if request.problems else ())
