@@ -62,7 +62,7 @@ def test_the_headers_are_found() -> None:
         "core/call.h",
     } <= names
     assert not [name for name in names if name.startswith(("cpu/", "torch/"))]
-    assert {path.name for path in FILES} >= {"fused.cu.j2", "kernels.cu.j2", "scans.cu.j2", "steps.cuh.j2"}
+    assert {path.name for path in FILES} >= {"fused.cu.j2", "kernels.cu.j2", "scan.cu.j2", "steps.cuh.j2"}
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,9 @@ SIZES = (
     *(Problem(units, heads, "bf16") for units, heads in ((64, 12), (512, 1), (768, 1), (2048, 1))),
     Problem(768, 1, "fp32"),
 )
-# These differ from a file that is kept by a dtype or an instruction set, or are the same for every cell.
-REPEATED = re.compile(r"_(v3|v4)_|_f64\.|_(f32|f16)(_scans)?\.cu|_(f32|f16)_\d+_|src/_|src/include/")
+# These differ from a file that is kept by a dtype, an instruction set or the form of a scan, or are the same for every
+# cell.
+REPEATED = re.compile(r"_(v3|v4)_|_(vectorised|narrow)_bf16\.cu|_f64\.|_(f32|f16)(_scans)?\.cu|_(f32|f16)_\d+_|src/_|src/include/")
 
 
 def sizes_of(cell: str) -> tuple[Problem, ...]:

@@ -92,7 +92,7 @@ def test_what_is_shown_of_render_has_the_kernels_for_gpus() -> None:
     text = stage_text(read_request("lstm"), "render")
     for path in ("src/lstm_functions.h", "src/lstm_dispatch.cpp", "src/lstm_device.cuh", "src/lstm_0_forward_bf16.cu"):
         assert f"// {path}\n" in text
-    assert "// src/mingru_0_forward_bf16.cu\n" in stage_text(read_request("mingru"), "render")
+    assert "// src/mingru_0_forward_tall_bf16.cu\n" in stage_text(read_request("mingru"), "render")
 
 
 def test_a_package_for_cpus_plans_nothing_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

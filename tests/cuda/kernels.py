@@ -262,8 +262,7 @@ def sources(case: Case, head_dim: int | None = None) -> tuple[Bundle, dict[str, 
         single = case.family is SINGLE
         programs = [program for program in device_programs(shown) if program.has_single or not single]
         allowed = {f"{program.name}{'_single' * single}": limit for program in programs}
-    names = [scan.program for scan in scans] if case.family is SCAN else list(allowed)
-    files = {f"{name}_{case.dtype}" for name in names}
+    files = {f"{name}_{case.dtype}" for name in allowed}
     return replace(bundle, device_units=tuple(unit for unit in bundle.device_units if unit.name in files)), allowed
 
 

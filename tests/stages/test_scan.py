@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -232,13 +232,13 @@ def test_steps_that_differ_in_names_alone_share_kernels(other: str, shared: dict
 
 
 def test_many_states_of_one_form_have_one_kernel() -> None:
-    """All of S6's 16 states but the last, beside which the output is computed. Files are for three dtypes."""
+    """All of S6's 16 states but the last, beside which the output is computed. Each form and dtype has a file."""
     (made_for,) = {row.made_for for row in scan_kernels(plan_of("s6")) if row.program == "s6_14_forward"}
     assert made_for == "s6_0_forward"
     names = {unit.name for unit in for_gpus([plan_of("s6")]).device_units}
-    assert {name for name in names if name.endswith("_forward_f32") and "masked" not in name} == {
-        "s6_0_forward_f32",
-        "s6_15_forward_f32",
+    assert {name for name in names if name.endswith("_forward_tall_f32") and "masked" not in name} == {
+        "s6_0_forward_tall_f32",
+        "s6_15_forward_tall_f32",
     }
 
 
@@ -325,7 +325,8 @@ def test_where_newton_iterates(
 def test_kernels_that_iterate_are_made_where_they_are_asked_for(plans: dict[str, LoweredCell]) -> None:
     def texts(cell: str, newton: bool) -> list[str]:
         files = {f.path: f.text for f in for_gpus([plans[cell]], newton=newton).files}
-        return [files[f"src/{cell}_{name}"] for name in ("0_masked_forward_f32.cu", "scans.cuh", "cuda.cpp")]
+        forms = "\n".join(text for path, text in files.items() if path.startswith(f"src/{cell}_0_masked_forward_"))
+        return [forms, *(files[f"src/{cell}_{name}"] for name in ("scans.cuh", "cuda.cpp"))]
 
     for cell in (*WALKS, "rwkv4"):
         for newton in (True, False):
@@ -343,17 +344,20 @@ def test_files_of_a_package(plans: dict[str, LoweredCell]) -> None:
     def names(cell: str) -> set[str]:
         return {unit.name for unit in for_gpus([plans[cell]]).device_units}
 
-    # Each program has a file for each dtype.
-    def every(*loops: str) -> set[str]:
+    # Each kernel has a file for each dtype.
+    def files(loop: str, forms: Sequence[str] = ("",)) -> set[str]:
         variants = ("forward", "backward", "masked_forward", "masked_backward")
-        programs = [f"{loop}_{variant}" for loop in loops for variant in variants]
-        return {*OF_EVERY_PACKAGE, *(f"{program}_{dtype}" for program in programs for dtype in ("f32", "bf16", "f16"))}
+        kernels = [f"{loop}_{variant}{form}" for variant in variants for form in forms]
+        return {f"{kernel}_{dtype}" for kernel in kernels for dtype in ("f32", "bf16", "f16")}
+
+    scans = ("_vectorised", "_tall", "_narrow")
 
     # A loop with products has more for calls of one step, which have no masks.
     single = {f"scrn_1_{way}_single_{dtype}" for way in ("forward", "backward") for dtype in ("f32", "bf16", "f16")}
-    assert names("mingru") == every("mingru_0") and names("scrn") == every("scrn_0", "scrn_1") | single
+    assert names("mingru") == {*OF_EVERY_PACKAGE, *files("mingru_0", scans)}
+    assert names("scrn") == {*OF_EVERY_PACKAGE, *files("scrn_0", scans), *files("scrn_1"), *single}
     texts = {file.path: file.text for file in for_gpus([plans["scrn"]]).files}
-    assert "scrn_0_forward_vectorised" in texts["src/scrn_0_forward_f32.cu"]
+    assert "scrn_0_forward_vectorised" in texts["src/scrn_0_forward_vectorised_f32.cu"]
     assert "run_sequence<rnncc::scrn_1_forward::Loop, float>" in texts["src/scrn_1_forward_f32.cu"]
     host = texts["src/scrn_cuda.cpp"]
     assert '{tables, info, &scans, false, "scrn_0_forward"}' in host

@@ -1,4 +1,4 @@
-"""The files of kernels of loops without products: the steps, and the kernels of each program and dtype."""
+"""The files of kernels of loops without products: the steps, and the kernel of each program, form and dtype."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class ScanKernel:
 
 
 def scan_files(cell: CompiledCell) -> Iterator[File]:
-    """A header of steps, and a file for each program that has kernels of its own and each dtype. There are none where
-    all loops have products."""
+    """A header of steps, and a file for each kernel: a call needs one, and waits for no other. There are none where all
+    loops have products."""
     if not cell.scans:
         return
     plan, name = cell.plan, cell.plan.cell.lower()
@@ -43,9 +43,9 @@ def scan_files(cell: CompiledCell) -> Iterator[File]:
     own = [scan for scan in cell.scans if scan.are_own]
     yield File(f"src/{steps}", scan_steps_text(plan, own))
     for scan, scalar in product(own, SCALARS):
-        kernels = list(_kernels(scan, scalar))
-        content = text("cuda/scans.cu.j2", cell=plan.cell, scalar=scalar, steps=steps, kernels=kernels)
-        yield File(f"src/{scan.program}_{scalar.suffix}.cu", content)
+        for kernel in _kernels(scan, scalar):
+            content = text("cuda/scan.cu.j2", cell=plan.cell, scalar=scalar, steps=steps, kernel=kernel)
+            yield File(f"src/{kernel.symbol}_{scalar.suffix}.cu", content)
 
 
 def scan_steps_text(plan: LoweredCell, scans: Sequence[ScanKernels]) -> str:

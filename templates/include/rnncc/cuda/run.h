@@ -55,11 +55,11 @@ class DeviceRuns {
   // for the forward.
   void announce_backward() const {
     if (!is_forward() || !is_training()) return;
-    if (loop_.scans) return announce(backward_file(), device_, gpu(device_));
+    if (loop_.scans) return announce(backward_file(likely_scan_form()), device_, gpu(device_));
     if (first().heads > 1 && runs_[0].scalar() != RNNCC_FLOAT32) announce("_core", device_, gpu(device_));
   }
-  std::string backward_file() const {
-    return name_.substr(0, name_.rfind('_')) + "_backward_" + dtype_name(runs_[0].scalar());
+  std::string backward_file(const std::string& form = "") const {
+    return name_.substr(0, name_.rfind('_')) + "_backward" + form + "_" + dtype_name(runs_[0].scalar());
   }
   // Makes the products that a forward needs first.
   void make_given() {
@@ -70,6 +70,20 @@ class DeviceRuns {
 
   bool are_two_alike() const { return runs_.size() == 2 && runs_[0].scalar() == runs_[1].scalar(); }
 
+  // Of ScanForms' members: for elements of 32 bits, or of 16.
+  int scan_size() const { return runs_[0].scalar() == RNNCC_FLOAT32 ? 0 : 1; }
+  bool is_tall_scan() const {
+    const int64_t channels = int64_t(are_two_alike() ? 2 : 1) * first().batch * runs_[0].dims()[info_.units];
+    return is_tall(loop_.scans->vectorised[scan_size()], channels, gpu(device_).sms);
+  }
+
+  // The form of the kernel that runs the backward's scan in most cases: that of the forward's.
+  std::string likely_scan_form() const {
+    const int64_t bytes = dtype_bytes(runs_[0].scalar());
+    if (runs_[0].dims()[info_.units] * bytes % 16 != 0) return "_narrow";
+    return is_tall_scan() ? "_tall" : "_vectorised";
+  }
+
   void run_scans() {
     if (are_two_alike()) return run_scan({&runs_[0], &runs_[1]});
     for (DeviceRun& run : runs_) run_scan({&run});
@@ -78,18 +92,15 @@ class DeviceRuns {
   void run_scan(const std::vector<DeviceRun*>& runs) const {
     std::vector<LoopDirection> directions;
     for (DeviceRun* run : runs) directions.push_back(run->direction());
-    const rnncc_dtype dtype = runs[0]->scalar();
-    const int size = dtype == RNNCC_FLOAT32 ? 0 : 1;
-    const std::string file = name_ + "_" + dtype_name(dtype);
-    const int64_t channels = int64_t(runs.size()) * first().batch * runs[0]->dims()[info_.units];
-    const bool tall = is_tall(loop_.scans->vectorised[size], channels, gpu(device_).sms);
+    const int size = scan_size();
+    const bool tall = is_tall_scan();
     const ScanForm& iterating = loop_.scans->newton[size];
     ScanRun newton(tables_, info_, iterating, true, runs[0]->dims());
     ScanRun pieces(tables_, info_, (tall ? loop_.scans->tall : loop_.scans->vectorised)[size], true, runs[0]->dims());
     ScanRun any(tables_, info_, loop_.scans->narrow[size], false, runs[0]->dims());
-    if (!(iterating.least_ctas && newton.run(directions, file, name_ + "_newton")) &&
-        !pieces.run(directions, file, name_ + (tall ? "_tall" : "_vectorised")))
-      any.run(directions, file, name_ + "_narrow");
+    if (!(iterating.least_ctas && newton.run(directions, name_ + "_newton")) &&
+        !pieces.run(directions, name_ + (tall ? "_tall" : "_vectorised")))
+      any.run(directions, name_ + "_narrow");
     for (DeviceRun* run : runs) run->finish();
   }
 

@@ -72,9 +72,9 @@ class ScanRun : LoopParameter {
   ScanRun(const Tables& tables, const LoopInfo& info, const ScanForm& form, bool aligned, const int64_t* dims)
       : LoopParameter(tables, info, dims, true), form_(form), aligned_(aligned) {}
 
-  // Runs by the kernel `name` of `file`. Returns false where a tensor lies in memory in a way that the kernel does not
-  // take, or where the kernel would be of no use. Then nothing was launched.
-  bool run(const std::vector<LoopDirection>& directions, const std::string& file, const std::string& name) {
+  // Runs by a kernel. Returns false where a tensor lies in memory in a way that the kernel does not take, or where the
+  // kernel would be of no use. Then nothing was launched.
+  bool run(const std::vector<LoopDirection>& directions, const std::string& name) {
     const Call& call = directions[0].call;
     const CallTensors& tensors = directions[0].tensors;
     const int32_t device = tensors.device.index;
@@ -87,7 +87,7 @@ class ScanRun : LoopParameter {
     *take<ScanHeader>(1) = {int32_t(call.steps), int32_t(call.batch), int32_t(units), 0};
     take_extents(call);
     take_constants(call);
-    const ScanLoaded& loaded = loaded_scan(form_, file, name, device);
+    const ScanLoaded& loaded = loaded_scan(form_, name + "_" + dtype_name(tensors.scalar()), name, device);
     const int64_t all = clusters * int64_t(directions.size()), sms = gpu(device).sms;
     const int64_t ctas = scan_ctas(form_, all, call.steps, loaded.most_ctas, sms);
     if (!is_of_use(form_, all, ctas, sms)) return false;
