@@ -26,6 +26,8 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 # And two threads of each worker would wait for each other. Tests that are about threads say how many they want.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What inductor compiles is so little that a pool of processes, which all import torch, takes longer.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Workers, and programs that tests start, read the bytecode that the first of them wrote.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

@@ -3,6 +3,7 @@ float64, which most comparisons ask for. And what is built for this processor al
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,7 @@ from rnncc import driver
 from rnncc.driver import load_module, make_product
 from rnncc.ir.cell import Cell
 from rnncc.ir.request import Request
-from rnncc.language.read import from_text
+from rnncc.language.read import from_text, read_request
 from rnncc.language.source import Source
 from rnncc.machine.cache import Cache, default_root, digest
 from rnncc.machine.targets import own_instructions
@@ -47,3 +48,14 @@ def float64_package(text: str, name: str = "cell") -> ModuleType:
     """A package as `rnncc.compile` gives it, whose kernels for float64 are compiled now; those for other dtypes, when a
     call first needs them."""
     return load_module(Request(from_text(f"<{name}>", text), name), ("f64",))
+
+
+def float64_cell(file: str) -> ModuleType:
+    """The same of a shipped cell, as `rnncc.load` gives it."""
+    return load_module(read_request(file), ("f64",))
+
+
+def text_of(name: str, text: str) -> str:
+    """Of a text with several cells, one."""
+    (found,) = (part for part in re.split(r"(?m)^(?=cell )", text) if part.startswith(f"cell {name}\n"))
+    return found

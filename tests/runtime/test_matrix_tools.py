@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 import rnncc
+from tests.packages import float64_cell, float64_package
 
 IN, H, HEADS = 5, 6, 3
 DOUBLE: dict[str, Any] = {"dtype": torch.float64}
@@ -38,7 +39,8 @@ def fresh_compiler() -> Iterator[None]:
 def make(file: str, *, step: bool = False, **options: Any) -> Any:
     torch.manual_seed(0)
     options = {"num_heads": HEADS, **DOUBLE, **options}
-    return getattr(rnncc.load(file), CLASSES[file] + ("Cell" if step else ""))(IN, H, **options)
+    module = float64_cell(file) if options["dtype"] == torch.float64 else rnncc.load(file)
+    return getattr(module, CLASSES[file] + ("Cell" if step else ""))(IN, H, **options)
 
 
 def random(*shape: int) -> Tensor:
@@ -180,6 +182,7 @@ def test_second_derivatives_and_forward_mode(file: str) -> None:
         assert torch.autograd.gradgradcheck(call, given, fast_mode=True)
 
 
+@usual
 @every
 def test_copies_state_dicts_and_the_meta_device(file: str) -> None:
     options: dict[str, Any] = {"num_layers": 2, "bidirectional": True}
@@ -201,7 +204,7 @@ def test_copies_state_dicts_and_the_meta_device(file: str) -> None:
         assert {name: view.shape for name, view in views.items()} == {name: v.shape for name, v in others.items()}
 
 
-@pytest.mark.always(file=("gateddeltanet", "ttt_linear"))
+@pytest.mark.always(file=("gateddeltanet",))
 @every
 def test_autocast_and_counted_products(file: str) -> None:
     """As the eager loop: which dtypes come out, and how many products there are."""
@@ -280,7 +283,7 @@ def test_other_forms_of_a_matrix_in_a_product(form: str) -> None:
     text = (
         f"cell A\nstate S: matrix(H, H)\noutput y\nweights M: {form}\nk = W@x\nS[t] = M@S[t-1] + k@T(k)\ny = S[t]@k\n"
     )
-    layer, x = rnncc.compile(text).A(IN, 8, num_heads=2, **DOUBLE), random(5, 3, IN)
+    layer, x = float64_package(text).A(IN, 8, num_heads=2, **DOUBLE), random(5, 3, IN)
 
     def loop() -> tuple[Tensor, Tensor]:
         views = layer.gate_parameters()
