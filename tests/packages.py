@@ -38,10 +38,15 @@ def build_one_library(patch: pytest.MonkeyPatch) -> None:
 
 def reference_package(source: Source, stem: str) -> tuple[ModuleType, list[Cell]]:
     """A package without kernels, and its cells."""
-    request = Request(source, stem, instructions="")
+    cells = compile_cells(Request(source, stem, instructions=""), "partition").cells
+    return reference_module(source, stem), [made.cell for made in cells]
+
+
+def reference_module(source: Source, stem: str) -> ModuleType:
+    """A package without kernels."""
     key = digest(stem, source.text, own_code())[:32]
-    package = build(Job(key, stem, Cache(default_root())), lambda: make_product(request))
-    return load(package), [made.cell for made in compile_cells(request, "partition").cells]
+    job = Job(key, stem, Cache(default_root()))
+    return load(build(job, lambda: make_product(Request(source, stem, instructions=""))))
 
 
 def float64_package(text: str, name: str = "cell") -> ModuleType:

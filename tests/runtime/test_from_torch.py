@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import rnncc
 from rnncc.language.read import read_request
 from rnncc.language.source import Source
-from tests.packages import reference_package
+from tests.packages import reference_module
 from tests.runtime.test_layers import DOUBLE, IN, H, close, sample, tuple_of
 
 # Which weights a layer takes is no matter of kernels, so most of these packages have none.
@@ -31,7 +31,7 @@ FROM_TORCH: list[tuple[str, Any, dict[str, Any], tuple[str, ...], tuple[str, ...
 @cache
 def layer_class(file: str, name: str) -> Any:
     """A shipped cell's layer."""
-    return getattr(reference_package(read_request(file).source, file)[0], name)
+    return getattr(reference_module(read_request(file).source, file), name)
 
 
 @pytest.mark.one_in(4)
@@ -146,7 +146,7 @@ def orders(name: str, **options: Any) -> Any:
 
 @cache
 def package_of_orders() -> Any:
-    return reference_package(Source("orders", ORDERS), "orders")[0]
+    return reference_module(Source("orders", ORDERS), "orders")
 
 
 @pytest.mark.one_in(5)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
 from rnncc.language.source import Source
-from tests.packages import float64_package, reference_package, text_of
+from tests.packages import float64_package, reference_module, text_of
 
 IN, H, T, B = 3, 8, 5, 4
 TEXT = """
@@ -64,7 +64,7 @@ h[t] = tanh(a + s*c)*sigmoid(q) + sigmoid(r)*d
 @cache
 def package() -> Any:
     """Without kernels: these are few calls."""
-    return reference_package(Source("wide", TEXT), "wide")[0]
+    return reference_module(Source("wide", TEXT), "wide")
 
 
 def every_view(layer: Any) -> list[tuple[str, Tensor]]:
