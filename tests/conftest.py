@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import rnncc
 from rnncc.machine.cache import default_root
 from rnncc.machine.cache.root import MARKER
 from rnncc.machine.targets import planned
@@ -132,7 +133,8 @@ def no_disk_is_waited_for() -> Iterator[None]:
 
 @pytest.fixture
 def cell_cache(tmp_path: Path) -> Path:
-    """A cache of the test's own, without packages. Objects that all packages share are there if any test made them."""
+    """A cache of the test's own, without packages. It has the objects that all packages share: they take longest."""
+    rnncc.load("lstm")  # makes them, if no test has
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)
     with suppress(FileNotFoundError):

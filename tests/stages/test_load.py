@@ -160,7 +160,7 @@ def test_every_file_name_loads(tmp_path: Path, stem: str, recwarn: pytest.Warnin
 
 
 def test_a_damaged_library_is_a_warning_and_the_reference_runs(tmp_path: Path) -> None:
-    package = build_package(read_request("lstm"), tmp_path)
+    package = build_package(replace(read_request("lstm"), **ONE_LIBRARY), tmp_path)
     (package / "liblstm.so").write_bytes(b"not a library")
     out = run(
         "import warnings, torch\n"
@@ -249,7 +249,7 @@ def test_a_fork_waits_for_an_import(tmp_path: Path) -> None:
 
 
 def test_a_package_in_an_archive_says_so(tmp_path: Path) -> None:
-    build_package(read_request("lstm"), tmp_path / "out")
+    build_package(replace(read_request("lstm"), **ONE_LIBRARY), tmp_path / "out")
     shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "out")
     out = run(
         f"sys.path.insert(0, {str(tmp_path / 'packed.zip')!r})\n"
