@@ -8,12 +8,14 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rnncc
+from rnncc import driver
 from rnncc.machine.cache import default_root
 from rnncc.machine.cache.root import MARKER
 from rnncc.machine.targets import planned
@@ -129,6 +131,13 @@ def no_disk_is_waited_for() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
+
+
+@pytest.fixture
+def float64_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is loaded has kernels for float64, as it else has some for float32. Others are compiled when a call needs
+    them: tests that compute in float64 alone need none."""
+    monkeypatch.setattr(driver, "load_module", partial(driver.load_module, compute_types=("f64",)))
 
 
 @pytest.fixture

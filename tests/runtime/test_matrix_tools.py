@@ -18,8 +18,8 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 import rnncc
-from tests.packages import float64_cell, float64_package
 
+pytestmark = pytest.mark.usefixtures("float64_first")
 IN, H, HEADS = 5, 6, 3
 DOUBLE: dict[str, Any] = {"dtype": torch.float64}
 CLASSES = {"gla": "GLA", "gateddeltanet": "GatedDeltaNet", "mlstm": "mLSTM", "ttt_linear": "TTT_Linear"}
@@ -39,8 +39,7 @@ def fresh_compiler() -> Iterator[None]:
 def make(file: str, *, step: bool = False, **options: Any) -> Any:
     torch.manual_seed(0)
     options = {"num_heads": HEADS, **DOUBLE, **options}
-    module = float64_cell(file) if options["dtype"] == torch.float64 else rnncc.load(file)
-    return getattr(module, CLASSES[file] + ("Cell" if step else ""))(IN, H, **options)
+    return getattr(rnncc.load(file), CLASSES[file] + ("Cell" if step else ""))(IN, H, **options)
 
 
 def random(*shape: int) -> Tensor:
@@ -204,7 +203,7 @@ def test_copies_state_dicts_and_the_meta_device(file: str) -> None:
         assert {name: view.shape for name, view in views.items()} == {name: v.shape for name, v in others.items()}
 
 
-@pytest.mark.always(file=("gateddeltanet",))
+@pytest.mark.always(file=("gla",))
 @every
 def test_autocast_and_counted_products(file: str) -> None:
     """As the eager loop: which dtypes come out, and how many products there are."""
@@ -283,7 +282,7 @@ def test_other_forms_of_a_matrix_in_a_product(form: str) -> None:
     text = (
         f"cell A\nstate S: matrix(H, H)\noutput y\nweights M: {form}\nk = W@x\nS[t] = M@S[t-1] + k@T(k)\ny = S[t]@k\n"
     )
-    layer, x = float64_package(text).A(IN, 8, num_heads=2, **DOUBLE), random(5, 3, IN)
+    layer, x = rnncc.compile(text).A(IN, 8, num_heads=2, **DOUBLE), random(5, 3, IN)
 
     def loop() -> tuple[Tensor, Tensor]:
         views = layer.gate_parameters()

@@ -37,7 +37,7 @@ y = (S[t]@k)/sqrt(H) + softmax(c[t])*x
 # What each has beside others: a matrix state and gates of every kind; a learned start; three loops with stabilisers;
 # sixteen loops and x itself; norms of products; states of several widths.
 SHIPPED = ("gateddeltanet", "ttt_linear", "mlstm", "s6", "layernormlstm", "lru", "mesanet")
-ALWAYS = ("Many", "layernormlstm")
+ALWAYS = ("Many", "lru")
 
 
 # Cells of the tests below, which say what they are for.
@@ -177,7 +177,7 @@ def test_it_runs_on_with_its_own_states() -> None:
 
 
 def test_what_autograd_records_goes_the_long_way() -> None:
-    step = cell_class("gateddeltanet")(8, 8)
+    step = cell_class("gla")(8, 8)
     x, hx = torch.randn(3, 8, requires_grad=True), states_of(step, 3)
     y, new = step(x, hx)
     (y.sum() + new.square().sum()).backward()
@@ -201,7 +201,7 @@ def test_frozen_weights_are_read_packed() -> None:
 
 
 def test_what_does_not_fit_is_told_as_by_the_long_way() -> None:
-    step = cell_class("gateddeltanet")(8, 8, num_heads=2)
+    step = cell_class("gla")(8, 8, num_heads=2)
     x, hx = torch.randn(3, 8), states_of(step, 3)
     with torch.no_grad():
         for given in (

@@ -14,6 +14,7 @@ from torch.nn.utils import prune
 
 from tests.packages import float64_package, text_of
 
+pytestmark = pytest.mark.usefixtures("float64_first")
 TEXT = """
 cell SparseLSTM
 state h, c
