@@ -13,10 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import rnncc
-from rnncc.ir.request import Request
-from rnncc.language.source import Source
-from rnncc.pipeline import compile_cells
 from rnncc.verify import verify
+from tests.compiling import cell_of
 from tests.packages import float64_package, text_of
 
 T, B, IN, H, C = 5, 3, 4, 6, 5
@@ -286,13 +284,11 @@ def test_single_steps_chunks_and_one_sequence(name: str) -> None:
 @pytest.mark.parametrize("name", CELLS)
 def test_verified_in_other_dtypes(name: str) -> None:
     text = text_of(name, TEXT)
-    (made,) = compile_cells(Request(Source("once", text), "once"), "partition").cells
-    report = verify(getattr(rnncc.compile(text, "once"), name), made.cell, dtypes=(torch.float32, torch.bfloat16))
+    report = verify(getattr(rnncc.compile(text, "once"), name), cell_of(text), dtypes=(torch.float32, torch.bfloat16))
     assert report.passed, [row for row in report.rows if not row.passed]
 
 
 def test_under_autocast() -> None:
-    torch.manual_seed(0)
     text = text_of("Decay", TEXT)
     layer = rnncc.compile(text, "once").Decay(IN, H)
     other = rnncc.compile(text.replace(" per sequence", ""), "stepwise").Decay(IN, H)
