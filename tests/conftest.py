@@ -8,11 +8,14 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import rnncc
+from rnncc import driver
 from rnncc.machine.cache import default_root
 from rnncc.machine.cache.root import MARKER
 from rnncc.machine.targets import planned
@@ -26,6 +29,8 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 # And two threads of each worker would wait for each other. Tests that are about threads say how many they want.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What inductor compiles is so little that a pool of processes, which all import torch, takes longer.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Workers, and programs that tests start, read the bytecode that the first of them wrote.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -129,8 +134,16 @@ def no_disk_is_waited_for() -> Iterator[None]:
 
 
 @pytest.fixture
+def float64_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is loaded has kernels for float64, as it else has some for float32. Others are compiled when a call needs
+    them: tests that compute in float64 alone need none."""
+    monkeypatch.setattr(driver, "load_module", partial(driver.load_module, compute_types=("f64",)))
+
+
+@pytest.fixture
 def cell_cache(tmp_path: Path) -> Path:
-    """A cache of the test's own, without packages. Objects that all packages share are there if any test made them."""
+    """A cache of the test's own, without packages. It has the objects that all packages share: they take longest."""
+    rnncc.load("lstm")  # makes them, if no test has
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)
     with suppress(FileNotFoundError):

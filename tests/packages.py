@@ -3,6 +3,7 @@ float64, which most comparisons ask for. And what is built for this processor al
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,7 @@ from rnncc import driver
 from rnncc.driver import load_module, make_product
 from rnncc.ir.cell import Cell
 from rnncc.ir.request import Request
-from rnncc.language.read import from_text
+from rnncc.language.read import from_text, read_request
 from rnncc.language.source import Source
 from rnncc.machine.cache import Cache, default_root, digest
 from rnncc.machine.targets import own_instructions
@@ -37,13 +38,29 @@ def build_one_library(patch: pytest.MonkeyPatch) -> None:
 
 def reference_package(source: Source, stem: str) -> tuple[ModuleType, list[Cell]]:
     """A package without kernels, and its cells."""
-    request = Request(source, stem, instructions="")
+    cells = compile_cells(Request(source, stem, instructions=""), "partition").cells
+    return reference_module(source, stem), [made.cell for made in cells]
+
+
+def reference_module(source: Source, stem: str) -> ModuleType:
+    """A package without kernels."""
     key = digest(stem, source.text, own_code())[:32]
-    package = build(Job(key, stem, Cache(default_root())), lambda: make_product(request))
-    return load(package), [made.cell for made in compile_cells(request, "partition").cells]
+    job = Job(key, stem, Cache(default_root()))
+    return load(build(job, lambda: make_product(Request(source, stem, instructions=""))))
 
 
 def float64_package(text: str, name: str = "cell") -> ModuleType:
     """A package as `rnncc.compile` gives it, whose kernels for float64 are compiled now; those for other dtypes, and
     for lengths and resets, when a call first needs them."""
     return load_module(Request(from_text(f"<{name}>", text), name), ("f64",))
+
+
+def float64_cell(file: str) -> ModuleType:
+    """The same of a shipped cell, as `rnncc.load` gives it."""
+    return load_module(read_request(file), ("f64",))
+
+
+def text_of(name: str, text: str) -> str:
+    """Of a text with several cells, one."""
+    (found,) = (part for part in re.split(r"(?m)^(?=cell )", text) if part.startswith(f"cell {name}\n"))
+    return found

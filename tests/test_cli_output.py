@@ -23,7 +23,7 @@ def run(words: str, out: int | IO[bytes], **options: Any) -> subprocess.Complete
     return subprocess.run([sys.executable, "-m", "rnncc", *words.split()], stdout=out, check=False, **options)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("words", TEXT)
 def test_a_full_disk_is_one_line(words: str) -> None:
@@ -49,7 +49,7 @@ def test_both_may_be_full() -> None:
         assert run("explain nothing", subprocess.DEVNULL, stderr=full).returncode == 1
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("words", TEXT)
 def test_a_closed_pipe_is_silent(words: str) -> None:
     reading, writing = os.pipe()

@@ -150,7 +150,7 @@ def mutants(draw: st.DrawFn) -> bytes:
     return data
 
 
-@settings(max_examples=count(60), suppress_health_check=list(HealthCheck))
+@settings(max_examples=count(30), suppress_health_check=list(HealthCheck))
 @given(mutants())
 @example(b"")
 @example(b"cell A\nstate h\nh[t] = x[t-100000000]\n")
@@ -172,7 +172,7 @@ def test_mutant(data: bytes) -> None:
     survive(data)
 
 
-@settings(max_examples=count(250), suppress_health_check=list(HealthCheck))
+@settings(max_examples=count(125), suppress_health_check=list(HealthCheck))
 @given(mutants())
 def test_checked_mutant(data: bytes) -> None:
     """The stages that report errors, alone: they are quick."""

@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import rnncc
 from rnncc.ir.family import ALTERNATING, GATHER, Family
 from rnncc.language.operator_row import Operator
 from rnncc.language.operators import OF_MATRICES, OPERATORS, STEPS
@@ -26,6 +25,7 @@ from tests.compiling import lowered
 from tests.cuda import kernels
 from tests.cuda.inspected import Look
 from tests.definitions import definition
+from tests.packages import float64_package
 
 TABLE = "rnncc/language/operators.py"
 # Those whose value and derivative are numbers; matrix operators have derivatives in torch alone.
@@ -313,8 +313,9 @@ def every_operator(rows: Sequence[Operator] = CALLED) -> str:
 def test_every_operator_in_a_loop(device: str) -> None:
     """The kernel, against torch's functions and autograd."""
     dtype = torch.float64 if device == "cpu" else torch.float32
-    layer = rnncc.compile(every_operator(), "every").EveryOperator(3, 4, dtype=dtype, device=device)
-    eager = rnncc.compile(every_operator(), "every").EveryOperator(3, 4, dtype=torch.float64, backend="reference")
+    module = float64_package(every_operator(), "every")
+    layer = module.EveryOperator(3, 4, dtype=dtype, device=device)
+    eager = module.EveryOperator(3, 4, dtype=torch.float64, backend="reference")
     eager.load_state_dict(layer.state_dict())
     x = torch.randn(3, 2, 3, dtype=torch.float64)
     results = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rnncc.verify.problem import Problem
 from rnncc.verify.runner import Runner
 from tests.awkward import AWKWARD
 from tests.compiling import front
-from tests.packages import build_one_library
+from tests.packages import build_one_library, float64_package, text_of
 from tests.test_cli import GOOD, python, run, write
 
 ON_CPU = {"float64": Runner("cpu")}
@@ -120,35 +121,36 @@ def test_batch_entries_that_stay_undecided_are_counted_and_said(monkeypatch: pyt
     assert [(entry["dtype"], entry["entries"], entry["of"]) for entry in said["doubts"]] == [("bfloat16", left, 3)]
 
 
-@pytest.fixture(scope="module")
-def awkward() -> dict[str, tuple[Any, Cell]]:
-    """A layer class and a cell by name."""
-    module = rnncc.compile(AWKWARD, "awkward")
-    return {cell.name: (getattr(module, cell.name), cell) for cell, _ in front(Source("awkward.rnn", AWKWARD))}
+@cache
+def awkward(name: str) -> tuple[Any, Cell]:
+    """The layer class and the cell of that name. Each cell is compiled alone: a run is of some of them."""
+    text = text_of(name, AWKWARD)
+    ((cell, _),) = front(Source("awkward.rnn", text))
+    return getattr(float64_package(text, "awkward"), name), cell
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["Counter", "NoGradient", "Ternary", "Threshold", "Fives", "Cancelling", "Parts", "Joined"]
 )
-def test_verify_passes_cells_that_made_it_stumble(awkward: dict[str, tuple[Any, Cell]], name: str) -> None:
-    report = verify.verify(*awkward[name])
+def test_verify_passes_cells_that_made_it_stumble(name: str) -> None:
+    report = verify.verify(*awkward(name))
     assert [row for row in report.rows if not row.passed] == []
     assert not any(doubt.left_out for doubt in report.doubts)
 
 
 @pytest.mark.long
-def test_what_overflows_in_the_eager_loop_too_is_left_out(awkward: dict[str, tuple[Any, Cell]]) -> None:
-    report = verify.verify(*awkward["Growing"], dtypes=(torch.float64, torch.float16))
+def test_what_overflows_in_the_eager_loop_too_is_left_out() -> None:
+    report = verify.verify(*awkward("Growing"), dtypes=(torch.float64, torch.float16))
     assert report.passed
     assert {doubt.why for doubt in report.doubts} == {verify.RANGE} and all(doubt.left_out for doubt in report.doubts)
 
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["Huge", "Tiny"])
-def test_numbers_whose_squares_leave_the_range_are_compared(awkward: dict[str, tuple[Any, Cell]], name: str) -> None:
+def test_numbers_whose_squares_leave_the_range_are_compared(name: str) -> None:
     """The norm of 1e170 must not be infinite, nor that of 1e-170 zero."""
-    layer_class, cell = awkward[name]
+    layer_class, cell = awkward(name)
 
     class Wrong(layer_class):  # type: ignore[misc, valid-type]
         """A layer that is off by a thousandth."""
@@ -157,8 +159,9 @@ def test_numbers_whose_squares_leave_the_range_are_compared(awkward: dict[str, t
             output, final = super().forward(input, hx, **options)
             return output * 1.001, final
 
-    right, wrong = (verify.verify(made, cell, dtypes=(torch.float64,)) for made in (layer_class, Wrong))
+    right = verify.verify(layer_class, cell, dtypes=(torch.float64,))
     assert right.passed and right.doubts == ()
+    wrong = verify.verify(Wrong, cell, dtypes=(torch.float64,), cases=(verify.Case(7, 3),))
     (output,) = (row for row in wrong.rows if row.quantity == "output")
     assert output.failed and output.error == pytest.approx(1e-3)
 
@@ -166,11 +169,9 @@ def test_numbers_whose_squares_leave_the_range_are_compared(awkward: dict[str, t
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("wrong", [math.nan, math.inf], ids=str)
 @pytest.mark.parametrize("name", ["Growing", "Undecided", "Chaotic", "Amplifying", "Tiny"])
-def test_what_is_no_number_where_the_reference_is_one_fails(
-    awkward: dict[str, tuple[Any, Cell]], name: str, wrong: float
-) -> None:
+def test_what_is_no_number_where_the_reference_is_one_fails(name: str, wrong: float) -> None:
     """Also in a batch entry that would be left out, and where the bound is larger than the values."""
-    layer_class, cell = awkward[name]
+    layer_class, cell = awkward(name)
 
     class Wrong(layer_class):  # type: ignore[misc, valid-type]
         """A layer whose first output is no number."""
@@ -200,23 +201,23 @@ def test_a_relative_error_has_no_unit(largest: float) -> None:
     assert not verify.relative_error(exact, exact * math.inf) <= 1e300
 
 
-def test_what_is_chaotic_in_float64_too_is_judged_by_its_first_steps(awkward: dict[str, tuple[Any, Cell]]) -> None:
-    report = verify.verify(*awkward["Chaotic"], dtypes=(torch.float64, torch.bfloat16))
+def test_what_is_chaotic_in_float64_too_is_judged_by_its_first_steps() -> None:
+    report = verify.verify(*awkward("Chaotic"), dtypes=(torch.float64, torch.bfloat16))
     assert report.passed and all(row.cases > 1 for row in report.rows)
 
 
-def test_numbers_that_the_eager_loop_alone_cannot_hold_prove_nothing(awkward: dict[str, tuple[Any, Cell]]) -> None:
+def test_numbers_that_the_eager_loop_alone_cannot_hold_prove_nothing() -> None:
     """The eager loop in float16 makes an infinity of 1e6. The kernel computes in float32."""
-    report = verify.verify(*awkward["Numbers"], dtypes=(torch.float32, torch.float16))
+    report = verify.verify(*awkward("Numbers"), dtypes=(torch.float32, torch.float16))
     assert not report.failed and all(row.passed for row in report.rows if row.dtype == "float32")
     assert [(doubt.dtype, doubt.why, doubt.left_out) for doubt in report.doubts] == [("float16", verify.RANGE, True)]
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("Undecided", torch.float64), ("Overflowing", torch.float16)])
 def test_what_cannot_be_judged_is_neither_right_nor_wrong(
-    awkward: dict[str, tuple[Any, Cell]], name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layer_class, cell = awkward[name]
+    layer_class, cell = awkward(name)
 
     class Wrong(layer_class):  # type: ignore[misc, valid-type]
         """A layer that nobody can tell to be wrong."""
@@ -239,9 +240,9 @@ def test_what_cannot_be_judged_is_neither_right_nor_wrong(
 
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", ["Growing", "Ternary", "Threshold", "Cancelling", "Counter", "Chaotic"])
-def test_a_wrong_kernel_of_such_a_cell_fails(awkward: dict[str, tuple[Any, Cell]], name: str) -> None:
+def test_a_wrong_kernel_of_such_a_cell_fails(name: str) -> None:
     """In all dtypes: its gradients are off by a tenth, or its zeros are not zero."""
-    layer_class, cell = awkward[name]
+    layer_class, cell = awkward(name)
 
     class Wrong(layer_class):  # type: ignore[misc, valid-type]
         """A layer whose gradients are too large."""

@@ -13,6 +13,7 @@ from torch.nn.functional import dropout, layer_norm
 
 from rnncc.compat import haste
 
+pytestmark = pytest.mark.usefixtures("float64_first")
 T, B, IN, H = 6, 3, 4, 5
 Step = Callable[[Any, Tensor, Tensor, list[Tensor]], list[Tensor]]
 

@@ -17,6 +17,7 @@ import torch
 from rnncc.language import bound as bounds
 from tests.cpu.host import FUNCTIONS, Array, Floating, apply, call
 from tests.definitions import definition
+from tests.long import runs_all
 
 Long = np.longdouble
 # Of a function that is no operator.
@@ -24,6 +25,8 @@ HELPERS = {"expm1": (2.0, 4.0)}
 # What torch's functions in float64 may be off by, where these are the reference.
 TORCH = 4.0
 DTYPES: list[Floating] = [np.float32, np.float64]
+# One in so many of the arguments that are tried with --all.
+EVERY = 1 if runs_all() else 4
 
 
 def _bound(name: str, dtype: Any) -> float:
@@ -75,10 +78,10 @@ def _arguments(dtype: Floating) -> Array:
     """Every exponent, both signs, denormals, dense where functions turn, overflow and underflow edges."""
     random = np.random.default_rng(0)
     if dtype is np.float32:
-        patterns = np.arange(0, 0x7F800000, 3989, dtype=np.uint32).view(np.float32)
+        patterns = np.arange(0, 0x7F800000, 3989 * EVERY, dtype=np.uint32).view(np.float32)
         edges = [88.72283, 88.72284, -87.33655, -87.33656, -103.97207, -103.97208, -104.0, 16.635532, 9.010913]
     else:
-        patterns = random.integers(0, 0x7FF0000000000000, 400_000, dtype=np.int64).view(np.float64)
+        patterns = random.integers(0, 0x7FF0000000000000, 400_000 // EVERY, dtype=np.int64).view(np.float64)
         edges = [
             709.782712893384,
             709.7827128933841,
@@ -91,10 +94,10 @@ def _arguments(dtype: Floating) -> Array:
     parts: list[Array] = [
         patterns,
         -patterns,
-        np.linspace(-wide, wide, 400_001),
-        np.linspace(-3, 3, 400_001),
-        np.linspace(-20, 20, 200_001),
-        random.standard_normal(200_000),
+        np.linspace(-wide, wide, 400_000 // EVERY + 1),
+        np.linspace(-3, 3, 400_000 // EVERY + 1),
+        np.linspace(-20, 20, 200_000 // EVERY + 1),
+        random.standard_normal(200_000 // EVERY),
         np.array([*edges, 100.0, -100.0, 1.0, -1.0, 20.0, np.nextafter(20.0, 21.0)]),
     ]
     return np.concatenate([part.astype(dtype) for part in parts])

@@ -42,7 +42,7 @@ def kernels_of(
     return build(plan(wanted.cell), replace(made, tables=own), folder, flags)
 
 
-@pytest.mark.one_in(12, "family", "masked")
+@pytest.mark.one_in(12, "family")
 @pytest.mark.parametrize(
     ("cell", "family", "dtype", "head_dim", "heads", "batch"),
     [

@@ -55,6 +55,7 @@ def radius(matrix: torch.Tensor) -> torch.Tensor:
     return largest
 
 
+@pytest.mark.usefixtures("float64_first")
 def test_a_buffer_is_saved_and_moved_and_no_parameter() -> None:
     layer = package().Echo(3, 8, num_layers=2, bidirectional=True)
     assert [name for name, _ in layer.named_parameters()] == [

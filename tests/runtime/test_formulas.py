@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.packages import float64_package
+from rnncc.language.read import read_request
+from tests.packages import float64_package, reference_module
 
-CELLS = Path(__file__).parents[2] / "cells"
 TEXT = """
 cell MatrixS6
 dim rank = 8, D = 16
@@ -48,7 +47,7 @@ INPUT, H = 3, 6
 
 @cache
 def package() -> Any:
-    return float64_package(TEXT + (CELLS / "s6.rnn").read_text(encoding="utf-8"), "formulas")
+    return float64_package(TEXT, "formulas")
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3])
@@ -89,7 +88,7 @@ def test_parameters_start_at_formulas(heads: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("masked", [False, True])
 def test_s6_with_a_matrix_is_the_shipped_s6(heads: int, masked: bool) -> None:
     new = package().MatrixS6(H, H, num_heads=heads, dtype=torch.float64)
-    old = package().S6(H, H, num_heads=heads, dtype=torch.float64)
+    old: Any = reference_module(read_request("s6").source, "s6").S6(H, H, num_heads=heads, dtype=torch.float64)
     ours, theirs = new.gate_parameters(), old.gate_parameters()
     # A: [N, H/N, 16], a1 to a16: [H].
     for n in range(16):

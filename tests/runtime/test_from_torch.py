@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -11,7 +12,12 @@ import torch
 from torch import Tensor, nn
 
 import rnncc
-from tests.runtime.test_layers import DOUBLE, IN, H, close, layer_class, sample, tuple_of
+from rnncc.language.read import read_request
+from rnncc.language.source import Source
+from tests.packages import reference_module
+from tests.runtime.test_layers import DOUBLE, IN, H, close, sample, tuple_of
+
+# Which weights a layer takes is no matter of kernels, so most of these packages have none.
 
 FROM_TORCH: list[tuple[str, Any, dict[str, Any], tuple[str, ...], tuple[str, ...]]] = [
     ("tanh", nn.RNN, {}, ("nn_RNN", "Elman"), ("nn_RNN_relu", "IRNN", "ATR", "LIF", "MiRU2", "SGRN")),
@@ -20,6 +26,12 @@ FROM_TORCH: list[tuple[str, Any, dict[str, Any], tuple[str, ...], tuple[str, ...
     ("lstm", nn.LSTM, {}, ("nn_LSTM", "LSTM"), ("GRU", "PeepholeLSTM")),
     ("projected", nn.LSTM, {"proj_size": 3}, ("nn_LSTMP", "LSTMP"), ()),
 ]
+
+
+@cache
+def layer_class(file: str, name: str) -> Any:
+    """A shipped cell's layer."""
+    return getattr(reference_module(read_request(file).source, file), name)
 
 
 @pytest.mark.one_in(4)
@@ -129,7 +141,12 @@ def orders(name: str, **options: Any) -> Any:
     """A layer of a cell whose gates are in another order than nn's."""
     if name in ("MUT2", "MUT3", "ParaGRU"):
         return layer_class(name.lower(), name)(IN, H, **options)
-    return getattr(rnncc.compile(ORDERS), name)(IN, H, **options)
+    return getattr(package_of_orders(), name)(IN, H, **options)
+
+
+@cache
+def package_of_orders() -> Any:
+    return reference_module(Source("orders", ORDERS), "orders")
 
 
 @pytest.mark.one_in(5)
@@ -171,7 +188,7 @@ def test_rows_of_another_order_are_refused_without_metadata_too(name: str, stric
 
 def test_a_single_step_tells_the_order_as_its_layer_does() -> None:
     layer = orders("Other", bias=False)
-    step = rnncc.compile(ORDERS).OtherCell(IN, H, bias=False)
+    step = package_of_orders().OtherCell(IN, H, bias=False)
     step.load_state_dict({name.removesuffix("_l0"): value for name, value in layer.state_dict().items()})
     with pytest.raises(RuntimeError, match="the rows would land in the wrong gates"):
         step.load_state_dict(nn.LSTMCell(IN, H, bias=False).state_dict())

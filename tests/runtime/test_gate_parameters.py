@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
-import rnncc
+from rnncc.language.source import Source
+from tests.packages import float64_package, reference_module, text_of
 
 IN, H, T, B = 3, 8, 5, 4
 TEXT = """
@@ -62,7 +63,8 @@ h[t] = tanh(a + s*c)*sigmoid(q) + sigmoid(r)*d
 
 @cache
 def package() -> Any:
-    return rnncc.compile(TEXT, "wide")
+    """Without kernels: these are few calls."""
+    return reference_module(Source("wide", TEXT), "wide")
 
 
 def every_view(layer: Any) -> list[tuple[str, Tensor]]:
@@ -94,7 +96,7 @@ def test_every_view_is_one(name: str, heads: int) -> None:
 def test_the_rows_of_all_groups_have_one_order(heads: int) -> None:
     """Section by section, in each head by head: a matrix that is written by its views computes what the docs say."""
     torch.manual_seed(heads)
-    layer = package().Wide(IN, H, num_heads=heads, dtype=torch.float64)
+    layer = float64_package(text_of("Wide", TEXT), "wide").Wide(IN, H, num_heads=heads, dtype=torch.float64)
     head_dim = H // heads
     views = layer.gate_parameters()
     assert views["R_v"].shape == (2, heads, head_dim, head_dim)

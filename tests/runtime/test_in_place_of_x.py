@@ -16,6 +16,7 @@ from rnncc.editing.rename import RefusedError, rename
 from rnncc.language.source import Source, Span
 from rnncc.show.draw import draw
 from tests.compiling import cell_of
+from tests.packages import float64_package
 from tests.test_latex import checked, rows
 
 # A state-space model as papers print it, and with the language's own names.
@@ -76,7 +77,7 @@ def test_a_layer_is_the_same_by_either_name() -> None:
 )
 def test_x_is_what_the_cell_says(body: str) -> None:
     text = f"cell Free\ninput u in place of x\n{body}\n"
-    report = verify.verify(rnncc.compile(text, "free").Free, cell_of(text))
+    report = verify.verify(float64_package(text, "free").Free, cell_of(text), dtypes=(torch.float64,))
     assert report.rows
     assert report.passed, [row for row in report.rows if not row.passed]
 

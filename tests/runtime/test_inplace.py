@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 import rnncc
 from tests.oracles import ORACLES, draw, relative_error
+from tests.packages import float64_cell, float64_package
 from tests.runtime.test_whole import called
 
 IN, H, B, T = 3, 6, 4, 5
@@ -92,7 +93,7 @@ def test_matrix_states_as_a_loop_in_torch(file: str) -> None:
     (oracle,) = (each for each in ORACLES if each.cell == file and each.source == "paper")
     case = draw(oracle, seed=3, steps=T, batch=B, states=True, heads=1)
     dims = {name: oracle.sizes[name] for name in oracle.dims}
-    step = getattr(rnncc.load(file), CLASSES[file])(
+    step = getattr(float64_cell(file), CLASSES[file])(
         oracle.sizes["I"], oracle.sizes["H"], **DOUBLE, **dims, **oracle.constants
     )
     for name, view in step.gate_parameters().items():
@@ -142,7 +143,7 @@ def test_every_form_of_call(file: str) -> None:
 @pytest.mark.parametrize("backend", [None, "reference"])
 @torch.no_grad()
 def test_old_states_that_move(backend: str | None) -> None:
-    step = rnncc.compile(MOVED).MovedCell(IN, H, num_heads=2, backend=backend, **DOUBLE)
+    step = float64_package(MOVED).MovedCell(IN, H, num_heads=2, backend=backend, **DOUBLE)
     a, b, s = states_of(step)
     old = copied((a, b, s))
     assert calls(step, random(B, IN), (a, b, s)) == (backend is None)

@@ -5,9 +5,6 @@ every 32 steps, and steps again between these. Against the oracles' loops, in fl
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,12 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from tests.long import runs_all
 from tests.oracles import ORACLES, Case, Oracle, draw, relative_error
-from tests.packages import float64_package
+from tests.packages import float64_cell, float64_package
 
 TOLERANCE = 1e-9
-CELLS = Path(__file__).parents[2] / "cells"
 # Of each cell heads, H and K: a key of one number, keys longer and shorter than values, widths that are no multiples
 # of what a vector register holds.
 SHAPES = {
@@ -65,13 +60,6 @@ CALLS = (
     Call(67, states=True, recompute=True, lengths=(67, 33, 2)),
 )
 NAMED = [(cell, number) for cell, shapes in SHAPES.items() for number in range(len(shapes))]
-
-
-@cache
-def package() -> ModuleType:
-    """The cells that run."""
-    cells = SHAPES if runs_all() else USUAL
-    return float64_package("\n".join((CELLS / f"{cell}.rnn").read_text(encoding="utf-8") for cell in cells), "matrices")
 
 
 def oracle_of(cell: str, heads: int, hidden: int, keys: int) -> Oracle:
@@ -123,7 +111,7 @@ def one_way(
 
 
 def layer_of(oracle: Oracle, cases: list[Case], call: Call, heads: int) -> Any:
-    make = next(value for name, value in vars(package()).items() if name.lower() == oracle.cell)
+    make = next(value for name, value in vars(float64_cell(oracle.cell)).items() if name.lower() == oracle.cell)
     dims = {name: oracle.sizes[name] for name in oracle.dims}
     layer = make(
         oracle.sizes["I"], oracle.sizes["H"], num_heads=heads, bidirectional=call.both, reverse=call.backwards,

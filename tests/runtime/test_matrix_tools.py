@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import rnncc
 
+pytestmark = pytest.mark.usefixtures("float64_first")
 IN, H, HEADS = 5, 6, 3
 DOUBLE: dict[str, Any] = {"dtype": torch.float64}
 CLASSES = {"gla": "GLA", "gateddeltanet": "GatedDeltaNet", "mlstm": "mLSTM", "ttt_linear": "TTT_Linear"}
@@ -180,6 +181,7 @@ def test_second_derivatives_and_forward_mode(file: str) -> None:
         assert torch.autograd.gradgradcheck(call, given, fast_mode=True)
 
 
+@usual
 @every
 def test_copies_state_dicts_and_the_meta_device(file: str) -> None:
     options: dict[str, Any] = {"num_layers": 2, "bidirectional": True}
@@ -201,7 +203,7 @@ def test_copies_state_dicts_and_the_meta_device(file: str) -> None:
         assert {name: view.shape for name, view in views.items()} == {name: v.shape for name, v in others.items()}
 
 
-@pytest.mark.always(file=("gateddeltanet", "ttt_linear"))
+@pytest.mark.always(file=("gla",))
 @every
 def test_autocast_and_counted_products(file: str) -> None:
     """As the eager loop: which dtypes come out, and how many products there are."""

@@ -55,7 +55,7 @@ def blocks(vector: Tensor, heads: int) -> Tensor:
 @pytest.mark.parametrize("heads", [1, 2])
 def test_a_number_of_each_head_mixes_matrices(heads: int) -> None:
     torch.manual_seed(0)
-    layer = rnncc.compile(MIXED, "mixed").Mixed(3, 8, num_heads=heads, dtype=torch.float64)
+    layer = float64_package(MIXED, "mixed").Mixed(3, 8, num_heads=heads, dtype=torch.float64)
     p = {name: value.detach() for name, value in layer.gate_parameters().items()}
     assert p["M1"].shape == (heads, 8 // heads, 8 // heads)
     x, h = torch.randn(5, 2, 3, dtype=torch.float64), torch.randn(2, 8, dtype=torch.float64)

@@ -13,11 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import rnncc
-from rnncc.ir.request import Request
-from rnncc.language.source import Source
-from rnncc.pipeline import compile_cells
 from rnncc.verify import verify
-from tests.packages import float64_package
+from tests.compiling import cell_of
+from tests.packages import float64_package, text_of
 
 T, B, IN, H, C = 5, 3, 4, 6, 5
 # Where a loop reads such a value: as a part of a stream; by itself, elementwise and as one number; with no product, in
@@ -285,14 +283,16 @@ def test_single_steps_chunks_and_one_sequence(name: str) -> None:
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", CELLS)
 def test_verified_in_other_dtypes(name: str) -> None:
-    made = compile_cells(Request(Source("once", TEXT), "once"), "partition").cells
-    cell = next(each.cell for each in made if each.name == name)
-    report = verify(getattr(cells(), name), cell, dtypes=(torch.float32, torch.bfloat16))
+    text = text_of(name, TEXT)
+    report = verify(getattr(rnncc.compile(text, "once"), name), cell_of(text), dtypes=(torch.float32, torch.bfloat16))
     assert report.passed, [row for row in report.rows if not row.passed]
 
 
 def test_under_autocast() -> None:
-    layer, other = pair("Decay", dtype=torch.float32)
+    text = text_of("Decay", TEXT)
+    layer = rnncc.compile(text, "once").Decay(IN, H)
+    other = rnncc.compile(text.replace(" per sequence", ""), "stepwise").Decay(IN, H)
+    other.load_state_dict(layer.state_dict())
     x, extra = draw(T, B, IN).float(), given(layer, dtype=torch.float32)
     repeated = {name: value.expand(T, *value.shape) for name, value in extra.items()}
     with torch.autocast("cpu", torch.bfloat16):

@@ -10,6 +10,8 @@ from torch.nn.utils.rnn import pack_sequence, pad_sequence, unpack_sequence
 
 from tests.runtime.test_layers import BACKENDS, DOUBLE, IN, H, T, close, layer_class
 
+pytestmark = pytest.mark.usefixtures("float64_first")
+
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("reverse", [False, True])

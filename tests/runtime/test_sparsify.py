@@ -22,6 +22,7 @@ from rnncc.language.types import with_types
 from rnncc.runtime.modules.sparsify import planned
 from rnncc.stages.parse import parse
 
+pytestmark = pytest.mark.usefixtures("float64_first")
 IN, H = 6, 16
 x = torch.randn(7, 3, IN, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 

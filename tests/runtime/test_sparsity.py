@@ -12,8 +12,9 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from tests.packages import float64_package
+from tests.packages import float64_package, text_of
 
+pytestmark = pytest.mark.usefixtures("float64_first")
 TEXT = """
 cell SparseLSTM
 state h, c
@@ -53,6 +54,11 @@ def package() -> Any:
 def layer_of(name: str = "SparseLSTM", **options: Any) -> Any:
     torch.manual_seed(0)
     return getattr(package(), name)(6, 8, dtype=torch.float64, **options)
+
+
+def sparse_lstm() -> Any:
+    """A package of SparseLSTM alone: what pickles or becomes another program is compiled anew, with all of its text."""
+    return float64_package(text_of("SparseLSTM", TEXT), "sparse_lstm")
 
 
 def dense_of(layer: Any) -> nn.LSTM:
@@ -175,7 +181,7 @@ def test_masks_that_do_not_fit(name: str, mask: Any, said: str) -> None:
 
 
 def test_copies_and_state_dicts() -> None:
-    layer = layer_of(num_layers=2)
+    layer = sparse_lstm().SparseLSTM(6, 8, num_layers=2, dtype=torch.float64)
     for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert torch.equal(copied(x)[0], layer(x)[0])
     torch.manual_seed(9)
@@ -326,7 +332,7 @@ def test_what_is_no_mask() -> None:
 
 def test_a_single_step_with_a_mask_is_not_pruned() -> None:
     """torch.nn.utils.prune would put its mask in the place of the step's own. The step stays as it was."""
-    step = package().SparseLSTMCell(6, 8, dtype=torch.float64)
+    step = sparse_lstm().SparseLSTMCell(6, 8, dtype=torch.float64)
     before, mask = step(x[0])[0], step.weight_hh_mask.clone()
     with pytest.raises(ValueError, match=r"weight_hh_mask is a mask.*cannot prune this matrix of a single step"):
         prune.random_unstructured(step, "weight_hh", 0.5)  # type: ignore[no-untyped-call]

@@ -12,6 +12,7 @@ from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stac
 
 import rnncc
 
+pytestmark = pytest.mark.usefixtures("float64_first")
 T, B, IN, H, EACH = 4, 3, 3, 4, 3
 DOUBLE: dict[str, Any] = {"dtype": torch.float64}
 SPIKING = [("lif", "LIF"), ("egru", "EGRU")]

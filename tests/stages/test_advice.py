@@ -158,6 +158,7 @@ def test_what_the_language_has_is_not_said_to_be_missing() -> None:
     assert not named & {name for name, operator in OPERATORS.items() if operator.user}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("function", elsewhere._WORDS)
 def test_what_says_the_same_compiles(function: str) -> None:
     help = help_for(function)

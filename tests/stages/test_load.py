@@ -107,7 +107,7 @@ def test_a_built_package_needs_torch_alone(tmp_path: Path) -> None:
 
 
 def test_importing_a_package_brings_in_nothing_beside_what_torch_does(tmp_path: Path) -> None:
-    build_package(read_request("lstm"), tmp_path)
+    build_package(replace(read_request("lstm"), **ONE_LIBRARY), tmp_path)
     code = (
         "import sys, torch\nbefore = set(sys.modules)\nimport lstm\n"
         "print(sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
@@ -117,7 +117,7 @@ def test_importing_a_package_brings_in_nothing_beside_what_torch_does(tmp_path: 
 
 
 def test_layers_of_a_built_package_pickle_by_name(tmp_path: Path) -> None:
-    build_package(read_request("lstm"), tmp_path)
+    build_package(replace(read_request("lstm"), **ONE_LIBRARY), tmp_path)
     run(
         "import pickle, torch, lstm\n"
         "layer = lstm.LSTM(3, 4)\nagain = pickle.loads(pickle.dumps(layer))\nx = torch.randn(5, 2, 3)\n"
@@ -160,7 +160,7 @@ def test_every_file_name_loads(tmp_path: Path, stem: str, recwarn: pytest.Warnin
 
 
 def test_a_damaged_library_is_a_warning_and_the_reference_runs(tmp_path: Path) -> None:
-    package = build_package(read_request("lstm"), tmp_path)
+    package = build_package(replace(read_request("lstm"), **ONE_LIBRARY), tmp_path)
     (package / "liblstm.so").write_bytes(b"not a library")
     out = run(
         "import warnings, torch\n"
@@ -249,7 +249,7 @@ def test_a_fork_waits_for_an_import(tmp_path: Path) -> None:
 
 
 def test_a_package_in_an_archive_says_so(tmp_path: Path) -> None:
-    build_package(read_request("lstm"), tmp_path / "out")
+    build_package(replace(read_request("lstm"), **ONE_LIBRARY), tmp_path / "out")
     shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "out")
     out = run(
         f"sys.path.insert(0, {str(tmp_path / 'packed.zip')!r})\n"
