@@ -58,6 +58,11 @@ class Usage:
     registers: int
     shared: int
 
+    @property
+    def spilled(self) -> int:
+        """Bytes per thread that are not in registers."""
+        return max(self.stack, self.stored, self.loaded)
+
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
