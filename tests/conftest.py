@@ -137,7 +137,7 @@ def no_disk_is_waited_for() -> Iterator[None]:
 def float64_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is loaded has kernels for float64, as it else has some for float32. Others are compiled when a call needs
     them: tests that compute in float64 alone need none."""
-    monkeypatch.setattr(driver, "load_module", partial(driver.load_module, compute_types=("f64",)))
+    monkeypatch.setattr(driver, "load_module", partial(driver.load_module, cpu_files=("f64",)))
 
 
 @pytest.fixture

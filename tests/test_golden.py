@@ -45,7 +45,9 @@ SIZES = (
 )
 # These differ from a file that is kept by a dtype, an instruction set or the form of a scan, or are the same for every
 # cell.
-REPEATED = re.compile(r"_(v3|v4)_|_(vectorised|narrow)_bf16\.cu|_f64\.|_(f32|f16)(_scans)?\.cu|_(f32|f16)_\d+_|src/_|src/include/")
+REPEATED = re.compile(
+    r"_(v3|v4)_|_(vectorised|narrow)_bf16\.cu|_f64\.|_(f32|f16)(_scans)?\.cu|_(f32|f16)_\d+_|src/_|src/include/"
+)
 
 
 def sizes_of(cell: str) -> tuple[Problem, ...]:

@@ -36,6 +36,11 @@ class StateSpec:
         heads = sizes["num_heads"]
         return (heads, *(side(sizes) // heads for side in self.matrix))
 
+    def dtype(self, of_inputs: torch.dtype) -> torch.dtype:
+        """The dtype in which the state is carried and returned where a layer names none. A matrix sums up what all
+        steps wrote into it, and 16 bits would lose most of that at every call of one step."""
+        return of_inputs if self.matrix is None else torch.promote_types(of_inputs, torch.float32)
+
     def start(self, like: Tensor, batch: int, sizes: Sizes, dtype: torch.dtype | None = None) -> Tensor:
         """The declared initial value of a state that has one, [batch, width]; of the dtype of `like` where none is
         named."""

@@ -7,6 +7,7 @@ import io
 import pickle
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -221,6 +222,45 @@ def test_autocast_and_counted_products(file: str) -> None:
                 counts.append(counter.get_total_flops())
             assert found[0] == found[1] and counts[0] == counts[1] > 0
         assert all(p.grad is None or p.grad.isfinite().all() for p in layer.parameters())
+
+
+@every
+def test_matrices_have_32_bits_where_inputs_have_16(file: str) -> None:
+    """Other states have the input's dtype, or all have what `state_dtype` says. `hx` may have either dtype."""
+    for dtype in (torch.bfloat16, torch.float16):
+        in_half = partial(Tensor.to, dtype=dtype)
+        layer, step = (make(file, step=one, dtype=dtype) for one in (False, True))
+        x, wanted = random(5, 3, IN).to(dtype), {s.name: s.dtype(dtype) for s in layer.spec.states}
+        assert set(wanted.values()) == {torch.float32, dtype} if file == "mlstm" else {torch.float32}
+        output, states = layer(x)
+        assert output.dtype == dtype and [each.dtype for each in flat(states)] == list(wanted.values())
+        assert [each.dtype for each in flat(step(x[0])[1])] == list(wanted.values())
+        rounded = pytree.tree_map_only(Tensor, in_half, states)
+        again = pytree.tree_map_only(Tensor, Tensor.clone, states)
+        for given in (states, rounded):
+            assert [each.dtype for each in flat(layer(x, given)[1])] == list(wanted.values())
+        # Also in the eager loop, without gradients and in the functional op.
+        layer.backend = "reference"
+        assert [each.dtype for each in flat(layer(x, again)[1])] == list(wanted.values())
+        layer = make(file, dtype=dtype, state_dtype=dtype)
+        with torch.no_grad():
+            assert {each.dtype for each in flat(layer(x))} == {dtype}
+
+
+def test_calls_of_one_step_lose_no_bits_of_a_matrix() -> None:
+    """In 16 bits steps and pieces equal the whole, bit by bit: GLA's only state is a matrix."""
+    layer, step = (make("gla", step=one, dtype=torch.bfloat16) for one in (False, True))
+    step.load_state_dict({name.removesuffix("_l0"): value for name, value in layer.state_dict().items()})
+    x = random(9, 3, IN).bfloat16()
+    output, whole = layer(x)
+    first, state = layer(x[:4])
+    second, last = layer(x[4:], state)
+    assert torch.equal(torch.cat([first, second]), output) and torch.equal(last, whole)
+    outputs, carried = [], None
+    for row in x:
+        made, carried = step(row, carried)
+        outputs.append(made)
+    assert carried is not None and torch.equal(torch.stack(outputs), output) and torch.equal(carried, whole[0])
 
 
 @every

@@ -244,16 +244,17 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised, metaclass=
         batch: int,
         made: dict[tuple[int, str], Tensor],
     ) -> dict[str, Tensor]:
-        """Every state's value before the first step, [B, width], delay states' too. `made`: constants by width and
-        value (as text, which tells -0.0 from 0.0), one for all states, layers and directions of a call."""
-        dtype = self.state_dtype or x.dtype
-        if (dtype == torch.float64) != (x.dtype == torch.float64):
+        """Every state's value before the first step, [B, width], delay states' too. `made`: constants by width, dtype
+        and value (as text, which tells -0.0 from 0.0), one for all states, layers and directions of a call."""
+        wanted = self.state_dtype
+        if wanted is not None and (wanted == torch.float64) != (x.dtype == torch.float64):
             raise TypeError(
-                f"state_dtype={dtype} does not go with an input of {x.dtype}: steps are computed in "
+                f"state_dtype={wanted} does not go with an input of {x.dtype}: steps are computed in "
                 f"{'float64' if x.dtype == torch.float64 else 'float32'}"
             )
         states: dict[str, Tensor] = {}
         for state in (*self.spec.states, *self.spec.value_delays):
+            dtype = wanted or state.dtype(x.dtype)
             if given is not None and state.name in given:
                 value = given[state.name]
                 states[state.name] = value if value.dtype == dtype else cast_state(value, dtype, x)
@@ -261,10 +262,11 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised, metaclass=
                 # Before the start, a state has its initial value for all time.
                 states[state.name] = states[state.delay_of]
             elif state.initial is None:
-                start = parameters[f"{state.name}0"].flatten()
-                states[state.name] = in_dtype(start, dtype).expand(batch, state.width(sizes))
+                learned = parameters[f"{state.name}0"].flatten()
+                states[state.name] = in_dtype(learned, dtype).expand(batch, state.width(sizes))
             else:
-                key = (state.width(sizes), f"diagonal {state.initial_text}" if state.diagonal else state.initial_text)
+                start = f"diagonal {state.initial_text}" if state.diagonal else state.initial_text
+                key = (state.width(sizes), f"{start} {dtype}")
                 if key not in made:
                     made[key] = state.start(x, batch, sizes, dtype)
                 states[state.name] = made[key]

@@ -262,5 +262,5 @@ def initial_states(specs: Specs, given: Given, sizes: Sizes, packed: Packed | No
         elif state.initial is None:
             raise ValueError(f"{cell.name}: the initial value of {state.name} is learned; give states")
         else:
-            found[state.name] = state.start(first, batch, sizes)
+            found[state.name] = state.start(first, batch, sizes, state.dtype(first.dtype))
     return found

@@ -89,7 +89,7 @@ class RecurrentLayer(RecurrentModule):
             "",
             "Arguments: input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0,",
             "bidirectional=False, proj_size=0, device=None, dtype=None; as keywords num_heads=1, state_dtype=None",
-            "(the dtype of final states; default the input's), backend=None ('cpu', 'cuda', 'reference'),",
+            "(of final states; default the input's, of matrices >=float32), backend=None ('cpu', 'cuda', 'reference'),",
             "return_delays=False, recompute=False (for the backward, keep states alone and compute the rest again),",
             "recurrent_gradient_clip=None (a bound on what matrix products hand back to h[t-1]; 0 cuts it),",
             "zoneout=None ({'h': 0.1}: with which probability a unit of a state keeps its value; the mean in eval; a",

@@ -189,6 +189,7 @@ def run_whole(
     on_cpu, backend = x.is_cpu, module.backend
     if (
         x.dtype not in (WHOLE_DTYPES if on_cpu else _GPU_DTYPES)
+        or (layout.has_matrices and x.dtype.itemsize == 2)  # the states have more bits than x
         or not (on_cpu or (layout.runs_everywhere and x.is_cuda and kernels.run_on_gpu(x.get_device())))
         or (backend is not None and backend != ("cpu" if on_cpu else "cuda"))
         or x.is_nested
