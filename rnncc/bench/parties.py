@@ -139,8 +139,8 @@ def _party(name: str, layer: Any, sizes: Sizes) -> Party:
     extra = {}
     for item in layer.spec.inputs[1:]:
         steps = () if item.per_sequence else (sizes.steps,)
-        width = item.width(layer._sizes[0])
-        extra[item.name] = torch.rand(*steps, sizes.batch, width, **sizes.options()).requires_grad_()
+        sides = item.sides(layer._sizes[0])
+        extra[item.name] = torch.rand(*steps, sizes.batch, *sides, **sizes.options()).requires_grad_()
 
     def forward() -> Tensor:
         output: Tensor = layer(x, **extra)[0]

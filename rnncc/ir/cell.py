@@ -212,7 +212,8 @@ class Constant:
 @dataclass(frozen=True, slots=True)
 class Input:
     """`drawn`: `zoneout` or `recurrent_dropout`, a mask for the state `of` that a layer draws; else the caller's, who
-    may leave it out where it has a `default`. `per_sequence`: it is [B, width] in place of [T, B, width]."""
+    may leave it out where it has a `default`. `per_sequence`: it is [B, width] in place of [T, B, width]. `grid`: for
+    callers it is a matrix, [B, rows, columns]; for equations a vector, whose units `unflatten` lays out."""
 
     name: str
     width: Dim
@@ -221,6 +222,7 @@ class Input:
     of: str = ""
     default: float | None = None
     per_sequence: bool = False
+    grid: Grid | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ KRONECKER = Outside(
 MEMORY = Outside(
     "memories of open length are",
     "a number of slots, 'dim L = 16': the columns of a matrix, 'state M: matrix(H, L)', which "
-    "'M[t-1]@softmax(T(M[t-1])@k)' reads; or an input that holds all of them, 'input mem: 64'",
+    "'M[t-1]@softmax(T(M[t-1])@k)' reads; or a matrix that a call gives, 'input mem: matrix(L, 64) per sequence'",
 )
 
 _OUTSIDE = {

@@ -80,17 +80,24 @@ class ConstantSpec:
 @dataclass(frozen=True, slots=True)
 class InputSpec:
     """`default`: the number that a call without it stands for, or None where every call gives it. `per_sequence`: it
-    is [B, width] in place of [T, B, width]."""
+    is [B, width] in place of [T, B, width]. `matrix`: for callers it is [B, rows, columns]."""
 
     name: str
     width: Width
     default: float | None = None
     per_sequence: bool = False
+    matrix: tuple[Width, Width] | None = None
 
     @property
     def shape(self) -> str:
         """The shape in which a call of a layer gives it, in words."""
+        if self.matrix is not None:
+            return "[B, rows, columns]"
         return "[B, width]" if self.per_sequence else "[T, B, width]"
+
+    def sides(self, sizes: Sizes) -> tuple[int, ...]:
+        """The dimensions of one entry's value: (width,), or (rows, columns) of a matrix."""
+        return (self.width(sizes),) if self.matrix is None else tuple(side(sizes) for side in self.matrix)
 
 
 @dataclass(frozen=True, slots=True)

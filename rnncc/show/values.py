@@ -246,7 +246,10 @@ def show_declared(cell: Cell | Typed) -> Iterator[str]:
     for given in cell.inputs:
         default = "" if given.default is None else f" = {show_number(given.default)}"
         words = " per sequence" if given.per_sequence else ""
-        yield f"input {given.name}: {dims.show(given.width)}{words}{default}"
+        width = dims.show(given.width)
+        if given.grid is not None:
+            width = f"matrix({', '.join(map(dims.show, given.grid.sides))})"
+        yield f"input {given.name}: {width}{words}{default}"
     for state in cell.states:
         initial = show_start(state)
         delay = "" if state.delay_of is None else f", delay of {state.delay_of}"

@@ -218,6 +218,10 @@ class Problem:
             torch.stack([value.reshape(len(value), *shapes[name])] * directions) for name, value in initial.items()
         )
         extras = {name: value for name, value in inputs.items() if name != self.first}
+        for item in self.cell.inputs:
+            if item.grid is not None:
+                given, sides = extras[item.name], (evaluate(side, self.sizes) for side in item.grid.sides)
+                extras[item.name] = given.reshape(len(given), *sides)
         output, finals = self.layer(
             inputs[self.first], (hx if len(hx) > 1 else hx[0]) if hx else None, **extras, **self.masks
         )

@@ -74,7 +74,8 @@ OUTSIDE = {
     outside.CHOICES: ("{0}; h[t] = tanh(p + u)", "h[t] = tanh({1} + u)"),
     outside.MEMORY: (
         "{0}; {1}; local w: L; w = W@x; k = W@x; M[t] = 0.5*M[t-1] + k@T(w); h[t] = tanh({2})",
-        "{3}; weights K: matrix; h[t] = tanh(K@mem + R@h[t-1])",
+        "{0}; {3}; param Q: matrix(64, H), U: matrix(H, 64); "
+        "h[t] = tanh(W@x + U@(T(mem)@softmax(mem@(Q@h[t-1]))))",
     ),
 }  # fmt: skip
 # How a function is called that goes by another name elsewhere.

@@ -129,14 +129,14 @@ def read_inputs(
             inputs[item.name] = x.new_full((1, 1, width), item.default)
             continue
         batch = leading[1] if form.entries is None else form.entries
-        shape = (batch, width) if form.batched else (width,)
+        shape = (*((batch,) if form.batched else ()), *item.sides(sizes))
         if given is None:
             like = f"like the first input [.., {width}]"
             wanted = f"one tensor for all steps, {list(shape)}" if item.per_sequence else f"a tensor {like}"
             raise TypeError(f"{cell.name} needs the input {item.name}=, {wanted}")
         value = _like_input(cell, given, item.name, x)
         if item.per_sequence:
-            inputs[item.name] = _per_sequence(cell, item, value, shape)
+            inputs[item.name] = _per_sequence(cell, item, value, shape).reshape(1, batch if form.batched else 1, width)
             continue
         value = shaped(value, item.name, width)
         if value.shape[:2] != leading:
@@ -182,12 +182,12 @@ def _like_input(cell: CellSpec, given: object, name: str, x: Tensor) -> Tensor:
 
 
 def _per_sequence(cell: CellSpec, item: InputSpec, given: Tensor, wanted: tuple[int, ...]) -> Tensor:
-    """An input per sequence, which is [B, width], or [width] where there is no batch, as [1, B, width]."""
+    """An input per sequence, which has this shape. Raises ValueError where it has another."""
     if tuple(given.shape) != wanted:
         raise ValueError(
             f"{cell.name}: {item.name} is given per sequence: expected {list(wanted)}, got {list(given.shape)}"
         )
-    return given.unsqueeze(0) if len(wanted) == 2 else given.unsqueeze(0).unsqueeze(0)
+    return given
 
 
 def _check_names(cell: CellSpec, extra: Mapping[str, object]) -> None:

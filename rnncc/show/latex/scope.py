@@ -101,7 +101,8 @@ class Names:
     @cached_property
     def matrices(self) -> frozenset[str]:
         """Names of matrices that change from step to step, which papers print bold."""
-        return frozenset(name for name, shape in self.shapes.items() if shape.kind == "changing")
+        given = {item.name for item in self.typed.inputs if item.grid is not None}
+        return frozenset(given.union(name for name, shape in self.shapes.items() if shape.kind == "changing"))
 
     @cached_property
     def numbers(self) -> frozenset[str]:

@@ -52,7 +52,8 @@ class Where:
             if given.per_sequence:
                 words += ", the same at all steps"
             start = "" if given.default is None else f" (${number(given.default).tex}$ where it is not given)"
-            yield f"${name(given.name, *time).tex} \\in {_space(given.width)}$ {words}{start}"
+            space = _space(given.width) if given.grid is None else _space(*given.grid.sides)
+            yield f"${name(given.name, *time, bold=given.grid is not None).tex} \\in {space}$ {words}{start}"
 
     def _states(self) -> Iterator[str]:
         alike: dict[tuple[str, str], list[str]] = {}

@@ -120,6 +120,7 @@ def _typed(decl: CellDecl, symbols: Symbols, resolved: Resolved, shapes: Shapes,
                 given.span,
                 default=symbols.defaults.get(name),
                 per_sequence=name in symbols.per_sequence,
+                grid=symbols.grids.get(name),
             )
             for name, given in symbols.inputs.items()
         ),

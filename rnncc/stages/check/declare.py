@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from rnncc.ir import dim as dims
 from rnncc.ir.cell import Initialiser
-from rnncc.ir.dim import HIDDEN_SIZE, INPUT_SIZE, Dim
+from rnncc.ir.dim import HIDDEN_SIZE, INPUT_SIZE, Dim, Grid
 from rnncc.ir.syntax import (
     Call,
     CellDecl,
@@ -85,6 +86,7 @@ class Symbols:
     first: str = "x"  # the input that every layer has
     defaults: dict[str, float] = field(default_factory=dict)  # of inputs
     per_sequence: set[str] = field(default_factory=set)  # inputs
+    grids: dict[str, Grid] = field(default_factory=dict)  # of inputs that are matrices
     states: dict[str, Declared] = field(default_factory=dict)
     initial: dict[str, float | None] = field(default_factory=dict)
     diagonal: set[str] = field(default_factory=set)  # states that start at a multiple of the identity
@@ -238,7 +240,13 @@ class _Declarer:
         symbols = self.symbols
         match statement:
             case InputDecl(name, width, default, per_sequence):
-                given = self._width(width, f"the width of '{name}'")
+                given, columns = self._shape(width, name)
+                if given is not None and columns is not None:
+                    grid = Grid(given, columns)
+                    given = grid.width
+                    if not per_sequence:
+                        self._matrix_at_steps(name, grid, statement.span)
+                    symbols.grids[name] = grid
                 if self._take(name, "input", statement.span, frozenset({symbols.first})):
                     symbols.inputs[name] = Declared(given or INPUT_SIZE, statement.span)
                     if default is not None:
@@ -348,6 +356,14 @@ class _Declarer:
             self.report.error("RNN238", message, expression.span, "every call gives it")
         wanted = Wanted(f"the default of '{name}'", "RNN238", "a number", "no such number")
         return held(expression, wanted, self.symbols.statics)
+
+    def _matrix_at_steps(self, name: str, grid: Grid, span: Span) -> None:
+        rows, columns = map(dims.show, grid.sides)
+        message = f"a matrix is given per sequence: '{name}' would have {rows} x {columns} numbers at every step"
+        vector = f"declare a vector and write 'unflatten({name}, {rows}, {columns})' in equations"
+        matrix = f"write 'input {name}: matrix({rows}, {columns}) per sequence', or "
+        help = vector if name == self.symbols.first else matrix + vector
+        self.report.error("RNN238", message, span, "a matrix at every step", help)
 
     def _per_sequence(self, name: str, span: Span) -> None:
         if name == self.symbols.first:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rnncc.ir import dim as dims
 from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Keyword, Lambda, Name, Number, Unary, children
-from rnncc.ir.term import Argument, Bad, Equation, Num, Product, Term, Val, first_bad, negative, walk
+from rnncc.ir.term import Argument, Bad, Equation, Num, Product, Term, Unflatten, Val, first_bad, negative, walk
 from rnncc.ir.typed import GroupMember, written
 from rnncc.language.diagnostics import Label
 from rnncc.language.names import FUNCTIONS
@@ -145,6 +145,8 @@ class _Resolver:
             return Bad(span, self.bare_state(name, span))
         if name in symbols.ignored:
             return Bad(span, symbols.ignored[name])
+        if name in symbols.grids:
+            return Unflatten(Val(name, span), *symbols.grids[name].sides, span)
         if name in symbols.inputs or name in symbols.params or name in self.targets:
             return Val(name, span)
         if name in symbols.groups:
@@ -274,7 +276,9 @@ class _Resolver:
         span, symbols = expression.span, self.symbols
         if name in symbols.per_sequence:
             message = f"the input '{name}' is given once per sequence: it has no time"
-            help = f"write '{name}', or declare it without 'per sequence' to give it at every step"
+            help = f"write '{name}'"
+            if name not in symbols.grids:
+                help += ", or declare it without 'per sequence' to give it at every step"
             return Bad(span, self.report.error("RNN216", message, span, "the same at all steps", help))
         if offset > 0:
             help = "use t or t-1; a reversed layer reads the sequence backwards"

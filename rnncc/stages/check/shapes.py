@@ -362,13 +362,13 @@ class _Inference:
 
 
 def _input_dims(symbols: Symbols) -> frozenset[str]:
-    """The dims that measure inputs only: values of such a width are not laid out by heads."""
+    """The dims that measure vectors given as inputs only: values of such a width are not laid out by heads. Beside a
+    matrix that is given there is one head."""
     inputs = {"I"} | {name for value in symbols.inputs.values() for name in dims.names(value.width or ONE)}
-    inside = [*symbols.states.values(), *symbols.locals.values()]
+    inside = [(value.width, value.columns) for value in (*symbols.states.values(), *symbols.locals.values())]
+    inside += [grid.sides for grid in symbols.grids.values()]
     return frozenset(
-        inputs
-        - {"H", "num_heads"}
-        - {name for value in inside for side in (value.width, value.columns) for name in dims.names(side or ONE)}
+        inputs - {"H", "num_heads"} - {name for sides in inside for side in sides for name in dims.names(side or ONE)}
     )
 
 

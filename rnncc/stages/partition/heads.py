@@ -60,6 +60,9 @@ class _Heads:
 
     def run(self) -> Heads:
         self.declared_structures()
+        for given in self.typed.inputs:
+            if given.grid is not None:
+                self.couple(f"all heads would share the matrix '{given.name}'", given.span)
         self.divides("", HIDDEN_SIZE, NOWHERE)
         for state in self.typed.states:
             if state.grid is None:

@@ -117,7 +117,10 @@ def _literals(values: Iterable[float | int]) -> tuple[Written, ...]:
 def _input(item: Input) -> Call:
     default = None if item.default is None else _literal(item.default)
     per_sequence = _true(item.per_sequence)
-    return _spec("InputSpec", item.name, width=_width(item.width), default=default, per_sequence=per_sequence)
+    matrix = _sides(item.grid)
+    return _spec(
+        "InputSpec", item.name, width=_width(item.width), default=default, per_sequence=per_sequence, matrix=matrix
+    )
 
 
 def _mask(item: Input) -> Call:
