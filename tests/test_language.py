@@ -140,6 +140,7 @@ def test_what_is_computed_again_is_the_same(module: Any, case: Case, dtype: torc
                 torch.testing.assert_close(again, kept, atol=0, rtol=0, equal_nan=True)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("given", [False, True], ids=["declared", "given"])
 @pytest.mark.parametrize(("module", "case"), CASES, ids=[case.name for _, case in CASES])
 def test_steps_and_chunks_are_the_whole(module: Any, case: Case, given: bool) -> None:

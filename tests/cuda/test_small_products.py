@@ -114,6 +114,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("is_float", [True, False])
 @pytest.mark.parametrize("dtype", list(TYPES), ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -82,6 +82,7 @@ def same(found: tuple[Tensor, Any], wanted: tuple[Tensor, list[Tensor]], leaves:
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(("heads", "keys"), SHAPES)
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_layer_starts_at_the_identity_of_each_block(heads: int, keys: int, masked: bool) -> None:
