@@ -37,7 +37,7 @@ def _is_masked(cpu_file: str) -> bool:
 
 
 def _compute_types(request: Request) -> list[str]:
-    """Those of the request's files."""
+    """What the request's files compute in."""
     return list(dict.fromkeys(map(compute_type_of, request.cpu_files)))
 
 

@@ -70,7 +70,7 @@ class DeviceRuns {
 
   bool are_two_alike() const { return runs_.size() == 2 && runs_[0].scalar() == runs_[1].scalar(); }
 
-  // Of ScanForms' members: for elements of 32 bits, or of 16.
+  // The place in a ScanForms' members: 0 for elements of 32 bits, 1 for 16.
   int scan_size() const { return runs_[0].scalar() == RNNCC_FLOAT32 ? 0 : 1; }
   bool is_tall_scan() const {
     const int64_t channels = int64_t(are_two_alike() ? 2 : 1) * first().batch * runs_[0].dims()[info_.units];
