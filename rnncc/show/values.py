@@ -20,6 +20,7 @@ from rnncc.ir.cell import (
     Contraction,
     Delay,
     Initialiser,
+    Input,
     Node,
     Parameter,
     Placement,
@@ -246,17 +247,17 @@ def show_declared(cell: Cell | Typed) -> Iterator[str]:
     for given in cell.inputs:
         default = "" if given.default is None else f" = {show_number(given.default)}"
         words = " per sequence" if given.per_sequence else ""
-        width = dims.show(given.width)
-        if given.grid is not None:
-            width = f"matrix({', '.join(map(dims.show, given.grid.sides))})"
-        yield f"input {given.name}: {width}{words}{default}"
+        yield f"input {given.name}: {_declared_shape(given)}{words}{default}"
     for state in cell.states:
         initial = show_start(state)
         delay = "" if state.delay_of is None else f", delay of {state.delay_of}"
-        width = dims.show(state.width)
-        if state.grid is not None:
-            width = f"matrix({', '.join(map(dims.show, state.grid.sides))})"
-        yield f"state {state.name}: {width} = {initial}{delay}"
+        yield f"state {state.name}: {_declared_shape(state)} = {initial}{delay}"
+
+
+def _declared_shape(declared: Input | State) -> str:
+    if declared.grid is None:
+        return dims.show(declared.width)
+    return f"matrix({', '.join(map(dims.show, declared.grid.sides))})"
 
 
 def show_cell(cell: Cell) -> Iterator[str]:

@@ -4,7 +4,8 @@ Input: a Cell. Output: the same equations with one segment, whose loop computes 
 products of x: functions of parameters, what is batched over the steps of a layer, every loop, and the epilogue. With
 one step there is nothing to batch. So a step that autograd does not record is one call of one op, however many loops
 the layer has. Functions of matrices are made by torch before it. None where a step needs more than this: older values,
-operators that loops do not have, masks, no matrix that x is multiplied by, an output that no loop makes.
+operators that loops do not have, masks, inputs that a call gives as matrices (the op takes vectors), no matrix that x
+is multiplied by, an output that no loop makes.
 
 Fails with: InternalError only.
 """
@@ -94,7 +95,7 @@ def _fits(cell: Cell) -> bool:
     given = {weight.name for segment in cell.segments for weight in segment.weights}
     of_parameters = {node.target for node in cell.prologue}
     return (
-        not (any(each.drawn for each in cell.inputs) or cell.inputs[0].per_sequence or cell.delays)
+        not (any(each.drawn or each.grid for each in cell.inputs) or cell.inputs[0].per_sequence or cell.delays)
         and not any(state.delay_of for state in cell.states)
         and not any(isinstance(node, Delay) for node in _all_nodes(cell))
         and all(

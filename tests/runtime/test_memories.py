@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from tests.packages import float64_package
 
 T, B, IN, H, L, C = 6, 3, 4, 5, 7, 3
+SHAPE = r"mem is given per sequence: expected \[3, 7, 3\], got"
 # Attention; the same in steps of its own; a memory that is read element by element, with no product before.
 TEXT = """
 cell Attention
@@ -126,10 +127,23 @@ def test_compiled_exported_and_in_other_dtypes(cells: Any) -> None:
     torch.testing.assert_close(half.double(), expected, rtol=0.05, atol=0.05)
 
 
+@pytest.mark.parametrize("name", ["Attention", "Elementwise"])
+def test_a_step_takes_the_same_with_gradients_and_without(cells: Any, name: str) -> None:
+    """Without them a step may be one op, which takes vectors alone."""
+    step, x, mem = layer_of(cells, f"{name}Cell"), random(B, IN), random(B, L, C)
+    result = step(x, mem=mem)
+    state = result[1] if isinstance(result, tuple) else result
+    expected = step(x, state, mem=mem)
+    with torch.no_grad():
+        torch.testing.assert_close(step(x, state, mem=mem), expected)
+        with pytest.raises(ValueError, match=SHAPE):
+            step(x, state, mem=mem.flatten(1))
+
+
 def test_what_is_wrong_is_said(cells: Any) -> None:
     layer, x, mem = layer_of(cells), random(T, B, IN), random(B, L, C)
     for given in (mem.flatten(1), mem[:2], mem.mT, mem[:, :, None]):
-        with pytest.raises(ValueError, match=r"mem is given per sequence: expected \[3, 7, 3\], got"):
+        with pytest.raises(ValueError, match=SHAPE):
             layer(x, mem=given)
     with pytest.raises(TypeError, match=r"needs the input mem=, one tensor for all steps, \[3, 7, 3\]"):
         layer(x)

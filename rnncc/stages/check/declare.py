@@ -241,14 +241,13 @@ class _Declarer:
         match statement:
             case InputDecl(name, width, default, per_sequence):
                 given, columns = self._shape(width, name)
-                if given is not None and columns is not None:
-                    grid = Grid(given, columns)
-                    given = grid.width
-                    if not per_sequence:
-                        self._matrix_at_steps(name, grid, statement.span)
-                    symbols.grids[name] = grid
+                grid = None if given is None or columns is None else Grid(given, columns)
+                if grid is not None and not per_sequence:
+                    self._matrix_at_steps(name, grid, statement.span)
                 if self._take(name, "input", statement.span, frozenset({symbols.first})):
-                    symbols.inputs[name] = Declared(given or INPUT_SIZE, statement.span)
+                    symbols.inputs[name] = Declared(grid.width if grid else given or INPUT_SIZE, statement.span)
+                    if grid is not None:
+                        symbols.grids[name] = grid
                     if default is not None:
                         symbols.defaults[name] = self._default(name, default)
                     if per_sequence:

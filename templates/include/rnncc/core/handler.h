@@ -12,8 +12,8 @@
 // name        a program (lstm_0_masked_inference); for 0 heads a file of kernels (lstm_0_forward_bf16) or, for the CPU,
 //             an instruction set (v4)
 // dtype, head_dim, heads, directions
-//             the size; `heads` are those of one direction. Empty and 0 where a call needs a file of kernels that take
-//             every size, or kernels for the CPU; for these the dtype is the file of CPU kernels (f64_masked)
+//             the size; `heads` are those of one direction. Where a call needs a file of kernels that take every size,
+//             these are empty and 0. Where it needs kernels for the CPU, the dtype names their file (f64_masked).
 // device      the GPU's number, or -1 for the CPU
 // is_long     whether the call, which is the first one of its size, or the first long one, is long enough for a warning
 //             that it is slow; of a file of kernels: whether it is only needed soon. Then it is compiled in the
