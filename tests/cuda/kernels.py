@@ -3,8 +3,8 @@
 python -m tests.cuda.kernels [--jobs N] [--every] [--record] [CELL...]
 
 Each cell's kernels in each family are compiled once. The dtype and the architecture, and whether there are lengths and
-resets, change from cell to cell, so that all come up. `--every` compiles every combination, which takes a day on two
-cores. A kernel may spill what its plan says, or what tests/golden/spilled.json says; `--record` writes what is new.
+resets, change from cell to cell, so that all come up. `--every` compiles every combination, which takes half a day on
+two cores. A kernel may spill what its plan says, or what tests/golden/spilled.json says; `--record` writes what is new.
 """
 
 from __future__ import annotations
