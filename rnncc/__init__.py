@@ -26,6 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rnncc.language.diagnostics import Diagnostic, InternalError, RnnccError
+from rnncc.machine.garbage import uncollected
 from rnncc.version import VERSION
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def load(
         RnnccError: every mistake in the text at once (RNN1xx, RNN2xx), or what keeps the package from being built
             (RNN6xx) or loaded (RNN7xx).
     """
-    from rnncc.driver import load_file
+    with uncollected():
+        from rnncc.driver import load_file
 
     return load_file(name_or_path, {"constants": shaping, "newton": parallel_newton})
 
@@ -68,7 +70,8 @@ def compile(
     Raises:
         RnnccError: as for `load`.
     """
-    from rnncc.driver import load_text
+    with uncollected():
+        from rnncc.driver import load_text
 
     return load_text(text, name, {"constants": shaping, "newton": parallel_newton})
 
