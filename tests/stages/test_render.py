@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Sequence
 from itertools import product
 from math import inf
@@ -10,11 +11,13 @@ import pytest
 
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, constant, floor_divide, multiply, named, scale
 from rnncc.ir.expr import Const, Ref, apply
+from rnncc.ir.lowered import LoweredCell
 from rnncc.ir.target import INSTRUCTION_SETS
+from rnncc.language.read import from_text
 from rnncc.machine.paths import cells_dir, templates_dir
 from rnncc.stages.render.cpp.expressions import expression_text, number_text
 from rnncc.stages.render.notation import cpp_dim
-from tests.compiling import plan_of
+from tests.compiling import lowered, plan_of
 from tests.rendering import for_cpus
 
 
@@ -57,6 +60,45 @@ def test_statements_carry_their_line_and_no_path_leaks() -> None:
     assert statement in text
     assert str(cells_dir()) not in text
     assert "lstm_0_masked_backward" in text
+
+
+def _functions(plan: LoweredCell) -> str:
+    return next(file.text for file in for_cpus([plan]).files if file.path.endswith("_functions.h"))
+
+
+def test_turns_of_a_loop_run_one_function() -> None:
+    text = _functions(plan_of("ltc"))
+    turns = [f"slot__::drive, slot__::f_{turn}__M, slot__::f_{turn}, slot__::u_{turn - 1}," for turn in range(2, 6)]
+    found = [re.findall(rf"(ltc_shared::function_\d+)<T>, {turn}", text) for turn in turns]
+    assert all(each == found[0] for each in found) and len(found[0]) == 1
+    # Loops with lengths are compiled elsewhere. They share with each other alone.
+    plain, masked = text.split("namespace rnncc::ltc_masked_shared {")
+    assert "ltc_masked_shared::" not in plain
+    assert "ltc_shared::" not in masked and "ltc_masked_shared::function_" in masked
+
+
+ALIKE = """
+cell Alike
+const j = 2.0, k = 2.0
+input x: H
+state h
+param S: matrix(H, H), U: matrix(H, H)
+p = tanh({first}*(R@h[t-1]) + x)
+q = tanh({second}*(S@p) + x)
+h[t] = U@q
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "are_shared"),
+    [("2", "2", True), ("2", "3", False), ("j", "j", True), ("j", "k", False), ("2", "k", False)],
+)
+def test_functions_of_other_numbers_are_others(first: str, second: str, are_shared: bool) -> None:
+    text = _functions(lowered(from_text("<alike>", ALIKE.format(first=first, second=second))))
+    forward = re.search(r"namespace rnncc::alike_0_forward \{.*?functions\[\] = \{(.*?)\}", text, re.DOTALL)
+    assert forward is not None
+    names = re.findall(r"\b(\w*function_\d+)<T>", forward.group(1))
+    assert (names[0] == names[1]) == are_shared, forward.group(1)
 
 
 def test_entry_points() -> None:

@@ -1,8 +1,13 @@
-"""The elementwise functions of a program, as the CPU's driver calls them."""
+"""The elementwise functions of a cell's programs, as the CPU's driver calls them.
+
+Stages that differ in names alone run one function, which takes the numbers of their slots: the turns of a loop in the
+text, several norms, what the forward and the backward both compute. So a compiler has less to do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -11,17 +16,20 @@ from rnncc.ir.step import Access, MatrixStage, TileStage
 from rnncc.language.diagnostics import InternalError
 from rnncc.stages.render.called import called
 from rnncc.stages.render.cpp.expressions import expression_text
+from rnncc.stages.render.cpp.nameless import nameless, slots_of
 from rnncc.stages.render.cpp.names import slot_name
 from rnncc.stages.render.cpp.tables import dims_of
+from rnncc.stages.render.notation import listed
 from rnncc.stages.render.programs import NamedProgram
 
 
 @dataclass(frozen=True, slots=True)
-class StageFunction:
-    """An elementwise function. The lines `constants` stand at its start, and `entries` at the start of the loop over
-    batch entries. `lines` are the body of the loop over units."""
+class UnitFunction:
+    """A function of units. The lines `constants` stand at its start, and `entries` at the start of the loop over batch
+    entries. `lines` are the body of the loop over units. `called`: functions of the library that may be called."""
 
     name: str
+    called: tuple[str, ...]
     constants: tuple[str, ...]
     entries: tuple[str, ...]
     lines: tuple[str, ...]
@@ -32,9 +40,10 @@ class MatrixFunction:
     """A function of a matrix's elements. A few rows are worked on side by side. The lines `heads` stand where a block
     begins, `rows` where a few rows do. In the loop over columns, `columns` stand before the rows, `lines` are done for
     each of them, and `sums` follow; `totals` stand at the end of the rows. `rows_dim` and `columns_dim` say how many
-    there are."""
+    there are. `called` and `constants`: as a function of units has them."""
 
     name: str
+    called: tuple[str, ...]
     rows_dim: str
     columns_dim: str
     constants: tuple[str, ...]
@@ -47,42 +56,115 @@ class MatrixFunction:
 
 
 @dataclass(frozen=True, slots=True)
+class Functions:
+    """Functions that stand together, and those of the library that they call."""
+
+    called: tuple[str, ...]
+    units: tuple[UnitFunction, ...]
+    matrices: tuple[MatrixFunction, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramFunctions:
-    """A program's functions: those of units, those of matrices, and the names of both in the order of their stages.
-    `called` are the library's functions that these call."""
+    """The functions of which one stage of a program alone has need. `order`: for each of its stages what it runs."""
 
     name: str
-    called: tuple[str, ...]
-    functions: tuple[StageFunction, ...]
-    matrices: tuple[MatrixFunction, ...]
+    own: Functions
     order: tuple[str, ...]
 
 
-def program_functions(named: NamedProgram, source: str) -> ProgramFunctions:
-    """The elementwise functions of a program."""
+@dataclass(frozen=True, slots=True)
+class FileFunctions:
+    """The functions of programs that are compiled together. `shared`: those of several stages, in the namespace
+    `space`."""
+
+    space: str
+    shared: Functions
+    programs: tuple[ProgramFunctions, ...]
+
+    @property
+    def has_matrices(self) -> bool:
+        """Whether any is of a matrix's elements."""
+        return any(each.matrices for each in (self.shared, *(program.own for program in self.programs)))
+
+
+def file_functions(space: str, programs: Sequence[NamedProgram], source: str) -> FileFunctions:
+    """The elementwise functions of programs that are compiled together, of a text of this name."""
+    drafts = {named.name: [*_drafts(named, source)] for named in programs}
+    times = Counter(draft.shape for own in drafts.values() for draft in own)
+    shared: dict[UnitFunction | MatrixFunction, UnitFunction | MatrixFunction] = {}
+    made = []
+    for program, own in drafts.items():
+        functions, order = [], []
+        for index, draft in enumerate(own):
+            if times[draft.shape] == 1:
+                functions.append(draft.function(f"function_{index}"))
+                order.append(f"function_{index}<T>")
+                continue
+            if draft.shape not in shared:
+                shared[draft.shape] = draft.shared(f"function_{len(shared)}")
+            name = f"{space}::{shared[draft.shape].name}"
+            order.append(listed(f"with_slots<T, {name}<T>, ", map(slot_name, draft.slots.values()), ">", 8))
+        made.append(ProgramFunctions(program, _together(functions), tuple(order)))
+    return FileFunctions(space, _together(shared.values()), tuple(made))
+
+
+def _together(functions: Iterable[UnitFunction | MatrixFunction]) -> Functions:
+    units, matrices = [], []
+    called: dict[str, None] = {}
+    for function in functions:
+        called |= dict.fromkeys(function.called)
+        if isinstance(function, UnitFunction):
+            units.append(function)
+        else:
+            matrices.append(function)
+    return Functions(tuple(called), tuple(units), tuple(matrices))
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A stage before its function is written. `slots`: those that the function reads and writes, by what the stage
+    calls them. `shape`: the function without the stage's names."""
+
+    stage: TileStage | MatrixStage
+    text: _Text
+    slots: Mapping[str, str]
+    shape: UnitFunction | MatrixFunction
+
+    def function(self, name: str) -> UnitFunction | MatrixFunction:
+        """The function of this stage alone."""
+        return _function(name, self.stage, self.text, {local: slot_name(slot) for local, slot in self.slots.items()})
+
+    def shared(self, name: str) -> UnitFunction | MatrixFunction:
+        """The function of all stages of this shape, with the names that this one has."""
+        return _function(name, self.stage, self.text, _numbers(self.slots))
+
+
+def _drafts(named: NamedProgram, source: str) -> Iterator[_Draft]:
     program = named.program
     calls = called(program)
-    text = _Text(program.step.constants, source, calls.forms, dims_of(program))
-    names = [f"function_{index}" for index in range(len(program.step.elementwise))]
-    units, matrices = [], []
-    for name, stage in zip(names, program.step.elementwise, strict=True):
-        match stage:
-            case TileStage():
-                units.append(_function(name, stage, text))
-            case MatrixStage():
-                matrices.append(_matrix_function(name, stage, text))
-            case _:
-                assert_never(stage)
-    return ProgramFunctions(named.name, calls.names, tuple(units), tuple(matrices), tuple(names))
+    text = _Text(program.step.constants, source, calls.names, calls.forms, dims_of(program))
+    for stage in program.step.elementwise:
+        bare, names = nameless(stage)
+        slots = slots_of(stage)
+        ordered = {local: slots[local] for local in names if local in slots}
+        shape = _function("", bare, text, _numbers(names[local] for local in ordered))
+        yield _Draft(stage, text, ordered, shape)
+
+
+def _numbers(names: Iterable[str]) -> dict[str, str]:
+    """The slots of a function that takes their numbers."""
+    return {name: f"slots__[{index}]" for index, name in enumerate(names)}
 
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """What the functions of a program have in common: its constants, the name of the text, the forms of operators that
-    are called, and the places of dims."""
+    """What the functions of a program have in common: its constants, the name of the text, the library's functions and
+    the forms of operators that are called, and the places of dims."""
 
     constants: Sequence[str]
     source: str
+    called: tuple[str, ...]
     forms: Mapping[str, str]
     dims: Mapping[Dim, int]
 
@@ -105,12 +187,26 @@ class _Text:
                 yield f"rnncc::put<W__>({statement.target}__to, {at}, {statement.target}, n__);"
 
 
-def _matrix_function(name: str, stage: MatrixStage, text: _Text) -> MatrixFunction:
-    """The statements of a stage as a function of batch entries and heads."""
+def _function(
+    name: str, stage: TileStage | MatrixStage, text: _Text, slots: Mapping[str, str]
+) -> UnitFunction | MatrixFunction:
+    """A stage as a function. `slots`: the numbers of those that it reads and writes, as C++."""
+    rows = {local: f"frame__.at({slot}, b__)" for local, slot in slots.items()}
+    match stage:
+        case TileStage():
+            return _unit_function(name, stage, text, rows)
+        case MatrixStage():
+            return _matrix_function(name, stage, text, rows)
+        case _:
+            assert_never(stage)
+
+
+def _matrix_function(name: str, stage: MatrixStage, text: _Text, starts: Mapping[str, str]) -> MatrixFunction:
+    """The statements of a stage as a function of batch entries and heads. `starts`: where a batch entry's rows are."""
     heads, rows, columns, lines, sums, totals = [], [], [], [], [], []
     steps = {Access.UNIT: "rows__ * columns__", Access.ROW: "rows__", Access.COLUMN: "columns__"}
     for load in stage.loads:
-        start, local = _row_of(load.name), load.local
+        start, local = starts[load.local], load.local
         match load.access:
             case Access.HEAD:
                 heads.append(f"const rnncc::Vec<T> {local} = rnncc::broadcast({start}[h__]);")
@@ -128,11 +224,11 @@ def _matrix_function(name: str, stage: MatrixStage, text: _Text) -> MatrixFuncti
                 columns.append(f"const rnncc::Vec<T> {local} = rnncc::take<W__>({local}__p, u__, n__);")
             case Access.UNIT:
                 lines.append(f"const rnncc::Vec<T> {local} = rnncc::take<W__>({local}__p, at__, n__);")
-    heads += [f"T* const {stored}__to = {_row_of(stored)} + h__ * rows__ * columns__;" for stored in stage.stored]
+    heads += [f"T* const {stored}__to = {starts[stored]} + h__ * rows__ * columns__;" for stored in stage.stored]
     lines += text.statements(stage, "at__")
     for reduction in stage.reductions:
         target, largest = reduction.target, str(reduction.largest).lower()
-        heads.append(f"T* const {target}__to = {_row_of(target)} + h__ * {steps[reduction.axis]};")
+        heads.append(f"T* const {target}__to = {starts[target]} + h__ * {steps[reduction.axis]};")
         if reduction.axis is Access.ROW:
             rows.append(f"auto {target}__all = rnncc::no_rows<T, R__, {largest}>();")
             lines.append(f"rnncc::join<W__, {largest}>({target}__all.row[r__], {reduction.source}, n__);")
@@ -144,15 +240,15 @@ def _matrix_function(name: str, stage: MatrixStage, text: _Text) -> MatrixFuncti
     rows_dim, columns_dim = (str(text.dims[side]) for side in stage.grid.sides)
     constants = text.of_constants(stage.constants)
     return MatrixFunction(
-        name, rows_dim, columns_dim, constants, *(map(tuple, (heads, rows, columns, lines, sums, totals)))
+        name, text.called, rows_dim, columns_dim, constants, *(map(tuple, (heads, rows, columns, lines, sums, totals)))
     )
 
 
-def _function(name: str, stage: TileStage, text: _Text) -> StageFunction:
-    """The statements of a stage as a function of batch entries and units."""
+def _unit_function(name: str, stage: TileStage, text: _Text, starts: Mapping[str, str]) -> UnitFunction:
+    """The statements of a stage as a function of batch entries and units. `starts`: where a batch entry's rows are."""
     entries, lines = [], []
     for load in stage.loads:
-        start = _row_of(load.name)
+        start = starts[load.local]
         match load.access:
             case Access.UNIT:
                 entries.append(f"const T* const {load.name}__p = {start};")
@@ -162,16 +258,11 @@ def _function(name: str, stage: TileStage, text: _Text) -> StageFunction:
                 entries.append(f"const rnncc::Vec<T> {load.name} = rnncc::broadcast(*{start});")
             case _:
                 raise InternalError(f"{load.name} is read by {load.access.value} in a stage of units")
-    entries += [f"T* const {name}__to = {_row_of(name)};" for name in stage.stored]
+    entries += [f"T* const {name}__to = {starts[name]};" for name in stage.stored]
     lines += [
         f"const rnncc::Vec<T> {load.name} = rnncc::take<W__>({load.name}__p, u__, n__);"
         for load in stage.loads
         if load.access is Access.UNIT
     ]
     lines += text.statements(stage, "u__")
-    return StageFunction(name, text.of_constants(stage.constants), tuple(entries), tuple(lines))
-
-
-def _row_of(slot: str) -> str:
-    """Where the batch entry's row of a slot starts."""
-    return f"frame__.at({slot_name(slot)}, b__)"
+    return UnitFunction(name, text.called, text.of_constants(stage.constants), tuple(entries), tuple(lines))

@@ -25,6 +25,18 @@ struct Frame {
 template <class T>
 using Function = void (*)(const Frame<T>&, int64_t b0, int64_t b1, int64_t u0, int64_t u1, int64_t head);
 
+// The same for several stages. `slots`: the numbers of those that the stage at hand reads and writes.
+template <class T>
+using SharedFunction = void (*)(const Frame<T>&, int64_t b0, int64_t b1, int64_t u0, int64_t u1, int64_t head,
+                                const int16_t* slots);
+
+// The function of one of these stages.
+template <class T, SharedFunction<T> FUNCTION, int16_t... SLOTS>
+static void with_slots(const Frame<T>& frame, int64_t b0, int64_t b1, int64_t u0, int64_t u1, int64_t head) {
+  static constexpr int16_t slots[] = {SLOTS...};
+  FUNCTION(frame, b0, b1, u0, u1, head, slots);
+}
+
 template <class T>
 struct Program : Tables {
   const Function<T>* functions;
