@@ -151,7 +151,8 @@ RENDER = """\
 
 The plan becomes C++. Headers under `templates/include` hold what is the same for every cell: the driver of the loop,
 matrix products, vectors, exact elementwise functions. What is generated is tables and, for every stage, a function over
-vectors of units; each statement names the line it comes from:
+vectors of units. Stages that differ in names alone, such as the turns of a loop in the text, share one. Each statement
+names the line it comes from:
 
 {value}
 
