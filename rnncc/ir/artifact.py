@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 # The files of GPU kernels that every package for GPUs has: they are the same for every cell.
-OF_EVERY_PACKAGE = ("_core", "_small_f32", "_small_bf16", "_small_f16")
+OF_EVERY_PACKAGE = ("_core", "_heads_bf16", "_heads_f16", "_small_f32", "_small_bf16", "_small_f16")
 
 
 @dataclass(frozen=True, slots=True)

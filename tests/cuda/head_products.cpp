@@ -1,5 +1,5 @@
 // A C function over rnncc/cuda/head_products.cuh for tests, on the CPU: every thread of a launch runs (device.h), in
-// place of the kernels of templates/cuda/core.cu.j2.
+// place of the kernels of templates/cuda/heads.cu.j2.
 #include "rnncc/cuda/heads.h"
 #include "rnncc/cuda/device.h"
 #include "rnncc/cuda/head_products.cuh"

@@ -66,6 +66,7 @@ _DTYPES = ("f32", "bf16", "f16")
 _OF_PROBLEM = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
 # Kernels that are the same for every cell, and of no loop.
 CORE, HEAD_NORM = Family("core", Scope.THREAD), Family("head_norm", Scope.THREAD)
+HEADS = Family("heads", Scope.THREAD)
 # Products of a few rows; and the kernels of a single step.
 SMALL, SINGLE = Family("small", Scope.THREAD), Family("single", Scope.THREAD)
 # Cells with sparse matrices: no shipped cell has any.
@@ -80,11 +81,8 @@ HEAD_DIM = {Scope.CLUSTER: 256, Scope.GRID: 768, Scope.STEP: 2304}
 ONE_CTA, FEW_SMS = 64, 512
 _NORM_DTYPES = ("f32_f32", "bf16_bf16", "bf16_f32", "f16_f16", "f16_f32")
 _SHARED: dict[Family, tuple[str, ...]] = {
-    CORE: (
-        "permute_rows",
-        *(f"head_products_{dtype}_{columns}" for dtype in _DTYPES[1:] for columns in (64, 128)),
-        *(f"head_sums_{dtype}" for dtype in _DTYPES[1:]),
-    ),
+    CORE: ("permute_rows",),
+    HEADS: ("head_products_{dtype}_64", "head_products_{dtype}_128", "head_sums_{dtype}"),
     SMALL: ("small_products",),
     HEAD_NORM: (
         *(f"head_norm_{direction}{names}" for direction in ("", "backward_") for names in _NORM_DTYPES),
@@ -140,7 +138,7 @@ EVERYWHERE = tuple(
     if architecture != HOPPER
 )
 SHARED = tuple(Case("layernormlstm", family, "bf16", name) for family in _SHARED for name in ARCHITECTURES) + tuple(
-    Case("layernormlstm", SMALL, dtype, HOPPER) for dtype in ("f32", "f16")
+    Case("layernormlstm", family, dtype, HOPPER) for family, dtype in ((SMALL, "f32"), (SMALL, "f16"), (HEADS, "f16"))
 )
 
 
@@ -251,7 +249,7 @@ def sources(case: Case, head_dim: int | None = None) -> tuple[Bundle, dict[str, 
         most = {"backward": Allowed(168, 16, 0), "products": Allowed(128, 0, 0), "128": Allowed(255, 0, 0)}
         allowed = {
             name: next((limit for part, limit in reversed(most.items()) if part in name), Allowed(64, 0, 0))
-            for name in _SHARED[case.family]
+            for name in (each.format(dtype=case.dtype) for each in _SHARED[case.family])
         }
         return replace(bundle, device_units=(unit,)), allowed
     loops = tuple(loop for loop in whole.loops if case.masked or not loop.masked)
@@ -330,7 +328,7 @@ def wrong_instructions(case: Case, found: Set[str]) -> Iterator[str]:
     # Sparse kernels multiply element by element, and those of single steps have few rows.
     in_fused = case.family in FUSED and case.family is not SPARSE and case.family.scope is not Scope.STEP
     own_products = case.family is ALTERNATING or in_fused
-    multiplies = case.family is CORE or (own_products and has_products(case.cell))
+    multiplies = case.family is HEADS or (own_products and has_products(case.cell))
     wanted = f"{'wgmma' if case.family is WIDE else 'mma'}.{case.dtype}" if multiplies and case.dtype != "f32" else None
     if wanted is None and MMA in found:
         yield "products by tensor cores, where none are meant"

@@ -15,7 +15,7 @@ from rnncc.language.source import Source
 from tests.compiling import lowered
 from tests.cuda import kernels, nvrtc
 from tests.cuda.inspected import Look, Text
-from tests.cuda.kernels import BLOCK_LSTM, CORE, HEAD_NORM, LOW_RANK_LSTM, ONE_CTA, SPARSE_LSTM, Case
+from tests.cuda.kernels import BLOCK_LSTM, CORE, HEAD_NORM, HEADS, LOW_RANK_LSTM, ONE_CTA, SPARSE_LSTM, Case
 
 OLDEST, HOPPER = kernels.OLDEST, kernels.HOPPER
 # Kernels, and the head_dim of fused ones where it is not that of HEAD_DIM.
@@ -33,6 +33,7 @@ CASES = [
     (Case("elman", ALTERNATING, "bf16", HOPPER, masked=False), None),
     (Case("paralstm", SCAN, "f32", HOPPER, masked=False), None),
     (Case("lstm", CORE, "bf16", OLDEST, masked=False), None),
+    (Case("lstm", HEADS, "bf16", OLDEST, masked=False), None),
     (Case("layernormlstm", HEAD_NORM, "bf16", OLDEST, masked=False), None),
     # Reductions, and several phases.
     (Case("layernormlstm", GRID, "f16", OLDEST, masked=False), 128),
@@ -59,7 +60,7 @@ def test_kernels_compile_without_a_standard_header(
 
 
 def test_every_family_is_compiled() -> None:
-    assert {case.family for case, _ in CASES} == {ALTERNATING, SCAN, CORE, HEAD_NORM, *FUSED}
+    assert {case.family for case, _ in CASES} == {ALTERNATING, SCAN, CORE, HEADS, HEAD_NORM, *FUSED}
 
 
 def test_what_the_oldest_gpus_lack_is_seen(tmp_path: Path) -> None:

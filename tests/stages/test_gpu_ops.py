@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rnncc.driver import make_product
+from rnncc.ir.artifact import OF_EVERY_PACKAGE
 from rnncc.ir.request import Request
 from rnncc.language.source import Source
 from rnncc.machine.cache import Cache, default_root, digest
@@ -43,8 +44,8 @@ def ops_of(made: Product) -> set[str]:
     binding = next(file.text for file in made.files if file.path == "src/binding.cpp")
     device = {unit.name: unit.path for unit in made.bundle.device_units if unit.name.startswith("_")}
     assert {unit.name for unit in made.bundle.device_units if unit.shared} == set(device)
-    small = [device.pop(f"_small_{dtype}", None) for dtype in ("f32", "bf16", "f16")]
-    assert all(small) if device else not any(small), "the products that every cell has"
+    products = [device.pop(file, None) for file in OF_EVERY_PACKAGE if file != "_core"]
+    assert all(products) if device else not any(products), "the products that every cell has"
     files = {file.path: file.text for file in made.bundle.files}
     hosts = {unit.path for unit in made.bundle.units if unit.path.endswith("_cuda.cpp") and unit.shared}
     loops = {"src/_loops_cuda.cpp"} if device else set()

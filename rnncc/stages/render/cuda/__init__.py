@@ -12,7 +12,7 @@ from rnncc.ir.request import Request
 from rnncc.stages.render.cuda.device import alternating_files
 from rnncc.stages.render.cuda.fused import fused_architectures, fused_files
 from rnncc.stages.render.cuda.host import host_text
-from rnncc.stages.render.cuda.scalars import SCALARS
+from rnncc.stages.render.cuda.scalars import HALVES, SCALARS, DeviceScalar
 from rnncc.stages.render.cuda.scan import scan_files
 from rnncc.stages.render.gpu_ops import GPU_OPS, GpuOps, gpu_ops
 from rnncc.stages.render.templates import text
@@ -39,7 +39,8 @@ def shared_gpu_kernels(ops: Sequence[GpuOps] = GPU_OPS) -> Bundle:
     hosts.append(_host("_loops_cuda", text("cuda/loops_host.cpp.j2"), shared=True))
     kernels = (
         *(File(f"src/_{each.unit}.cu", text(f"cuda/{each.unit}.cu.j2")) for each in ops),
-        *(File(f"src/_small_{scalar.suffix}.cu", text("cuda/small.cu.j2", scalar=scalar)) for scalar in SCALARS),
+        *_by_dtype("heads", HALVES),
+        *_by_dtype("small", SCALARS),
     )
     device_units = tuple(replace(unit, shared=True) for unit in _device_units(kernels, {}))
     return Bundle((*(file for file, _ in hosts), *kernels), tuple(unit for _, unit in hosts), (), device_units)
@@ -48,6 +49,11 @@ def shared_gpu_kernels(ops: Sequence[GpuOps] = GPU_OPS) -> Bundle:
 def _host(name: str, content: str, shared: bool = False) -> tuple[File, Unit]:
     path = f"src/{name}.cpp"
     return File(path, content), Unit(path, "binding", shared)
+
+
+def _by_dtype(name: str, scalars: Sequence[DeviceScalar]) -> Iterator[File]:
+    for scalar in scalars:
+        yield File(f"src/_{name}_{scalar.suffix}.cu", text(f"cuda/{name}.cu.j2", scalar=scalar))
 
 
 def _kernels(cells: Sequence[CompiledCell]) -> Iterator[File]:

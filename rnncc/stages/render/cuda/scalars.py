@@ -20,3 +20,4 @@ SCALARS = (
     DeviceScalar("rnncc::bfloat16", "bf16", 2),
     DeviceScalar("rnncc::float16", "f16", 2),
 )
+HALVES = SCALARS[1:]

@@ -90,8 +90,10 @@ inline void multiply_by_kernel(const HeadsProduct& p, Device device) {
     slices += calls.back().slices;
   }
   const Tensor sums = empty({slices, elements(p)}, torch_dtype(RNNCC_FLOAT32), device);
-  const std::string dtype = dtype_name(p.dtype), name = "head_products_" + dtype + "_" + std::to_string(columns);
-  const CUfunction kernel = find_kernel(device.index, "_core", name);
+  const std::string dtype = dtype_name(p.dtype), file = "_heads_" + dtype;
+  const std::string name = "head_products_" + dtype + "_" + std::to_string(columns),
+                    name_of_sums = "head_sums_" + dtype;
+  const CUfunction kernel = find_kernel(device.index, file, name);
   float* to = static_cast<float*>(sums.data());
   for (HeadProductCall& call : calls) {
     call.sums = to;
@@ -99,8 +101,7 @@ inline void multiply_by_kernel(const HeadsProduct& p, Device device) {
     launch_kernel(name, kernel, {ctas(call), HEAD_PRODUCT_THREADS, head_product_shared(columns)}, device.index, &call);
   }
   HeadSumCall sum = {static_cast<float*>(sums.data()), p.out, elements(p), slices};
-  const std::string name_of_sums = "head_sums_" + dtype;
-  launch_kernel(name_of_sums, find_kernel(device.index, "_core", name_of_sums),
+  launch_kernel(name_of_sums, find_kernel(device.index, file, name_of_sums),
                 {divide_up(sum.count, 4 * HEAD_SUM_THREADS), HEAD_SUM_THREADS}, device.index, &sum);
 }
 

@@ -56,7 +56,8 @@ class DeviceRuns {
   void announce_backward() const {
     if (!is_forward() || !is_training()) return;
     if (loop_.scans) return announce(backward_file(likely_scan_form()), device_, gpu(device_));
-    if (first().heads > 1 && runs_[0].scalar() != RNNCC_FLOAT32) announce("_core", device_, gpu(device_));
+    if (first().heads > 1 && runs_[0].scalar() != RNNCC_FLOAT32)
+      announce(std::string("_heads_") + dtype_name(runs_[0].scalar()), device_, gpu(device_));
   }
   std::string backward_file(const std::string& form = "") const {
     return name_.substr(0, name_.rfind('_')) + "_backward" + form + "_" + dtype_name(runs_[0].scalar());
