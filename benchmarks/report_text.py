@@ -45,7 +45,7 @@ COMMANDS = {
     "cpu_sparse": "cpu_sparse.py --quick --threads 1",
     "constrint": "constrint.py --every 4",
     "build_time": "build_time.py --all --installed SITE --beside CHECKOUT",
-    "build_time_cuda": "build_time.py first --cores 2,16",
+    "build_time_cuda": "build_time.py --all --cores 2,16 --installed SITE --beside CHECKOUT",
 }
 
 Row = dict[str, Any]
