@@ -48,6 +48,13 @@ RNNCC_INLINE void each(const F& f) {
   }
 }
 
+// The index of an element, as a number of its own. Else a compiler keeps a pointer for each row of each matrix, and has too
+// few registers for them.
+RNNCC_INLINE int64_t index_of(int64_t index) {
+  asm("" : "+r"(index));
+  return index;
+}
+
 // So many rows of a matrix are worked on side by side: what they read by columns is loaded once, and the sums of one do
 // not wait for those of another.
 constexpr int rows_at_once = 4;
