@@ -75,10 +75,10 @@ struct Barrier {
   }
 };
 
-// Threads that wait for each other: `arrived` of the present round.
+struct Fiber;
+// Threads that wait for each other until all have arrived.
 struct Meeting {
-  int arrived = 0;
-  uint64_t round = 0;
+  std::vector<Fiber*> waiting;
 };
 
 struct Cta {
@@ -112,6 +112,7 @@ struct Fiber {
   uint64_t exchanges = 0;
   std::deque<std::vector<Landing>> groups = std::deque<std::vector<Landing>>(1);  // the last one is not ended yet
   bool done = false;
+  bool meets = false;  // it waits for others of a meeting, the last of which wakes it
   bool (*ready)(void*) = nullptr;
   void* waits_for = nullptr;
   std::unique_ptr<char[]> stack;
@@ -144,6 +145,7 @@ struct Device {
   const void* parameter = nullptr;
   uint64_t cycles = 0;
   std::vector<Delivery> deliveries;
+  std::vector<Fiber*> runnable;
 };
 inline Device device;
 
@@ -184,13 +186,23 @@ void wait_until(F condition) {
   leave();
 }
 
+// For a while.
+inline void let_others_run() {
+  bool was_asked = false;
+  wait_until([&] { return std::exchange(was_asked, true); });
+}
+
 inline void meet(Meeting& meeting, int members) {
-  const uint64_t round = meeting.round;
-  if (++meeting.arrived == members) {
-    meeting.arrived = 0;
-    ++meeting.round;
+  if (int(meeting.waiting.size()) + 1 < members) {
+    meeting.waiting.push_back(device.current);
+    device.current->meets = true;
+    return leave();
   }
-  wait_until([&] { return meeting.round != round; });
+  for (Fiber* fiber : meeting.waiting) {
+    fiber->meets = false;
+    device.runnable.push_back(fiber);
+  }
+  meeting.waiting.clear();
 }
 
 inline void run_fiber() {
@@ -272,14 +284,16 @@ inline void launch(const Launch& wanted, void (*kernel)(const void*), const void
       for (int t = 0; t < wanted.threads; ++t) {
         if (t % 32 == 0) warps.push_back(std::make_unique<Warp>());
         auto fiber = std::make_unique<Fiber>();
+        // Stacks that all began at the same place of a page would take each other's places in the caches.
         constexpr size_t STACK = 128 << 10;
+        const size_t shift = fibers.size() % 64 * 64;
         fiber->cta = &cta;
         fiber->warp = warps.back().get();
         fiber->index = {unsigned(t), 0, 0};
-        fiber->stack.reset(new char[STACK]);
+        fiber->stack.reset(new char[STACK + shift]);
         getcontext(&fiber->context);
         fiber->context.uc_stack.ss_sp = fiber->stack.get();
-        fiber->context.uc_stack.ss_size = STACK;
+        fiber->context.uc_stack.ss_size = STACK + shift;
         makecontext(&fiber->context, run_fiber, 0);
         fibers.push_back(std::move(fiber));
       }
@@ -287,28 +301,47 @@ inline void launch(const Launch& wanted, void (*kernel)(const void*), const void
   for (size_t first = 0; first < ctas.size(); first += wanted.cluster)
     for (int i = 0; i < wanted.cluster; ++i)
       for (int j = 0; j < wanted.cluster; ++j) ctas[first + i]->cluster.push_back(ctas[first + j].get());
-  std::vector<Fiber*> waiting;
-  for (auto& fiber : fibers) waiting.push_back(fiber.get());
-  while (!waiting.empty()) {
-    std::shuffle(waiting.begin(), waiting.end(), random);
-    bool moved = false;
-    for (Fiber* fiber : waiting) {
-      ++device.cycles;
-      if (!device.deliveries.empty() && random() % 4 == 0) {
-        std::swap(device.deliveries[random() % device.deliveries.size()], device.deliveries.back());
-        device.deliveries.back().arrive();
-        device.deliveries.pop_back();
-        moved = true;  // a thread that was asked before may wait for just this
-      }
-      if (fiber->ready && !fiber->ready(fiber->waits_for)) continue;
-      fiber->ready = nullptr;
-      resume(*fiber);
-      if (device.problem) throw std::runtime_error(std::exchange(device.problem, nullptr));
-      moved = true;
+  std::vector<Fiber*>& runnable = device.runnable;
+  runnable.clear();
+  for (auto& fiber : fibers) runnable.push_back(fiber.get());
+  // Mostly one of those that came last: else each switch would be to a stack that no cache holds.
+  const auto draw = [&random](auto& from) {
+    const uint64_t number = random(), among = number % 8 ? std::min<size_t>(from.size(), 32) : from.size();
+    std::swap(from[from.size() - 1 - (number >> 8) % among], from.back());
+    const auto drawn = from.back();
+    from.pop_back();
+    return drawn;
+  };
+  // Those whose condition did not hold are asked again after a while: at the latest when all others wait.
+  std::vector<Fiber*> asked;
+  bool moved = true;
+  for (size_t left = fibers.size(); left > 0;) {
+    if (runnable.empty()) {
+      if (asked.empty() || (!moved && device.deliveries.empty())) throw std::runtime_error("all threads wait");
+      runnable.swap(asked);
+      moved = false;
     }
-    waiting.erase(std::remove_if(waiting.begin(), waiting.end(), [](Fiber* fiber) { return fiber->done; }),
-                  waiting.end());
-    if (!moved && device.deliveries.empty()) throw std::runtime_error("all threads wait");
+    ++device.cycles;
+    if (!device.deliveries.empty() && random() % 4 == 0) {
+      draw(device.deliveries).arrive();
+      moved = true;  // a thread that was asked before may wait for just this
+    }
+    if (!asked.empty() && random() % 4 == 0) runnable.push_back(draw(asked));
+    Fiber* fiber = draw(runnable);
+    if (fiber->ready && !fiber->ready(fiber->waits_for)) {
+      asked.push_back(fiber);
+      continue;
+    }
+    fiber->ready = nullptr;
+    resume(*fiber);
+    if (device.problem) throw std::runtime_error(std::exchange(device.problem, nullptr));
+    moved = true;
+    if (fiber->done)
+      --left;
+    else if (fiber->ready)
+      asked.push_back(fiber);
+    else if (!fiber->meets)
+      runnable.push_back(fiber);
   }
 }
 
