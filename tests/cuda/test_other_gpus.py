@@ -60,8 +60,10 @@ print(library.groups(b"lstm_0_backward", *map(ctypes.c_int64, (64, 1, 16))))
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The driver, and a library that chooses among kernels."""
     made = tmp_path_factory.mktemp("others")
-    driver = ["gcc", "-shared", "-fPIC", "-w", "-Wl,-soname,libcuda.so.1", HERE / "driver.c", "-o", made / "driver.so"]
-    subprocess.run(driver, check=True)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-w", "-Wl,-soname,libcuda.so.1", HERE / "driver.c", "-o", made / "driver.so"],
+        check=True,
+    )
     torch_lib = Path(torch.__file__).parent / "lib"
     subprocess.run(
         ["g++", *BINDING, "-shared", f"-I{templates_dir() / 'include'}", str(HERE / "choices.cpp"), "-o",

@@ -87,7 +87,8 @@ def write_headers(folder: Path) -> None:
     included = folder / "rnncc/cuda"
     shutil.copytree(templates_dir() / "include/rnncc", folder / "rnncc", dirs_exist_ok=True)
     shutil.copytree(HEADERS / "headers", included, dirs_exist_ok=True)
-    shutil.copy(HEADERS / "device.h", included)
+    for name in ("device.h", "launch.h"):
+        shutil.copy(HEADERS / name, included)
     for path in included.rglob("*.cuh"):
         text = path.read_text(encoding="utf-8")
         shared = "extern __shared__ __align__(128) char shared[];"
