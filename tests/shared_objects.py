@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from rnncc.ir.artifact import Bundle
@@ -21,6 +21,19 @@ WHOLE, WHOLE_ON_GPUS, LOOPS_ON_GPUS = "_core_binding", "_core_cuda", "_loops_cud
 @cache
 def _bundle() -> Bundle:
     return compile_cells(replace(read_request("lstm"), architectures=("sm_90a",), instructions="generic")).bundle
+
+
+@cache
+def keep_for_every_processor() -> None:
+    """The cache of all tests has the objects that packages for every processor share, from now on."""
+    bundle = compile_cells(read_request("elman")).bundle
+    compiler, objects = find_toolchain(), Cache(default_root())
+    shared_units = [unit for unit in bundle.units if unit.shared]
+    for isa in {unit.isa: None for unit in shared_units}:  # functions of several have the same names
+        units = tuple(unit for unit in shared_units if unit.isa == isa)
+        key = digest(*(shared.kept_key(unit, bundle, compiler) for unit in units))[:32]
+        made = partial(replace, bundle, units=units, device_units=())
+        build_kernels(Job(key, "core", objects, compiler), isa, made)
 
 
 @cache

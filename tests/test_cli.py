@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from rnncc.cli import cli
 from rnncc.machine.paths import cells_dir, locate, shipped_cells
 from rnncc.pipeline import STAGES
+from tests.shared_objects import keep_for_every_processor
 
 ROOT = Path(__file__).resolve().parents[1]
 GOOD = "cell Elman\nstate h\nh[t] = tanh(W@x + R@h[t-1] + b)\n"
@@ -299,6 +300,12 @@ def test_build_refuses_a_name_that_cannot_be_imported(tmp_path: Path, name: str)
     assert not (tmp_path / "out").exists()
 
 
+@pytest.fixture(scope="module")
+def objects() -> None:
+    keep_for_every_processor()
+
+
+@pytest.mark.usefixtures("objects")
 def test_build_makes_a_package_that_needs_no_rnncc(tmp_path: Path, cell_cache: Path) -> None:
     path = write(tmp_path, TWO, "two.rnn")
     environment = {"RNNCC_CACHE_DIR": str(cell_cache)}
