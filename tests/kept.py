@@ -5,6 +5,7 @@ It lies in build/kept, which `make clean` removes.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from collections.abc import Callable
@@ -18,21 +19,32 @@ _SECONDS = 30 * 24 * 3600.0
 
 def kept(parts: tuple[str, ...], make: Callable[[], bytes]) -> bytes:
     """What `make` gives, from an earlier run if there was one with the same parts: all that the result depends on, the
-    compiler's version too. What raises an error is made again in the next run."""
+    compiler's version too. Of several processes that ask at once, one makes it. What raises an error is made again in
+    the next run."""
     path = FOLDER / digest(*parts)[:32]
+    if (found := _read(path)) is not None:
+        return found
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (found := _read(path)) is not None:
+            return found
+        made = make()
+        _forget()
+        # Another process may read it meanwhile.
+        beside = path.with_name(f"{path.name}-{os.getpid()}")
+        beside.write_bytes(made)
+        beside.rename(path)
+    return made
+
+
+def _read(path: Path) -> bytes | None:
     try:
         found = path.read_bytes()
         path.touch()
-        return found
     except FileNotFoundError:
-        made = make()
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    _forget()
-    # Another process may read it meanwhile.
-    beside = path.with_name(f"{path.name}-{os.getpid()}")
-    beside.write_bytes(made)
-    beside.rename(path)
-    return made
+        return None
+    return found
 
 
 def _forget() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -32,3 +35,22 @@ def test_a_failure_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(ValueError):
             kept.kept(("a",), fail)
     assert kept.kept(("a",), lambda: b"made") == b"made"
+
+
+def test_one_of_several_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "FOLDER", tmp_path)
+    began = threading.Barrier(2, timeout=10)
+    made = []
+
+    def make() -> bytes:
+        made.append(1)
+        time.sleep(0.2)  # as a compiler does
+        return b"made"
+
+    def ask(_: int) -> bytes:
+        began.wait()
+        return kept.kept(("a",), make)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(ask, range(2))) == [b"made"] * 2
+    assert made == [1]

@@ -71,7 +71,7 @@ def settings(case: Case) -> list[Setting]:
         Setting(),
         Setting(heads=case.heads, layers=layers, bidirectional=True, states=True, steps=4),
         Setting(heads=case.heads, bidirectional=True, states=True, lengths=(7, 0, 5), reset=True),
-        Setting(lengths=(6, 7, 1), reset=True, layers=layers),
+        Setting(lengths=(6, 7, 1), reset=True, layers=layers if runs_all() else 1),
     ]
 
 

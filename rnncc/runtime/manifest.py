@@ -21,32 +21,35 @@ class DamagedError(ValueError):
     """A file is missing, or is not what was written."""
 
 
-def checksum(path: Path, size: int | None = None, key: str = "") -> str:
+def checksum(path: str | Path, size: int | None = None, key: str = "") -> str:
     """The checksum of a file, `size-crc`: the size in bytes, and 8 hex digits. With `size`, a file of another size is
     not read. With `key`, the same content under another key has another checksum.
 
     Raises DamagedError where the path is no regular file or has another size, OSError where it cannot be read.
     """
     crc, length = zlib.crc32(key.encode()), 0
-    block = memoryview(bytearray(_BLOCK))
     # Without O_NONBLOCK, a pipe in place of the file would block.
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
-        found = os.fstat(file.fileno())
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or size not in (None, found.st_size):
-            raise DamagedError(f"'{path.name}' is not what was written")
-        while count := file.readinto(block):
-            crc, length = zlib.crc32(block[:count], crc), length + count
+            raise DamagedError(f"'{Path(path).name}' is not what was written")
+        while block := os.read(descriptor, min(found.st_size + 1, _BLOCK)):
+            crc, length = zlib.crc32(block, crc), length + len(block)
+    finally:
+        os.close(descriptor)
     return f"{length}-{crc:08x}"
 
 
-def compare(path: Path, wanted: str, key: str = "") -> None:
+def compare(path: str | Path, wanted: str, key: str = "") -> None:
     """Raise DamagedError where the checksum of a file (with that key) is not `wanted`, or the file cannot be read."""
     try:
         found = checksum(path, int(wanted.partition("-")[0]), key)
     except OSError as error:
-        raise DamagedError(f"'{path.name}' cannot be read: {(error.strerror or str(error)).lower()}") from None
+        reason = (error.strerror or str(error)).lower()
+        raise DamagedError(f"'{Path(path).name}' cannot be read: {reason}") from None
     if found != wanted:
-        raise DamagedError(f"'{path.name}' is not what was written")
+        raise DamagedError(f"'{Path(path).name}' is not what was written")
 
 
 def seal(folder: Path, about: Mapping[str, Any]) -> None:

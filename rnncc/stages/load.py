@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from rnncc.language.diagnostics import Diagnostic, RnnccError
-from rnncc.runtime import manifest, pickling
+from rnncc.runtime import manifest, parameter_spec, pickling, product_spec, spec, state_spec
 
 # Held while a package is imported: another thread must not get a module that is half executed. Reentrant, since what a
 # package imports may load another.
@@ -30,6 +30,10 @@ _LOADING = threading.RLock()
 # A fork waits as well: in the child, nobody would ever finish the import or release the lock.
 os.register_at_fork(before=_LOADING.acquire, after_in_parent=_LOADING.release, after_in_child=_LOADING.release)
 _PREFIX = "rnncc_loaded_"
+# Modules of the runtime that loaded packages take from here: they carry the same code, since this rnncc built them. So
+# their classes have a type that every process finds; and to make the classes that describe a cell takes a quarter of an
+# import. These modules hold no state, and import no others.
+_SHARED = (parameter_spec, pickling, product_spec, spec, state_spec)
 
 
 class _Loader(SourceFileLoader):
@@ -123,8 +127,8 @@ def _import(package: Path, name: str, origin: pickling.Origin | None) -> ModuleT
         raise RnnccError(Diagnostic("RNN712", f"the package '{package}' cannot be imported"))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    # The package carries the same code: this rnncc built it. So its classes have a type that every process finds.
-    sys.modules[f"{name}._runtime.pickling"] = pickling
+    for shared in _SHARED:
+        sys.modules[f"{name}._runtime.{shared.__name__.rpartition('.')[2]}"] = shared
     try:
         spec.loader.exec_module(module)
         if origin is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,14 +17,18 @@ from rnncc.runtime.kernels.index import read_index
 from rnncc.stages.build.toolchain import BINDING
 from rnncc.stages.schedule.kernels import fused_kernels
 from tests.compiling import plan_of
+from tests.fresh import run_fresh
 from tests.rendering import for_gpus
 
 HERE = Path(__file__).parent
 PROBLEMS = (Problem(64, 12, "bf16"), Problem(768, 1, "bf16"))
-# In a process of its own, which has this driver: the files of the kernels that run a batch of 16, and the GPU.
-CODE = """
+# In a process of its own, which has this driver: whoever opens libcuda.so.1 later gets it, by its name.
+DRIVER = """
 import ctypes, sys
-import torch
+ctypes.CDLL(sys.argv[3])
+"""
+# The files of the kernels that run a batch of 16, and the GPU.
+CODE = f"""{DRIVER}
 library, folder = ctypes.CDLL(sys.argv[1]), sys.argv[2]
 assert library.rnncc_add_kernels(folder.encode()) > 0
 for head_dim, heads in ((64, 12), (768, 1)):
@@ -37,9 +40,7 @@ from rnncc.machine import gpus
 print(gpus.here()[0])
 """
 # For 1 direction of 2 heads, and for 2 directions of 1 head.
-DIRECTIONS = """
-import ctypes, sys
-import torch
+DIRECTIONS = f"""{DRIVER}
 library = ctypes.CDLL(sys.argv[1])
 for folder in sys.argv[2].split(":"):
     assert library.rnncc_add_kernels(folder.encode()) > 0
@@ -48,9 +49,7 @@ for heads, directions in ((2, 1), (1, 2)):
     library.choose(b"lstm_0_forward", *map(ctypes.c_int64, (64, heads, directions, 16)), text, ctypes.c_int64(4096))
     print(text.value.decode() or "none")
 """
-GROUPS = """
-import ctypes, sys
-import torch
+GROUPS = f"""{DRIVER}
 library = ctypes.CDLL(sys.argv[1])
 assert library.rnncc_add_kernels(sys.argv[2].encode()) > 0
 print(library.groups(b"lstm_0_backward", *map(ctypes.c_int64, (64, 1, 16))))
@@ -61,7 +60,10 @@ print(library.groups(b"lstm_0_backward", *map(ctypes.c_int64, (64, 1, 16))))
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The driver, and a library that chooses among kernels."""
     made = tmp_path_factory.mktemp("others")
-    subprocess.run(["gcc", "-shared", "-fPIC", "-w", HERE / "driver.c", "-o", made / "libcuda.so.1"], check=True)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-w", "-Wl,-soname,libcuda.so.1", HERE / "driver.c", "-o", made / "driver.so"],
+        check=True,
+    )
     torch_lib = Path(torch.__file__).parent / "lib"
     subprocess.run(
         ["g++", *BINDING, "-shared", f"-I{templates_dir() / 'include'}", str(HERE / "choices.cpp"), "-o",
@@ -87,9 +89,9 @@ def kernels(folder: Path, targets: tuple[Target, ...], problems: Sequence[Proble
 def asked(folder: Path, kernels: Path | str, name: str, facts: Mapping[int, int], code: str = CODE) -> list[str]:
     """What is said on a machine whose GPU is such a one."""
     environment = os.environ | {f"GPU_{which}": str(value) for which, value in facts.items()}
-    environment |= {"GPU_NAME": name, "LD_LIBRARY_PATH": str(folder)}
-    command = [sys.executable, "-c", code, str(folder / "choices.so"), str(kernels)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    environment |= {"GPU_NAME": name}
+    files = (str(folder / "choices.so"), str(kernels), str(folder / "driver.so"))
+    done = run_fresh(code, files, environment=environment)
     assert done.returncode == 0, done.stderr
     return [Path(line).name for line in done.stdout.splitlines()]
 

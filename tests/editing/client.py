@@ -70,6 +70,11 @@ class Editor:
         change = types.TextDocumentContentChangeWholeDocument(text)
         self.client.text_document_did_change(types.DidChangeTextDocumentParams(item, [change]))
 
+    def close(self) -> None:
+        """Close the file. What the editor was told of it is forgotten."""
+        self.client.text_document_did_close(types.DidCloseTextDocumentParams(self.document))
+        self.logged.clear()
+
     async def change(self, text: str) -> list[Any]:
         self.type(text)
         return await self.diagnostics()
@@ -118,16 +123,40 @@ def _named(make: Any, document: Any, place: Any, more: tuple[Any, ...]) -> dict[
     return given
 
 
-def edit(use: Callable[[Editor], Awaitable[None]], **options: Any) -> None:
-    """Run a test in an editor. The server must end in order."""
+# Editors whose servers run on between tests, by their options: to start a server takes a second.
+_EDITORS: dict[tuple[tuple[str, Any], ...], Editor] = {}
+_LOOP: list[asyncio.AbstractEventLoop] = []
+
+
+def edit(use: Callable[[Editor], Awaitable[None]], *, alone: bool = False, **options: Any) -> None:
+    """Run a test in an editor. `alone`: with a server of its own, which must end in order. Others end by `stop_all`."""
+    if not _LOOP:
+        _LOOP.append(asyncio.new_event_loop())
+    key = tuple(sorted(options.items()))
+    # After a failure nobody uses it again.
+    known = None if alone else _EDITORS.pop(key, None)
 
     async def session() -> None:
-        editor = Editor(**options)
-        await editor.start()
+        editor = known or Editor(**options)
+        if known is None:
+            await editor.start()
         await use(editor)
-        assert await editor.stop() == 0
+        if alone:
+            assert await editor.stop() == 0
+        else:
+            editor.close()
+            _EDITORS[key] = editor
 
-    asyncio.run(session())
+    _LOOP[0].run_until_complete(session())
+
+
+def stop_all() -> None:
+    """End the servers that run on: all in order."""
+    while _EDITORS:
+        _, editor = _EDITORS.popitem()
+        assert _LOOP[0].run_until_complete(editor.stop()) == 0
+    while _LOOP:
+        _LOOP.pop().close()
 
 
 def after(text: str, edits: list[Any]) -> str:

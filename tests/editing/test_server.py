@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 pytest.importorskip("pygls")
 
 from rnncc.machine.paths import cells_dir
-from tests.editing.client import Editor, after, edit
+from tests.editing.client import Editor, after, edit, stop_all
 
 CELL = """\
 # A cell with a slow memory.
@@ -21,6 +22,13 @@ m[t] = f*m[t-1] + (1 - f)*n
 h[t] = o*m[t] + (1 - o)*n
 init b_f = 1
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def servers() -> Iterator[None]:
+    """They end in order."""
+    yield
+    stop_all()
 
 
 def test_diagnostics_as_one_types() -> None:
@@ -196,4 +204,4 @@ def test_a_bug_is_reported_and_ends_nothing(tmp_path: Any, monkeypatch: pytest.M
         assert "AssertionError" in editor.logged[0]
         assert await editor.change(CELL) == []
 
-    edit(use)
+    edit(use, alone=True)

@@ -54,8 +54,8 @@ extern "C" const char* {symbol}_run(int ctas, int directions, int cluster, uint6
 }}
 #undef FusedShape
 """
-# -O0 takes as long to compile, and what it makes is half as fast.
-_COMPILER = ("g++", "-std=c++17", "-O1", "-fPIC", "-w", "-U_FORTIFY_SOURCE")
+# -O1 takes half as long again to compile, and what -O0 makes is half as fast.
+_COMPILER = ("g++", "-std=c++17", "-Og", "-fPIC", "-w", "-U_FORTIFY_SOURCE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,8 @@ def write_headers(folder: Path) -> None:
     included = folder / "rnncc/cuda"
     shutil.copytree(templates_dir() / "include/rnncc", folder / "rnncc", dirs_exist_ok=True)
     shutil.copytree(HEADERS / "headers", included, dirs_exist_ok=True)
-    shutil.copy(HEADERS / "device.h", included)
+    for name in ("device.h", "launch.h"):
+        shutil.copy(HEADERS / name, included)
     for path in included.rglob("*.cuh"):
         text = path.read_text(encoding="utf-8")
         shared = "extern __shared__ __align__(128) char shared[];"
@@ -117,10 +118,17 @@ def _headers() -> tuple[Path, Mapping[str, str]]:
 @cache
 def _common(flags: tuple[str, ...]) -> Path:
     """A header of what all kernels include, which is compiled with the flags."""
-    folder, _ = _headers()
+    folder, texts = _headers()
     header = folder / f"common{len(list(folder.glob('common*.h')))}.h"
     header.write_text(_COMMON, encoding="utf-8")
-    _compile((*_COMPILER, *flags, f"-I{folder}", "-x", "c++-header", str(header), "-o", f"{header}.gch"))
+    compiled = header.with_suffix(".h.gch")
+
+    def make() -> bytes:
+        _compile((*_COMPILER, *flags, f"-I{folder}", "-x", "c++-header", str(header), "-o", str(compiled)))
+        return compiled.read_bytes()
+
+    parts = (part for pair in included(header.name, {**texts, header.name: _COMMON}, ("",)) for part in pair)
+    compiled.write_bytes(kept((_version(), *_COMPILER, *flags, *parts), make))
     return header
 
 

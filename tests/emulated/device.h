@@ -75,10 +75,10 @@ struct Barrier {
   }
 };
 
-// Threads that wait for each other: `arrived` of the present round.
+struct Fiber;
+// Threads that wait for each other until all have arrived.
 struct Meeting {
-  int arrived = 0;
-  uint64_t round = 0;
+  std::vector<Fiber*> waiting;
 };
 
 struct Cta {
@@ -112,6 +112,7 @@ struct Fiber {
   uint64_t exchanges = 0;
   std::deque<std::vector<Landing>> groups = std::deque<std::vector<Landing>>(1);  // the last one is not ended yet
   bool done = false;
+  bool meets = false;  // it waits for others of a meeting, the last of which wakes it
   bool (*ready)(void*) = nullptr;
   void* waits_for = nullptr;
   std::unique_ptr<char[]> stack;
@@ -144,6 +145,7 @@ struct Device {
   const void* parameter = nullptr;
   uint64_t cycles = 0;
   std::vector<Delivery> deliveries;
+  std::vector<Fiber*> runnable;
 };
 inline Device device;
 
@@ -184,13 +186,23 @@ void wait_until(F condition) {
   leave();
 }
 
+// For a while.
+inline void let_others_run() {
+  bool was_asked = false;
+  wait_until([&] { return std::exchange(was_asked, true); });
+}
+
 inline void meet(Meeting& meeting, int members) {
-  const uint64_t round = meeting.round;
-  if (++meeting.arrived == members) {
-    meeting.arrived = 0;
-    ++meeting.round;
+  if (int(meeting.waiting.size()) + 1 < members) {
+    meeting.waiting.push_back(device.current);
+    device.current->meets = true;
+    return leave();
   }
-  wait_until([&] { return meeting.round != round; });
+  for (Fiber* fiber : meeting.waiting) {
+    fiber->meets = false;
+    device.runnable.push_back(fiber);
+  }
+  meeting.waiting.clear();
 }
 
 inline void run_fiber() {
@@ -242,77 +254,9 @@ inline char* at(uint32_t address, size_t bytes) {
 inline Barrier& barrier_at(uint32_t address) { return cta_of(address).barriers[address % WINDOW]; }
 inline char* shared_memory() { return device.current->cta->shared.data(); }
 
-struct Launch {
-  int ctas, directions, cluster, threads;
-  int64_t shared_bytes;
-  uint64_t seed;
-};
-
-// Runs a kernel. All CTAs of the launch run side by side. Throws where threads wait for what never comes.
-inline void launch(const Launch& wanted, void (*kernel)(const void*), const void* parameter) {
-  std::vector<std::unique_ptr<Cta>> ctas;
-  std::vector<std::unique_ptr<Warp>> warps;
-  std::vector<std::unique_ptr<Meeting>> clusters;
-  std::vector<std::unique_ptr<Fiber>> fibers;
-  std::mt19937_64 random(wanted.seed);
-  device.deliveries.clear();
-  device.kernel = kernel;
-  device.parameter = parameter;
-  for (int y = 0; y < wanted.directions; ++y)
-    for (int x = 0; x < wanted.ctas; ++x) {
-      ctas.push_back(std::make_unique<Cta>());
-      Cta& cta = *ctas.back();
-      cta.index = {unsigned(x), unsigned(y), 0};
-      cta.rank = x % wanted.cluster;
-      cta.threads = wanted.threads;
-      // What a kernel reads before anybody wrote it is a NaN.
-      cta.shared.assign(wanted.shared_bytes, char(0xff));
-      if (cta.rank == 0) clusters.push_back(std::make_unique<Meeting>());
-      cta.cluster_meeting = clusters.back().get();
-      for (int t = 0; t < wanted.threads; ++t) {
-        if (t % 32 == 0) warps.push_back(std::make_unique<Warp>());
-        auto fiber = std::make_unique<Fiber>();
-        constexpr size_t STACK = 128 << 10;
-        fiber->cta = &cta;
-        fiber->warp = warps.back().get();
-        fiber->index = {unsigned(t), 0, 0};
-        fiber->stack.reset(new char[STACK]);
-        getcontext(&fiber->context);
-        fiber->context.uc_stack.ss_sp = fiber->stack.get();
-        fiber->context.uc_stack.ss_size = STACK;
-        makecontext(&fiber->context, run_fiber, 0);
-        fibers.push_back(std::move(fiber));
-      }
-    }
-  for (size_t first = 0; first < ctas.size(); first += wanted.cluster)
-    for (int i = 0; i < wanted.cluster; ++i)
-      for (int j = 0; j < wanted.cluster; ++j) ctas[first + i]->cluster.push_back(ctas[first + j].get());
-  std::vector<Fiber*> waiting;
-  for (auto& fiber : fibers) waiting.push_back(fiber.get());
-  while (!waiting.empty()) {
-    std::shuffle(waiting.begin(), waiting.end(), random);
-    bool moved = false;
-    for (Fiber* fiber : waiting) {
-      ++device.cycles;
-      if (!device.deliveries.empty() && random() % 4 == 0) {
-        std::swap(device.deliveries[random() % device.deliveries.size()], device.deliveries.back());
-        device.deliveries.back().arrive();
-        device.deliveries.pop_back();
-        moved = true;  // a thread that was asked before may wait for just this
-      }
-      if (fiber->ready && !fiber->ready(fiber->waits_for)) continue;
-      fiber->ready = nullptr;
-      resume(*fiber);
-      if (device.problem) throw std::runtime_error(std::exchange(device.problem, nullptr));
-      moved = true;
-    }
-    waiting.erase(std::remove_if(waiting.begin(), waiting.end(), [](Fiber* fiber) { return fiber->done; }),
-                  waiting.end());
-    if (!moved && device.deliveries.empty()) throw std::runtime_error("all threads wait");
-  }
-}
-
 }  // namespace emulated
+
+#include "launch.h"
 
 #define threadIdx (emulated::device.current->index)
 #define blockIdx (emulated::device.current->cta->index)

@@ -42,7 +42,8 @@ def kernels_of(
     return build(plan(wanted.cell), replace(made, tables=own), folder, flags)
 
 
-@pytest.mark.one_in(12, "family")
+# Those that run always are masked: most other tests are of plain kernels.
+@pytest.mark.one_in(50, "family")
 @pytest.mark.parametrize(
     ("cell", "family", "dtype", "head_dim", "heads", "batch"),
     [
@@ -82,7 +83,7 @@ def kernels_of(
     ],
     ids=str,
 )
-@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+@pytest.mark.parametrize("masked", [True, False], ids=["masked", "plain"])
 def test_a_family(
     cell: str, family: Family, dtype: str, head_dim: int, heads: int, batch: int, masked: bool, tmp_path: Path
 ) -> None:
@@ -95,7 +96,7 @@ def test_a_family(
 
 
 @pytest.mark.one_in(4)
-@pytest.mark.parametrize("family", [GATHER, SCATTER, GRID, WIDE], ids=lambda family: family.name)
+@pytest.mark.parametrize("family", [WIDE, SCATTER, GRID, GATHER], ids=lambda family: family.name)
 def test_kernels_for_one_direction(family: Family, tmp_path: Path) -> None:
     made = kernels_of(Wanted("lstm", family, "bf16", "sm_90a", directions=1), False, 64, tmp_path)
     for reverse in (False, True):

@@ -22,6 +22,7 @@ from rnncc.verify import problem_sizes
 from tests.compiling import front
 from tests.numeric.compare import Case, Problem, heads_fit
 from tests.numeric.loops import DTYPES, Loop, Tensors, call, loops_of, open_library
+from tests.shared_objects import keep_for_every_processor
 from tests.shipped import STEMS
 
 BOUNDS = {torch.float32: 1e-5, torch.float64: 1e-11, torch.bfloat16: 2e-2, torch.float16: 3e-3}
@@ -47,6 +48,7 @@ def library_of(name: str, compute_type: str) -> ctypes.CDLL:
 @cache
 def library_for_all(name: str) -> ctypes.CDLL:
     """Code of every compute type for every processor."""
+    keep_for_every_processor()
     with tempfile.TemporaryDirectory() as folder:
         return open_library(build_package(read_request(name), Path(folder), "cpu"))
 

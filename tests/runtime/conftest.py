@@ -23,6 +23,7 @@ from rnncc.stages.build.toolchain import BINDING
 from tests.cuda.sources import write_sources
 from tests.runtime.first_use import CELL, H200, SEGMENT, SIZES
 from tests.runtime.late import TEXT, ones, request_of
+from tests.shared_objects import LOOPS_ON_GPUS, shared_object
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +34,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     torch_lib = Path(torch.__file__).parent / "lib"
     subprocess.run(
         ["g++", *BINDING, "-shared", f"-I{templates_dir() / 'include'}", "src/lstm_cuda.cpp",
-         "src/_loops_cuda.cpp", str(Path(__file__).with_name("first_use.cpp")), "-o", "lib.so",
+         str(shared_object(LOOPS_ON_GPUS)), str(Path(__file__).with_name("first_use.cpp")), "-o", "lib.so",
          f"-L{torch_lib}", f"-Wl,-rpath,{torch_lib}", "-ltorch_cpu", "-lc10"],
         cwd=folder, check=True,
     )  # fmt: skip

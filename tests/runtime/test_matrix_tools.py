@@ -224,6 +224,7 @@ def test_autocast_and_counted_products(file: str) -> None:
         assert all(p.grad is None or p.grad.isfinite().all() for p in layer.parameters())
 
 
+@pytest.mark.always(file=("gla", "ttt_linear"))
 @every
 def test_matrices_have_32_bits_where_inputs_have_16(file: str) -> None:
     """Other states have the input's dtype, or all have what `state_dtype` says. `hx` may have either dtype."""

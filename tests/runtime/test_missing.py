@@ -27,6 +27,7 @@ from rnncc.runtime.kernels import ahead, first_use, fused
 from rnncc.stages.build import nvrtc, own_code
 from tests.compilers import quick_nvrtc, replace_nvrtc
 from tests.runtime.first_use import H200
+from tests.shared_objects import LOOPS_ON_GPUS, WHOLE, WHOLE_ON_GPUS, shared_object
 
 FILE, BACKWARD = "lstm_0_forward_bf16", "lstm_0_backward_bf16"
 
@@ -210,6 +211,14 @@ def test_where_nothing_can_be_compiled_the_op_says_why(
         need("lstm_0_masked_forward_f32")
 
 
+@pytest.fixture(scope="module")
+def gpu_objects() -> None:
+    """The cache of all tests has what all packages with GPU kernels share."""
+    for name in (WHOLE, WHOLE_ON_GPUS, LOOPS_ON_GPUS):
+        shared_object(name)
+
+
+@pytest.mark.usefixtures("gpu_objects")
 def test_a_package_for_this_machine_has_none_of_its_own(cell_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RNNCC_CACHE_DIR", str(cell_cache))
     monkeypatch.setattr(gpus, "here", lambda: (GPUS["h200"],))

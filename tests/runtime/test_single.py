@@ -35,12 +35,13 @@ h[t] = tanh(A@h[t-1] + m[t])
 NAMES = [*SHIPPED.values(), "Read", "Rows", "Tied"]
 
 
-@pytest.fixture(scope="module")
+# Once a process: pytest-xdist may give it other tests in between, and ops cannot be registered twice.
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("single")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def module(folder: Path) -> Any:
     """All of these cells, whose layers call the op of a GPU."""
     text = "\n".join([*(read_source(locate(file)).text for file in SHIPPED), TEXTS["Read"], ROWS, TIED])

@@ -41,7 +41,8 @@ TEXTS = {
 NAMES = [*SHIPPED.values(), *TEXTS]
 
 
-@pytest.fixture(scope="module")
+# Once a process: pytest-xdist may give it other tests in between, and ops cannot be registered twice.
+@pytest.fixture(scope="session")
 def module(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """All of these cells, whose layers call the op of a GPU."""
     text = "\n".join([*(read_source(locate(file)).text for file in SHIPPED), *TEXTS.values()])

@@ -21,6 +21,7 @@ from rnncc.pipeline import compile_cells
 from rnncc.stages.build.toolchain import BINDING
 from tests.emulated.compiled import library_of
 from tests.runtime import whole_single
+from tests.shared_objects import WHOLE, shared_object
 
 LOOP = """
 int32_t {loop}(const rnncc_{way}_call*);
@@ -50,7 +51,7 @@ def build(module: Any, source: Source, folder: Path, *, single: bool = False) ->
         _take_loops_of_cpus(texts)
         given = library_of(Path(__file__).with_name("given_products.cpp"), folder / "given")
         loops = ["src/loops.cpp", str(given), f"-Wl,-rpath,{given.parent}"]
-    units = ["src/binding.cpp", "src/_core_binding.cpp", "src/_core_cuda.cpp", *loops]
+    units = ["src/binding.cpp", "src/_core_cuda.cpp", *loops]
     for path, text in texts.items():
         if path in units or path.endswith("_tables.h") or path.startswith("src/include/"):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -59,8 +60,8 @@ def build(module: Any, source: Source, folder: Path, *, single: bool = False) ->
     torch_lib, space = Path(torch.__file__).parent / "lib", f"rnncc_{'single' if single else 'whole'}_on_gpu"
     subprocess.run(
         ["g++", *BINDING, "-Werror", "-shared", "-Wl,-Bsymbolic", "-Isrc/include", f"-DRNNCC_SPACE={space}", *units,
-         str(package), f"-Wl,-rpath,{package.parent}", f"-L{torch_lib}", f"-Wl,-rpath,{torch_lib}", "-ltorch_cpu",
-         "-lc10", "-o", "lib.so"],
+         str(shared_object(WHOLE)), str(package), f"-Wl,-rpath,{package.parent}", f"-L{torch_lib}",
+         f"-Wl,-rpath,{torch_lib}", "-ltorch_cpu", "-lc10", "-o", "lib.so"],
         cwd=folder, check=True,
     )  # fmt: skip
     opened = ctypes.CDLL(str(folder / "lib.so")).rnncc_register

@@ -165,7 +165,7 @@ def _build_driver(texts: dict[str, str], folder: Path) -> None:
     names = re.findall(r'find\(d\.\w+, "(\w+)"\)', texts["src/include/rnncc/cuda/driver.h"])
     rest = "".join(f"NOT_CALLED({name})\n" for name in names if f"int {name}(" not in _DRIVER)
     (own / "driver.c").write_text(_DRIVER + _MISSING + rest, encoding="utf-8")
-    flags = ("-O1", "-fPIC", "-w", "-U_FORTIFY_SOURCE", f"-I{headers}", f"-I{headers}/rnncc/..")
+    flags = ("-Og", "-fPIC", "-w", "-U_FORTIFY_SOURCE", f"-I{headers}", f"-I{headers}/rnncc/..")
     _run("gcc", *flags, "-c", str(own / "driver.c"), "-o", str(own / "driver.o"))
     _run("g++", "-std=c++17", *flags, "-shared", str(own / "kernels.cpp"), str(own / "driver.o"),
          "-Wl,-Bsymbolic", "-o", str(folder / "libdriver.so"))  # fmt: skip

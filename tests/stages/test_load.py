@@ -6,6 +6,7 @@ import ast
 import copy
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from rnncc.language.diagnostics import RnnccError
 from rnncc.language.packages import is_package_name
 from rnncc.language.read import read_request
 from rnncc.machine.paths import cells_dir
-from rnncc.stages.load import load
+from rnncc.stages.load import _SHARED, load
 from tests.fresh import run_fresh, succeeds_in_a_fork
 from tests.packages import ONE_LIBRARY, build_one_library
 
@@ -384,3 +385,12 @@ print(losses[0] > losses[1] > losses[2])
     assert falls == "True"
     first = done.stderr.splitlines()[0]
     assert first.startswith("rnncc: RNN601: no C++ compiler found") and "apt install g++" in first
+
+
+def test_what_packages_share_imports_nothing_that_they_do_not() -> None:
+    first, second = rnncc.load("elman"), rnncc.load("nn_gru")
+    assert type(first.Elman.spec) is type(second.nn_GRU.spec)
+    names = {module.__name__.rpartition(".")[2] for module in _SHARED}
+    for module in _SHARED:
+        text = Path(str(module.__file__)).read_text(encoding="utf-8")
+        assert set(re.findall(r"^\s*from \.(\S*) import", text, re.MULTILINE)) <= names

@@ -5,9 +5,13 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from rnncc.ir.artifact import Unit
 from rnncc.ir.target import COMPUTE_TYPES
+from rnncc.language.diagnostics import RnnccError
 from rnncc.stages.build import Toolchain, find_toolchain, toolchain
+from tests.compilers import write_compiler
 
 
 def test_gcc_compiles_kernels_with_parts_of_o2_and_clang_with_o2() -> None:
@@ -49,3 +53,24 @@ def test_products_are_fused_into_sums(tmp_path: Path) -> None:
         for tuned in ((), ("-mtune=znver3",)):
             command = [*compiler.command, *flags, *tuned, "-S", str(source), "-o", "-"]
             assert "vfmadd" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_compiler_is_asked_once_until_another_lies_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = tmp_path / "asked"
+    asked.touch()
+
+    def install(version: str) -> None:
+        beside = write_compiler(tmp_path / "beside", "", f"echo {version}; echo {version} >> {asked}")
+        beside.rename(tmp_path / "compiler")
+
+    monkeypatch.setenv("CXX", str(tmp_path / "compiler"))
+    for version in ("one", "two"):
+        install(version)
+        assert [find_toolchain().version for _ in range(3)] == [version] * 3
+    assert asked.read_text().split() == ["one", "two"]
+    # One that does not run is asked again.
+    write_compiler(tmp_path / "compiler", "", f"[ -e {tmp_path / 'licence'} ] || exit 1; echo three")
+    with pytest.raises(RnnccError, match="does not run"):
+        find_toolchain()
+    (tmp_path / "licence").touch()
+    assert find_toolchain().version == "three"

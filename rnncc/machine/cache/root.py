@@ -102,7 +102,7 @@ def make_folder(root: Path, kind: str) -> Path:
     return folder
 
 
-def check_owner(root: Path, path: Path, found: os.stat_result) -> None:
+def check_owner(root: Path, path: str | Path, found: os.stat_result) -> None:
     """Raise RnnccError (RNN610) where anybody but the user and root can have written a file or folder of the cache.
     `found` is its status. Access control lists are not checked."""
     own = os.geteuid()

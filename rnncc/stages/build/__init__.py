@@ -292,8 +292,7 @@ def _compile(job: Job, bundle: Bundle, compiler: Toolchain, folder: Path, namesp
         if unit == binding:
             flags = (*flags, f"-DRNNCC_SPACE={namespace}")
         arguments = (*compiler.command, *flags, *include, "-c", unit.path, "-o", output)
-        made_by = (" ".join(flags), *compiler.command, compiler.version)
-        key = shared.key_of(unit, bundle, made_by) if unit.shared else ""
+        key = shared.kept_key(unit, bundle, compiler) if unit.shared else ""
         wanted.append((key, commands.Command(output, arguments)))
     wanted += _device_commands(job, bundle, folder)
     stub, empty = "../object-files/libtorch.so", "../object-files/empty.cpp"

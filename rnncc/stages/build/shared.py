@@ -39,6 +39,12 @@ def key_of(unit: Unit | DeviceUnit, bundle: Bundle, made_by: Sequence[str]) -> s
     return digest(*(part for file in read for part in file), *made_by)[:32]
 
 
+def kept_key(unit: Unit, bundle: Bundle, compiler: Toolchain) -> str:
+    """The key of the object of a shared unit in the cache."""
+    made_by = (" ".join(toolchain.unit_flags(unit, compiler)), *compiler.command, compiler.version)
+    return key_of(unit, bundle, made_by)
+
+
 def included(path: str, texts: Mapping[str, str], folders: Sequence[str]) -> Iterator[tuple[str, str]]:
     """A file, and all that it includes in quotes, whatever macros are set: paths with their texts, each once. What it
     includes is looked for beside it and in the folders. Raises KeyError for what is not there."""

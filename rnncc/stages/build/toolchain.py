@@ -6,6 +6,7 @@ import os
 import platform
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 
 from rnncc.ir.artifact import Unit
 from rnncc.language.diagnostics import Diagnostic, RnnccError
@@ -71,10 +72,10 @@ def find_toolchain() -> Toolchain:
         if path is None:
             continue
         command = (path, *candidate[1:])
-        shown = processes.run([*command, "--version"], seconds=60)
-        if not shown.succeeded:
+        version = _version(command)
+        if version is None:
             continue
-        return Toolchain(command, (shown.text.splitlines() or [""])[0].strip())
+        return Toolchain(command, version)
     searched = f"$CXX is '{named}', which does not run" if named else f"looked for {', '.join(COMPILERS)} on PATH"
     raise RnnccError(
         Diagnostic(
@@ -83,6 +84,30 @@ def find_toolchain() -> Toolchain:
             help="install one (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++), or set CXX to its path",
         )
     )
+
+
+# By command, and the files of its programs: each load asks, and a process is started for an answer.
+_VERSIONS: dict[tuple[object, ...], str] = {}
+
+
+def _version(command: tuple[str, ...]) -> str | None:
+    """The first line of a compiler's `--version`; None where it does not run."""
+    key = (command, *(_stamp(word) for word in command if not word.startswith("-")))
+    if key not in _VERSIONS:
+        shown = processes.run([*command, "--version"], seconds=60)
+        if not shown.succeeded:
+            return None
+        _VERSIONS[key] = (shown.text.splitlines() or [""])[0].strip()
+    return _VERSIONS[key]
+
+
+def _stamp(program: str) -> tuple[int, ...]:
+    """What changes where a program is replaced, such as by an update while the process runs."""
+    try:
+        found = Path(processes.find(program) or program).stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def library_name(stem: str) -> str:

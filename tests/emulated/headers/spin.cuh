@@ -9,6 +9,7 @@ struct Spin {
   int polls = 0;
   void poll() {
     if (++polls > 100000) emulated::fail("a poll finds nothing");
+    emulated::let_others_run();
   }
 };
 
