@@ -3,16 +3,19 @@
     python benchmarks/cpu_matrix.py [--threads N] [--out FILE]
 
 A row is GLA or DeltaNet with V = 64 and K = 16, 64 or 128, one head, a batch of 4 over 256 steps, in float32. It is
-the forward, or the forward and the gradients of x and of all parameters. Our layer stands beside two functions of eager
-torch, which take its parameters. *chunks*: the recurrence as products of matrices, 64 steps at a time
-(arXiv:2312.06635, arXiv:2406.06484). *loop*: one step after the other. They are called in turn; times are medians, and
-a ratio is the median of the ratios round by round. Before anything is timed, the outputs are compared.
+the forward, or the forward and the gradients of all that it is given. Rows from *x* are the shipped cell, with the
+products that make q, k, v and the gate of x; rows from *gates* are the recurrence alone. Our layer stands beside two
+functions of eager torch, which take its parameters. *chunks*: the recurrence as products of matrices, 64 steps at a
+time (arXiv:2312.06635, arXiv:2406.06484). *loop*: one step after the other. They are called in turn; times are medians,
+and a ratio is the median of the ratios round by round. Before anything is timed, the outputs are compared.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,25 @@ STEPS, BATCH, WIDTH, CHUNK = 256, 4, 64, 64
 KEYS = (16, 64, 128)
 SECONDS = 1.0
 
+# The recurrences alone: x is v, and `gate` what each of them makes of its last product.
+GATED = """
+cell Gated
+dim K = H
+input x: H, q: K, k: K, gate: K
+state S: matrix(H, K)
+output y
+S[t] = S[t-1]@diag(exp(gate)) + x@T(k)
+y = S[t]@q
+"""
+DELTA = """
+cell Delta
+dim K = H
+input x: H, q: K, k: K, gate: 1
+state S: matrix(H, K)
+output y
+S[t] = S[t-1] + gate*(x - S[t-1]@k)@T(k)
+y = S[t]@q
+"""
 # q, k, v and what the decay or the strength of the update comes from, each [T, B, width].
 Gates = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -100,41 +122,59 @@ def chunks_of_deltanet(q: Tensor, k: Tensor, v: Tensor, be: Tensor) -> Tensor:
     return torch.stack(made).transpose(1, 2).flatten(0, 1)
 
 
-CELLS: dict[str, tuple[str, Callable[..., Gates], Callable[..., Tensor], Callable[..., Tensor]]] = {
-    "gla": ("GLA", gates_of_gla, chunks_of_gla, loop_of_gla),
-    "deltanet": ("DeltaNet", gates_of_deltanet, chunks_of_deltanet, loop_of_deltanet),
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A shipped cell, and its recurrence alone as a text. `gates`: what the cell makes of x."""
+
+    name: str
+    alone: str
+    gates: Callable[[Any, Tensor], Gates]
+    chunks: Callable[..., Tensor]
+    loop: Callable[..., Tensor]
+
+
+CELLS = {
+    "gla": Case("GLA", GATED, gates_of_gla, chunks_of_gla, loop_of_gla),
+    "deltanet": Case("DeltaNet", DELTA, gates_of_deltanet, chunks_of_deltanet, loop_of_deltanet),
 }
 
 
-def calls(cell: str, keys: int) -> tuple[dict[str, Callable[[], Tensor]], list[Tensor]]:
+def calls(cell: str, keys: int, *, alone: bool) -> tuple[dict[str, Callable[[], Tensor]], list[Tensor]]:
     """The three, and what gradients are taken to. Raises AssertionError where they differ."""
-    name, gates, chunks, loop = CELLS[cell]
+    case = CELLS[cell]
     torch.manual_seed(0)
-    layer = getattr(rnncc.load(cell), name)(WIDTH, WIDTH, K=keys)
+    layer = getattr(rnncc.load(cell), case.name)(WIDTH, WIDTH, K=keys)
     x = torch.randn(STEPS, BATCH, WIDTH, requires_grad=True)
+    wanted = [x, *layer.parameters()]
     made: dict[str, Callable[[], Tensor]] = {
         "rnncc": lambda: layer(x)[0],
-        "chunks": lambda: chunks(*gates(layer, x)),
-        "loop": lambda: loop(*gates(layer, x)),
+        "chunks": lambda: case.chunks(*case.gates(layer, x)),
+        "loop": lambda: case.loop(*case.gates(layer, x)),
     }
+    if alone:
+        with torch.no_grad():
+            q, k, v, gate = wanted = [each.contiguous().requires_grad_() for each in case.gates(layer, x)]
+        recurrence = getattr(rnncc.compile(case.alone), case.alone.split()[1])(WIDTH, WIDTH, K=keys)
+        made = {
+            "rnncc": lambda: recurrence(v, q=q, k=k, gate=gate)[0],
+            "chunks": lambda: case.chunks(q, k, v, gate),
+            "loop": lambda: case.loop(q, k, v, gate),
+        }
     with torch.no_grad():
         for other in ("chunks", "loop"):
             torch.testing.assert_close(made["rnncc"](), made[other](), rtol=1e-4, atol=1e-4)
-    return made, [x, *layer.parameters()]
+    return made, wanted
 
 
 def rows() -> Iterator[dict[str, Any]]:
     """The rows, each as it is measured."""
-    for cell in CELLS:
-        for keys in KEYS:
-            made, wanted = calls(cell, keys)
-            for backward in (False, True):
-                times = interleaved(
-                    {name: timed(call, wanted, backward) for name, call in made.items()}, seconds=SECONDS
-                )
-                row: dict[str, Any] = {"cell": cell, "K": keys, "backward": backward}
-                row |= {f"{name}_ms": median_ms(taken) for name, taken in times.items()}
-                yield row | {f"over_{name}": ratio(times[name], times["rnncc"]) for name in ("chunks", "loop")}
+    for cell, keys, alone in product(CELLS, KEYS, (False, True)):
+        made, wanted = calls(cell, keys, alone=alone)
+        for backward in (False, True):
+            times = interleaved({name: timed(call, wanted, backward) for name, call in made.items()}, seconds=SECONDS)
+            row: dict[str, Any] = {"cell": cell, "K": keys, "from": "gates" if alone else "x", "backward": backward}
+            row |= {f"{name}_ms": median_ms(taken) for name, taken in times.items()}
+            yield row | {f"over_{name}": ratio(times[name], times["rnncc"]) for name in ("chunks", "loop")}
 
 
 def timed(call: Callable[[], Tensor], wanted: list[Tensor], backward: bool) -> Callable[[], object]:
@@ -159,7 +199,8 @@ def main() -> None:
     for row in rows():
         found.append(row)
         line = (
-            "{cell:9} K {K:<4} backward {backward!s:6}{rnncc_ms:7.2f} ms   chunks {chunks_ms:6.2f} ({over_chunks:.2f})"
+            "{cell:9} K {K:<4} from {from:6} backward {backward!s:6}{rnncc_ms:7.2f} ms"
+            "   chunks {chunks_ms:6.2f} ({over_chunks:.2f})"
         )
         print((line + "   loop {loop_ms:6.1f} ({over_loop:.1f})").format(**row), flush=True)
     write(options.out, found, environment() | {"threads": options.threads})

@@ -118,13 +118,14 @@ def _single_steps() -> str:
 
 
 def _matrices() -> str:
-    head = ("cell, V × K", "pass", "ms", "chunks, ms", "loop, ms", "faster than chunks", "than the loop")
+    head = ("cell, V × K", "from", "pass", "ms", "chunks, ms", "loop, ms", "faster than chunks", "than the loop")
     lines = []
     for row in known("cpu_matrix").rows:
         cell = f"`{row['cell']}`, 64 × {row['K']}"
         figures = [number(row[f"{who}_ms"]) for who in ("rnncc", "chunks", "loop")]
         faster = [ratio(row[f"over_{who}"]) for who in ("chunks", "loop")]
-        lines.append((cell, "forward + backward" if row["backward"] else "forward", *figures, *faster))
+        made_of, passes = row.get("from", "x"), "forward + backward" if row["backward"] else "forward"
+        lines.append((cell, made_of, passes, *figures, *faster))
     return table(head, lines)
 
 

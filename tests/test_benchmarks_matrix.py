@@ -19,9 +19,9 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("cell", ["gla", "deltanet"])
-def test_all_three_have_the_same_gradients(cell: str, program: Any) -> None:
-    made, wanted = program.calls(cell, 16)
+@pytest.mark.parametrize(("cell", "alone"), [("gla", False), ("deltanet", True), ("gla", True), ("deltanet", False)])
+def test_all_three_have_the_same_gradients(cell: str, alone: bool, program: Any) -> None:
+    made, wanted = program.calls(cell, 16, alone=alone)
     found = {name: torch.autograd.grad(call().sum(), wanted) for name, call in made.items()}
     for other in ("chunks", "loop"):
         for one, gradient in zip(found["rnncc"], found[other], strict=True):

@@ -10,7 +10,7 @@ from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.lowered import LoweredCell
 from rnncc.ir.request import Request
 from rnncc.ir.target import COMPUTE_TYPES, CPU_FILES, EVERY, INSTRUCTION_SETS, compute_type_of
-from rnncc.stages.render.cpp.functions import file_functions
+from rnncc.stages.render.cpp.functions import spaces_of_file
 from rnncc.stages.render.cpp.names import macro_names
 from rnncc.stages.render.cpp.tables import program_tables
 from rnncc.stages.render.programs import cpu_programs, named_programs
@@ -98,11 +98,15 @@ def _headers(plan: LoweredCell) -> Iterator[File]:
         made = [program_tables(program, plan.sizes) for program in own]
         macros = macro_names(each.program for each in own)
         yield File(f"src/{file}", text("cpp/tables.h.j2", **about, macros=macros, programs=made))
-    files = [
-        file_functions(f"{name}_{kind}", [each for each in programs if each.program.step.masked == masked], plan.source)
+    spaces = [
+        space
         for kind, masked in (("shared", False), ("masked_shared", True))
+        for space in spaces_of_file(
+            f"{name}_{kind}", [each for each in programs if each.program.step.masked == masked], plan.source
+        )
     ]
-    content = text("cpp/functions.h.j2", **about, tables=list(tables), files=files)
+    has_matrices = any(space.matrices for space in spaces)
+    content = text("cpp/functions.h.j2", **about, tables=list(tables), spaces=spaces, has_matrices=has_matrices)
     yield File(f"src/{name}_functions.h", content)
 
 

@@ -56,40 +56,41 @@ class MatrixFunction:
 
 
 @dataclass(frozen=True, slots=True)
-class Functions:
-    """Functions that stand together, and those of the library that they call."""
+class Space:
+    """A namespace of functions: those that several stages share, or a program with those of which one of its stages
+    alone has need. `called`: functions of the library that these call. `order`: what each stage of a program runs."""
 
+    name: str
+    is_shared: bool
     called: tuple[str, ...]
     units: tuple[UnitFunction, ...]
     matrices: tuple[MatrixFunction, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramFunctions:
-    """The functions of which one stage of a program alone has need. `order`: for each of its stages what it runs."""
-
-    name: str
-    own: Functions
-    order: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FileFunctions:
-    """The functions of programs that are compiled together. `shared`: those of several stages, in the namespace
-    `space`."""
-
-    space: str
-    shared: Functions
-    programs: tuple[ProgramFunctions, ...]
+    order: tuple[str, ...] = ()
 
     @property
-    def has_matrices(self) -> bool:
-        """Whether any is of a matrix's elements."""
-        return any(each.matrices for each in (self.shared, *(program.own for program in self.programs)))
+    def about(self) -> str:
+        """What stands above it."""
+        return "// Functions of several stages, which pass the numbers of their slots.\n" * self.is_shared
+
+    @property
+    def attribute(self) -> str:
+        """What stands above each function: a compiler would put copies of a shared one in its callers."""
+        return "__attribute__((noinline))\n" * self.is_shared
+
+    @property
+    def parameter(self) -> str:
+        """The last parameter of each function, if it is one that others have not."""
+        return ", const int16_t* slots__" * self.is_shared
+
+    @property
+    def program(self) -> str:
+        """The program in C++, if this is one."""
+        return "" if self.is_shared else "{tables, functions<T>}" if self.order else "{tables, nullptr}"
 
 
-def file_functions(space: str, programs: Sequence[NamedProgram], source: str) -> FileFunctions:
-    """The elementwise functions of programs that are compiled together, of a text of this name."""
+def spaces_of_file(name: str, programs: Sequence[NamedProgram], source: str) -> Iterator[Space]:
+    """The elementwise functions of programs that are compiled together, of a text `source`. `name`: of the namespace
+    for what stages share, which comes first."""
     drafts = {named.name: [*_drafts(named, source)] for named in programs}
     times = Counter(draft.shape for own in drafts.values() for draft in own)
     shared: dict[UnitFunction | MatrixFunction, UnitFunction | MatrixFunction] = {}
@@ -103,22 +104,22 @@ def file_functions(space: str, programs: Sequence[NamedProgram], source: str) ->
                 continue
             if draft.shape not in shared:
                 shared[draft.shape] = draft.shared(f"function_{len(shared)}")
-            name = f"{space}::{shared[draft.shape].name}"
-            order.append(listed(f"with_slots<T, {name}<T>, ", map(slot_name, draft.slots.values()), ">", 8))
-        made.append(ProgramFunctions(program, _together(functions), tuple(order)))
-    return FileFunctions(space, _together(shared.values()), tuple(made))
+            function = f"{name}::{shared[draft.shape].name}"
+            order.append(listed(f"with_slots<T, {function}<T>, ", map(slot_name, draft.slots.values()), ">", 8))
+        made.append(Space(program, False, *_sorted(functions), tuple(order)))
+    if shared:
+        yield Space(name, True, *_sorted(shared.values()))
+    yield from made
 
 
-def _together(functions: Iterable[UnitFunction | MatrixFunction]) -> Functions:
-    units, matrices = [], []
-    called: dict[str, None] = {}
-    for function in functions:
-        called |= dict.fromkeys(function.called)
-        if isinstance(function, UnitFunction):
-            units.append(function)
-        else:
-            matrices.append(function)
-    return Functions(tuple(called), tuple(units), tuple(matrices))
+def _sorted(
+    functions: Iterable[UnitFunction | MatrixFunction],
+) -> tuple[tuple[str, ...], tuple[UnitFunction, ...], tuple[MatrixFunction, ...]]:
+    """What functions call, those of units, and those of matrices."""
+    found = tuple(functions)
+    called_ones = tuple(dict.fromkeys(name for function in found for name in function.called))
+    units = tuple(function for function in found if isinstance(function, UnitFunction))
+    return called_ones, units, tuple(function for function in found if isinstance(function, MatrixFunction))
 
 
 @dataclass(frozen=True, slots=True)
