@@ -38,6 +38,7 @@ RNNCC_INLINE void join(V& all, V value, int64_t n) {
 template <int VALUE>
 struct Count {
   static constexpr int value = VALUE;
+  constexpr operator int() const { return VALUE; }
 };
 
 template <int COUNT, class F>
@@ -48,8 +49,19 @@ RNNCC_INLINE void each(const F& f) {
   }
 }
 
-// The index of an element, as a number of its own. Else a compiler keeps a pointer for each row of each matrix, and has too
-// few registers for them.
+// Calls f for each row below ROWS: with a type for each where vectors are whole, else with a number. The end of a row would
+// take as long to compile as all before it, and few matrices have one.
+template <int ROWS, bool WHOLE, class F>
+RNNCC_INLINE void each_row(const F& f) {
+  if constexpr (WHOLE || ROWS == 1) {
+    each<ROWS>(f);
+  } else {
+    for (int row = 0; row < ROWS; ++row) f(row);
+  }
+}
+
+// The index of an element, as a number of its own. Else a compiler keeps a pointer for each row of each matrix, and has
+// too few registers for them.
 RNNCC_INLINE int64_t index_of(int64_t index) {
   asm("" : "+r"(index));
   return index;
