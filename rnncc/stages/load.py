@@ -136,6 +136,9 @@ def _import(package: Path, name: str, origin: pickling.Origin | None) -> ModuleT
             function, arguments = origin
             for member in ("", *module.__all__):
                 member_of(module, member)._origin = (function, (*arguments, member))
+        if (runtime := sys.modules.get(f"{name}._runtime")) is not None:
+            for shared in _SHARED:  # as an import of its own would have left it
+                setattr(runtime, shared.__name__.rpartition(".")[2], shared)
     except BaseException:
         del sys.modules[name]
         raise

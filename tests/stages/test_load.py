@@ -12,6 +12,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -394,3 +395,5 @@ def test_what_packages_share_imports_nothing_that_they_do_not() -> None:
     for module in _SHARED:
         text = Path(str(module.__file__)).read_text(encoding="utf-8")
         assert set(re.findall(r"^\s*from \.(\S*) import", text, re.MULTILINE)) <= names
+        name = module.__name__.rpartition(".")[2]
+        assert getattr(import_module(f"{first.__name__}._runtime"), name) is module

@@ -57,10 +57,12 @@ def test_products_are_fused_into_sums(tmp_path: Path) -> None:
 
 def test_a_compiler_is_asked_once_until_another_lies_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = tmp_path / "asked"
-    asked.touch()
 
     def install(version: str) -> None:
-        beside = write_compiler(tmp_path / "beside", "", f"echo {version}; echo {version} >> {asked}")
+        source, beside = tmp_path / "compiler.c", tmp_path / "beside"
+        text = f'puts("{version}"); fputs("{version}\\n", fopen("{asked}", "a"));'
+        source.write_text(f"#include <stdio.h>\nint main() {{ {text} }}\n", encoding="utf-8")
+        subprocess.run(["g++", "-x", "c++", str(source), "-o", str(beside)], check=True)
         beside.rename(tmp_path / "compiler")
 
     monkeypatch.setenv("CXX", str(tmp_path / "compiler"))
@@ -68,7 +70,19 @@ def test_a_compiler_is_asked_once_until_another_lies_there(tmp_path: Path, monke
         install(version)
         assert [find_toolchain().version for _ in range(3)] == [version] * 3
     assert asked.read_text().split() == ["one", "two"]
-    # One that does not run is asked again.
+    # What runs another program is asked again: the other one may have changed.
+    (tmp_path / "compiler").rename(tmp_path / "ccache")
+    monkeypatch.setenv("CXX", str(tmp_path / "ccache"))
+    assert [find_toolchain().version for _ in range(2)] == ["two"] * 2
+    assert asked.read_text().split() == ["one", "two", "two", "two"]
+
+
+def test_a_script_that_compiles_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", str(write_compiler(tmp_path / "compiler", "", f"cat {tmp_path / 'version'}")))
+    for version in ("one", "two"):
+        (tmp_path / "version").write_text(version, encoding="utf-8")
+        assert find_toolchain().version == version
+    # One that does not run, too.
     write_compiler(tmp_path / "compiler", "", f"[ -e {tmp_path / 'licence'} ] || exit 1; echo three")
     with pytest.raises(RnnccError, match="does not run"):
         find_toolchain()

@@ -86,27 +86,39 @@ def find_toolchain() -> Toolchain:
     )
 
 
-# By command, and the files of its programs: each load asks, and a process is started for an answer.
+# By command, and the files of its programs: each load asks, and a process is started for an answer. What runs another
+# program may answer otherwise the next time: a script, or one of these.
 _VERSIONS: dict[tuple[object, ...], str] = {}
+_RUN_OTHERS = ("ccache", "sccache", "distcc", "icecc")
 
 
 def _version(command: tuple[str, ...]) -> str | None:
     """The first line of a compiler's `--version`; None where it does not run."""
-    key = (command, *(_stamp(word) for word in command if not word.startswith("-")))
-    if key not in _VERSIONS:
-        shown = processes.run([*command, "--version"], seconds=60)
-        if not shown.succeeded:
-            return None
-        _VERSIONS[key] = (shown.text.splitlines() or [""])[0].strip()
-    return _VERSIONS[key]
+    stamps = [_stamp(word) for word in command if not word.startswith("-")]
+    key = (command, *stamps)
+    if key in _VERSIONS:
+        return _VERSIONS[key]
+    shown = processes.run([*command, "--version"], seconds=60)
+    if not shown.succeeded:
+        return None
+    version = (shown.text.splitlines() or [""])[0].strip()
+    if None not in stamps:
+        _VERSIONS[key] = version
+    return version
 
 
-def _stamp(program: str) -> tuple[int, ...]:
-    """What changes where a program is replaced, such as by an update while the process runs."""
+def _stamp(program: str) -> tuple[int, ...] | None:
+    """What changes where a program is replaced, such as by an update while the process runs; None for what may run
+    another program."""
+    path = Path(processes.find(program) or program).resolve()
     try:
-        found = Path(processes.find(program) or program).stat()
+        found = path.stat()
+        with path.open("rb") as file:
+            is_script = file.read(4) != b"\x7fELF"
     except OSError:
-        return ()
+        return None
+    if is_script or path.name in _RUN_OTHERS:
+        return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
