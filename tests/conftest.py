@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -35,7 +34,6 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Workers, and programs that tests start, read the bytecode that the first of them wrote.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-HERE = Path(__file__).parent
 Golden = Callable[[Path, str], None]
 # How many tests for a GPU were deselected.
 _LEFT_OUT = pytest.StashKey[int]()
@@ -68,21 +66,6 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "hopper: counts on what is planned for a GPU of compute capability 9.0; does not run elsewhere"
     )
     config.addinivalue_line("markers", "docs: builds the site; where the extra docs is missing, the test is skipped")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection(session: pytest.Session) -> None:
-    """Each second worker of pytest-xdist imports what it will collect from the end: where there is no bytecode yet, it
-    then finds what another has compiled of the beginning, and none compiles everything."""
-    number = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
-    if int(number) % 2 == 0 or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
-        return
-    left_out = [Path(path).resolve() for path in session.config.getoption("ignore") or ()]
-    for path in sorted(HERE.rglob("test_*.py"), reverse=True):
-        if not any(path.is_relative_to(folder) for folder in left_out):
-            # What cannot be imported, or skips itself, is met again where it is collected.
-            with suppress(Exception, pytest.skip.Exception):
-                importlib.import_module(".".join(("tests", *path.relative_to(HERE).with_suffix("").parts)))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -10,7 +10,7 @@ import pytest
 import rnncc
 from rnncc.language.diagnostics import RnnccError
 from rnncc.machine.garbage import uncollected
-from tests.fresh import succeeds_in_a_fork
+from tests.fresh import run_fresh, succeeds_in_a_fork
 
 
 def test_garbage_is_collected_again_after_a_load() -> None:
@@ -29,3 +29,22 @@ def test_garbage_is_collected_again_after_a_load() -> None:
         assert not gc.isenabled(), "another load goes on"
         assert succeeds_in_a_fork(gc.isenabled)
     assert gc.isenabled()
+
+
+FIRST = """
+import gc, sys
+seen = []
+def look(phase, about):
+    if "rnncc.driver" in sys.modules and not hasattr(sys.modules["rnncc.driver"], "load_text"):
+        seen.append(phase)
+gc.callbacks.append(look)
+gc.set_threshold(100)
+import rnncc
+rnncc.compile("cell Plain\\nstate h\\nh[t] = tanh(W@x + R@h[t-1] + b)\\n")
+print(seen)
+"""
+
+
+def test_garbage_is_not_collected_while_a_first_load_imports_the_compiler() -> None:
+    done = run_fresh(FIRST)
+    assert done.stdout == "[]\n", done.stderr

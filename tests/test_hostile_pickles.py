@@ -19,7 +19,6 @@ import rnncc
 from rnncc import driver
 from rnncc.language.diagnostics import RnnccError
 from tests.hostile_pickles import TEXT, Call
-from tests.long import runs_all
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -37,15 +36,14 @@ def run(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folders["work"], env=environment, capture_output=True, text=True)
 
 
-def test_thousands_of_hostile_files_run_nothing_and_write_nothing(tmp_path: Path) -> None:
-    count = 5000 if runs_all() else 2000
-    done = run(tmp_path, f"from tests.hostile_pickles import main; main(43, {count})")
+def test_five_thousand_hostile_files_run_nothing_and_write_nothing(tmp_path: Path) -> None:
+    done = run(tmp_path, "from tests.hostile_pickles import main; main(43, 5000)")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     outcomes, requests = found["outcomes"], found["requests"]
-    assert sum(outcomes.values()) == count and min(requests["known"], requests["another program"]) > 3 * count // 500
+    assert sum(outcomes.values()) == 5000 and min(requests["known"], requests["another program"]) > 30
     for kind in ("call", "instance", "state", "bytes"):
-        assert outcomes[f"{kind} loaded"] > count // 500
+        assert outcomes[f"{kind} loaded"] > 10
     for outcome in outcomes:
         kind, name = outcome.split()
         if kind in ("call", "instance"):

@@ -57,8 +57,8 @@ class MatrixFunction:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """A namespace of functions: those that several stages share, or a program with those of which one of its stages
-    alone has need. `called`: functions of the library that these call. `order`: what each stage of a program runs."""
+    """A namespace of functions: those that several stages share, or a program with the functions of one stage each.
+    `called`: functions of the library that these call. `order`: what each stage of a program runs."""
 
     name: str
     is_shared: bool
@@ -106,13 +106,13 @@ def spaces_of_file(name: str, programs: Sequence[NamedProgram], source: str) -> 
                 shared[draft.shape] = draft.shared(f"function_{len(shared)}")
             function = f"{name}::{shared[draft.shape].name}"
             order.append(listed(f"with_slots<T, {function}<T>, ", map(slot_name, draft.slots.values()), ">", 8))
-        made.append(Space(program, False, *_sorted(functions), tuple(order)))
+        made.append(Space(program, False, *_by_kind(functions), tuple(order)))
     if shared:
-        yield Space(name, True, *_sorted(shared.values()))
+        yield Space(name, True, *_by_kind(shared.values()))
     yield from made
 
 
-def _sorted(
+def _by_kind(
     functions: Iterable[UnitFunction | MatrixFunction],
 ) -> tuple[tuple[str, ...], tuple[UnitFunction, ...], tuple[MatrixFunction, ...]]:
     """What functions call, those of units, and those of matrices."""

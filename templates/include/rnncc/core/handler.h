@@ -15,9 +15,9 @@
 //             the size; `heads` are those of one direction. Where a call needs a file of kernels that take every size,
 //             these are empty and 0. Where it needs kernels for the CPU, the dtype names their file (f64_masked).
 // device      the GPU's number, or -1 for the CPU
-// is_long     whether the call, which is the first one of its size, or the first long one, is long enough for a warning
-//             that it is slow; of a file of kernels: whether it is only needed soon. Then it is compiled in the
-//             background
+// is_long     of a program: whether the call is so long that a warning should say if it is slow. The first call of a
+//             size asks, and the first long one. Of a file of kernels: whether it is needed soon and not now; then it
+//             is compiled in the background.
 // left_out    whether there are fused kernels, but none takes the call's tensors as they lie
 //
 // Returns 0; or -1, with the text of the error in `problem` (of `size` bytes); or -2 after Ctrl-C.

@@ -49,8 +49,8 @@ RNNCC_INLINE void each(const F& f) {
   }
 }
 
-// Calls f for each row below ROWS: with a type for each where vectors are whole, else with a number. The end of a row would
-// take as long to compile as all before it, and few matrices have one.
+// Calls f for each row below ROWS: with a type for each where vectors are whole, else with a number. The end of a row
+// would take as long to compile as all before it, and few matrices have one.
 template <int ROWS, bool WHOLE, class F>
 RNNCC_INLINE void each_row(const F& f) {
   if constexpr (WHOLE || ROWS == 1) {
