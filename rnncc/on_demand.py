@@ -4,7 +4,7 @@ this."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,17 +103,17 @@ def _about(cpu_file: str) -> str:
 
 @uncollected()
 def compile_fused(
-    text: str, name: str, options: Mapping[str, Any], wanted: tuple[str, Sequence[str]], gpu: tuple[int, int, int],
-    code: str,
+    text: str, name: str, options: Mapping[str, Any], wanted: tuple[str, str], gpu: tuple[int, int, int], code: str,
+    meanwhile: Callable[[], None],
 ) -> tuple[Path | None, str]:  # fmt: skip
     """Fused kernels of one cell of a text, on a GPU: the folder with `fused.txt` and their code, or None and why there
-    is none. Found in the cache, or compiled now. `wanted`: the cell, and which programs of each of its loops, by what
+    is none. Found in the cache, or compiled now. `wanted`: the cell, and which program of each of its loops, by what
     follows the loop's name (`masked_forward`).
 
     A package in use calls it (rnncc/runtime/kernels/first_use.py). `options` has those of a program; `problems`, each
     (head_dim, heads, dtype), which differ in heads alone; and `directions`, the most that a launch runs. `gpu`: the
     compute capability, and the GPU's number on this machine. `code`: that of the rnncc which built the package, since
-    kernels must take what its library gives.
+    kernels must take what its library gives. `meanwhile` is called while the compilers run.
 
     Raises:
         RnnccError: RNN602 where NVRTC failed, RNN605 for a cache that cannot be written, RNN607, RNN608 without NVRTC,
@@ -125,23 +125,23 @@ def compile_fused(
 
     if code != own_code():
         raise built_by_another()
-    cell, programs = wanted
+    cell, program = wanted
     target = gpu_at(gpu[:2], gpu[2])
     nvrtc = find_nvrtc((target.architecture,), required=True)
     problems = tuple(replace(Problem(*size), directions=options["directions"]) for size in options["problems"])
-    program = {option: value for option, value in options.items() if option not in ("problems", "directions")}
+    own = {option: value for option, value in options.items() if option not in ("problems", "directions")}
     request = replace(
-        Request.of(Source(f"<{name}>", text), name, program),
-        instructions="", gpus=(target,), problems=problems, cell=cell, programs=tuple(programs),
+        Request.of(Source(f"<{name}>", text), name, own),
+        instructions="", gpus=(target,), problems=problems, cell=cell, programs=(program,),
     )  # fmt: skip
     problem, most = problems[0], problems[-1].heads
     numbers = " and ".join(str(problem.heads) for problem in problems)
     heads = f"{numbers} head{'s' if most > 1 else ''} with head_dim {problem.head_dim}"
     key, cache = first_key(request, nvrtc, None), Cache(default_root())
-    job = Job(key, cell.lower(), cache, nvrtc=nvrtc, progress=say)
-    named = "".join(programs)
-    kinds = " without gradients" * ("inference" in named) + " with lengths or resets" * ("masked" in named)
-    what = f"{cell}{kinds} for {heads}, {problem.dtype}, {target.architecture}"
+    job = Job(key, cell.lower(), cache, nvrtc=nvrtc, progress=say, meanwhile=lambda folder: meanwhile())
+    kind = program.removeprefix("masked_").replace("inference", "without gradients")
+    masked = " with lengths or resets" * program.startswith("masked_")
+    what = f"{cell} {kind}{masked} for {heads}, {problem.dtype}, {target.architecture}"
     folder = build_kernels(job, what, lambda: _bundle(as_compiled(request, nvrtc), cache))
     if (folder / "cuda").is_dir():
         return folder / "cuda", ""

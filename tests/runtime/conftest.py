@@ -17,7 +17,7 @@ import torch
 
 from rnncc.driver import load_module
 from rnncc.machine.paths import cells_dir, templates_dir
-from rnncc.runtime.kernels import first_use, fused
+from rnncc.runtime.kernels import ahead, first_use, fused
 from rnncc.stages.build import own_code
 from rnncc.stages.build.toolchain import BINDING
 from tests.cuda.sources import write_sources
@@ -72,6 +72,7 @@ def spied(library: ctypes.CDLL, cache: Path, tmp_path: Path, monkeypatch: pytest
     fused.attach(tmp_path, found, about)
     first_use.attach(found, (CELL,))
     yield found
+    ahead.finish()
     monkeypatch.undo()
     fused.attach(tmp_path, found, {})
     library.rnncc_set_kernel_handler(None)

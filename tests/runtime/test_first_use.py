@@ -6,8 +6,9 @@ import re
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import rnncc
 from rnncc.language.diagnostics import InternalError
-from rnncc.runtime.kernels import first_use, fused
+from rnncc.runtime.kernels import ahead, first_use, fused
 from rnncc.runtime.kernels.fused import Answer, Outcome
 from rnncc.stages.build import nvrtc
 from tests.compilers import replace_nvrtc
@@ -53,7 +54,7 @@ def test_no_nvrtc_is_one_warning_of_a_long_call(on_gpu: Any, monkeypatch: pytest
     monkeypatch.setattr(nvrtc, "find_library", lambda: None)
     with warnings.catch_warnings(action="error"):
         on_gpu(31)
-    monkeypatch.setattr(first_use, "settle", lambda wanted: pytest.fail("asked again"))
+    monkeypatch.setattr(first_use, "settle", lambda *wanted: pytest.fail("asked again"))
     reason = "need NVRTC, NVIDIA's compiler library, which is not installed"
     with pytest.warns(UserWarning, match=reason) as caught:
         on_gpu(32)
@@ -88,7 +89,7 @@ def test_every_size_and_dtype_has_a_warning_of_its_own(on_gpu: Any, monkeypatch:
 def test_tensors_that_a_fused_kernel_does_not_take_are_one_warning(
     on_gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(first_use, "settle", lambda wanted: RUNS)
+    monkeypatch.setattr(first_use, "settle", lambda *wanted: RUNS)
     with warnings.catch_warnings(action="error"):
         on_gpu(32)
         on_gpu(31, fits=False)
@@ -123,7 +124,7 @@ def test_whatever_goes_wrong_is_one_warning(error: Exception, on_gpu: Any, monke
 def test_every_error_can_be_said(path: str, on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths that are no UTF-8, and messages that are cut."""
 
-    def settle(wanted: fused.Wanted) -> Answer:
+    def settle(wanted: fused.Wanted, meanwhile: Callable[[], None]) -> Answer:
         raise ValueError(path)
 
     monkeypatch.setattr(first_use, "settle", settle)
@@ -143,7 +144,7 @@ def test_a_setting_that_means_nothing_is_the_ops_error(on_gpu: Any, monkeypatch:
 
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_while_it_compiles_is_pythons(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def settle(wanted: fused.Wanted) -> Answer:
+    def settle(wanted: fused.Wanted, meanwhile: Callable[[], None]) -> Answer:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(first_use, "settle", settle)
@@ -172,7 +173,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[fused.Wanted]:
     found: list[fused.Wanted] = []
     compiled = threading.Event()
 
-    def settle(wanted: fused.Wanted) -> Answer:
+    def settle(wanted: fused.Wanted, meanwhile: Callable[[], None]) -> Answer:
         found.append(wanted)
         compiled.wait(0.05)
         return RUNS
@@ -186,14 +187,19 @@ def test_a_single_step_asks_for_nothing(on_gpu: Any, asked: list[fused.Wanted]) 
     assert asked == []
     for steps in (2, 9, 100):
         on_gpu(steps)
-    assert [(w.segment, w.head_dim, w.heads, w.dtype) for w in asked] == [("lstm_0", 64, 1, torch.bfloat16)]
+        ahead.finish()
+    size = "lstm_0", 64, 1, torch.bfloat16
+    assert [(w.segment, w.head_dim, w.heads, w.dtype, *w.programs) for w in asked] == [
+        (*size, "forward"), (*size, "backward")
+    ]  # fmt: skip
 
 
 def test_what_a_call_does_not_run_is_not_compiled(on_gpu: Any, asked: list[fused.Wanted]) -> None:
     for program in ("inference", "forward", "backward", "masked_backward", "masked_forward", "masked_inference"):
         on_gpu(program=program)
-    assert [w.variant.programs for w in asked] == [
-        ("inference",), ("forward", "backward"), ("masked_forward", "masked_backward"), ("masked_inference",)
+        ahead.finish()
+    assert [w.programs for w in asked] == [
+        ("inference",), ("forward",), ("backward",), ("masked_backward",), ("masked_forward",), ("masked_inference",)
     ]  # fmt: skip
     assert {w.segment for w in asked} == {"lstm_0"}
 
@@ -209,7 +215,48 @@ def test_one_warning_for_all_that_a_size_lacks(on_gpu: Any, monkeypatch: pytest.
 def test_both_directions_ask_for_kernels_of_their_own(on_gpu: Any, asked: list[fused.Wanted]) -> None:
     for directions in (1, 2, 2, 1):
         on_gpu(directions=directions)
-    assert [(w.heads, w.directions, w.made_for) for w in asked] == [(1, 1, (1,)), (1, 2, (1, 2))]
+        ahead.finish()
+    assert [(w.heads, w.directions, w.made_for) for w in asked[::2]] == [(1, 1, (1,)), (1, 2, (1, 2))]
+    assert [w.programs for w in asked] == 2 * [("forward",), ("backward",)]
+
+
+def test_the_backwards_kernels_are_compiled_while_the_forwards_are(
+    on_gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The forward waits for its own alone. Those of the backward begin once compilers run for the forward, and not
+    before: planning takes turns in one process."""
+    said: list[str] = []
+    began, release = threading.Event(), threading.Event()
+
+    def settle(wanted: fused.Wanted, meanwhile: Callable[[], None]) -> Answer:
+        if wanted.programs == ("backward",):
+            began.set()
+            assert release.wait(10)
+        else:
+            assert not began.wait(0.05)
+            meanwhile()
+            assert began.wait(10)
+        said.extend(wanted.programs)
+        return RUNS
+
+    monkeypatch.setattr(first_use, "settle", settle)
+    on_gpu(2)
+    assert said == ["forward"]
+    release.set()
+    on_gpu(2, program="backward")
+    assert said == ["forward", "backward"]
+
+
+def test_they_are_compiled_too_where_the_forwards_were_kept(
+    on_gpu: Any, asked: list[fused.Wanted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_gpu(2)
+    ahead.finish()
+    (backward,) = [key for key in fused.STATE.answers if key[1] == "backward"]
+    del fused.STATE.answers[backward]
+    on_gpu(40)
+    ahead.finish()
+    assert [w.programs for w in asked] == [("forward",), ("backward",), ("backward",)]
 
 
 @pytest.fixture
@@ -250,34 +297,35 @@ def test_threads_compile_once(on_gpu: Any, asked: list[fused.Wanted]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(asked) == 1
+    ahead.finish()
+    assert sorted(w.programs for w in asked) == [("backward",), ("forward",)]
 
 
 def test_sizes_are_compiled_side_by_side(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     both = threading.Barrier(2, timeout=10)
 
-    def settle(wanted: fused.Wanted) -> Answer:
+    def settle(wanted: fused.Wanted, meanwhile: Callable[[], None]) -> Answer:
         both.wait()
         return RUNS
 
     monkeypatch.setattr(first_use, "settle", settle)
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(on_gpu, (2, 2), (torch.bfloat16, torch.float16)))
+        list(pool.map(partial(on_gpu, program="backward"), (2, 2), (torch.bfloat16, torch.float16)))
     assert len(fused.STATE.answers) == 2
 
 
 def test_a_child_that_is_forked_meanwhile_is_not_kept_waiting(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     began, release = threading.Event(), threading.Event()
 
-    def settle(wanted: fused.Wanted) -> Answer:
+    def settle(wanted: fused.Wanted, meanwhile: Callable[[], None]) -> Answer:
         began.set()
         assert release.wait(30)
         return RUNS
 
     def settled_at_once() -> bool:
-        first_use.settle = lambda wanted: RUNS
+        first_use.settle = lambda *wanted: RUNS
         on_gpu()
-        return len(fused.STATE.answers) == 1
+        return "forward" in {program for _, program, *_ in fused.STATE.answers}
 
     monkeypatch.setattr(first_use, "settle", settle)
     with ThreadPoolExecutor(1) as pool:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -21,23 +22,26 @@ from rnncc.runtime.kernels import first_use, fused
 from rnncc.runtime.kernels.fused import Answer, Outcome
 from rnncc.runtime.kernels.index import read_index
 from tests.compilers import quick_nvrtc
-from tests.runtime.first_use import H200, wanted
+from tests.runtime.first_use import H200, settled, wanted
 
 RUNS = Answer(Outcome.RUNS)
 
 
 def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.CaptureFixture[str], cache: Path) -> None:
     assert "the first call of several steps" in fused.explain(wanted(), None)
-    assert first_use.settle(wanted()) == RUNS
+    assert settled(wanted()) == RUNS
     # Where it takes long, others tell how far it has come.
     lines = [line for line in capfd.readouterr().err.splitlines() if " files compiled" not in line]
-    assert lines[0] == "rnncc: compiling LSTM for 1 head with head_dim 64, bf16, sm_90a" and len(lines) == 2
-    assert re.fullmatch(r"rnncc: compiled LSTM for 1 head with head_dim 64, bf16, sm_90a in [\d.]+ s", lines[1])
+    whats = [f"LSTM {program} for 1 head with head_dim 64, bf16, sm_90a" for program in ("forward", "backward")]
+    assert lines[::2] == [f"rnncc: compiling {what}" for what in whats] and len(lines) == 4
+    for what, line in zip(whats, lines[1::2], strict=True):
+        assert re.fullmatch(rf"rnncc: compiled {what} in [\d.]+ s", line)
     # The library and the package know the same kernels, each in a file of its own.
-    (index,) = cache.glob("packages/*/lstm/cuda/fused.txt")
-    names = [kernel.name for table in read_index(index) for kernel in table.kernels]
-    assert spied.added == len(names) >= 2
-    assert sorted(path.name for path in index.parent.glob("*.cubin")) == sorted(f"{n}_sm_90a.cubin" for n in names)
+    indices = sorted(cache.glob("packages/*/lstm/cuda/fused.txt"))
+    names = [kernel.name for index in indices for table in read_index(index) for kernel in table.kernels]
+    assert len(indices) == 2 and spied.added == len(names) >= 2
+    cubins = [path.name for index in indices for path in index.parent.glob("*.cubin")]
+    assert sorted(cubins) == sorted(f"{name}_sm_90a.cubin" for name in names)
     said = fused.explain(wanted(), "")
     assert said.startswith(
         "fused (forward gather, backward scatter or gather from batch 385 on), made for 1 head with "
@@ -50,15 +54,15 @@ def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.Cap
     # They run no call in which another value has a width that no fused kernel takes.
     uneven = fused.explain(wanted(head_dims=(64, 2)), "")
     assert uneven.startswith("alternating") and uneven.endswith("a head_dim that is a multiple of 8, not 2")
-    assert first_use.settle(wanted()) == RUNS and spied.added == len(names)
+    assert settled(wanted()) == RUNS and spied.added == len(names)
     # Another process: found in the cache, without a word.
-    fused.attach(index.parent, spied, fused.STATE.about)
+    fused.attach(indices[0].parent, spied, fused.STATE.about)
     fused.STATE.folders.clear()
-    assert first_use.settle(wanted()) == RUNS and spied.added == 2 * len(names)
+    assert settled(wanted()) == RUNS and spied.added == 2 * len(names)
     # Another loop of the cell, for which nothing was found.
     fused.STATE.about["fused"]["lstm_1"] = ""
     said = "no fused kernel for 1 head with head_dim 64, bfloat16 fits this loop"
-    assert first_use.settle(wanted(segment="lstm_1")) == Answer(Outcome.NONE, said)
+    assert settled(wanted(segment="lstm_1")) == Answer(Outcome.NONE, said)
     assert capfd.readouterr().err == ""
     # Kernels for one number of heads serve others, where there are no better ones.
     assert "made for another number of heads" in fused.explain(wanted(heads=2), "no NVRTC")
@@ -67,13 +71,39 @@ def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.Cap
 
 def test_kernels_of_calls_without_gradients_are_told(spied: Any) -> None:
     """Such a call compiles no more than it takes."""
-    assert first_use.settle(wanted(variant=fused.Variant(training=False))) == RUNS
+    assert settled(wanted(programs=("inference",))) == RUNS
     said = fused.explain(wanted(), None)
     assert said.startswith(
         "fused (without gradients gather), made for 1 head with head_dim 64, bfloat16; with gradients"
     )
     assert "the first call of several steps compiles a fused one" in said
-    assert first_use.settle(wanted()) == RUNS and fused.explain(wanted(), "").startswith("fused (forward gather, back")
+    assert settled(wanted()) == RUNS and fused.explain(wanted(), "").startswith("fused (forward gather, back")
+
+
+def test_a_package_built_with_kernels_for_one_pass_is_not_asked_for_the_other(spied: Any, tmp_path: Path) -> None:
+    """`rnncc build` plans all programs of a size: where it made none for one, none fits."""
+    (tmp_path / "cuda").mkdir()
+    (tmp_path / "cuda" / "fused.txt").write_text(GOOD, encoding="utf-8")
+    fused.attach(tmp_path, spied, fused.STATE.about)
+    backward = wanted(programs=("backward",))
+    said = Answer(Outcome.NONE, "no fused kernel for 1 head with head_dim 64, bfloat16 fits this loop")
+    assert settled(wanted(programs=("forward",))) == RUNS and settled(backward) == said
+    assert fused.explain(wanted(), said.reason).startswith("fused (forward grid), made for 1 head with head_dim 64")
+    # What was compiled at first use is for one program, and another GPU has none of these kernels.
+    for unlike in (wanted(programs=("masked_forward",)), wanted(programs=("inference",)), wanted(heads=2)):
+        assert not fused.is_built_without(replace(unlike, programs=unlike.programs[-1:]))
+    assert not fused.is_built_without(replace(backward, gpu=fused.Gpu((8, 0), 108, 166_912)))
+    fused.STATE.folders[:] = [replace(folder, gpu=H200) for folder in fused.STATE.folders]
+    assert not fused.is_built_without(backward)
+
+
+def test_what_comes_later_begins_once_compilers_run(without_code: None, spied: Any) -> None:
+    began: list[int] = []
+    forward = wanted(72, programs=("forward",))
+    for _ in range(2):
+        assert first_use.settle(forward, lambda: began.append(spied.added)) == RUNS
+        fused.STATE.folders.clear()
+    assert began == [0] and spied.added > 0  # the second time they were in the cache
 
 
 @pytest.fixture
@@ -87,11 +117,11 @@ def test_both_directions_get_kernels_for_the_heads_of_both(
 ) -> None:
     """Those of 6 heads fill a GPU: of 12 side by side, the same kernels would run half after the other half."""
     pair = wanted(128, heads=6, directions=2)
-    assert first_use.settle(wanted(128, heads=6)) == RUNS
+    assert settled(wanted(128, heads=6)) == RUNS
     assert fused.explain(pair, None).startswith("fused (forward gather, backward scatter or gather from batch ")
     assert "), made for one direction: the first call" in fused.explain(pair, None)
-    assert first_use.settle(pair) == RUNS
-    assert "compiling LSTM for 6 and 12 heads with head_dim 128, bf16, sm_90a" in capfd.readouterr().err
+    assert settled(pair) == RUNS
+    assert "compiling LSTM backward for 6 and 12 heads with head_dim 128, bf16, sm_90a" in capfd.readouterr().err
     assert {table.heads for folder in fused.STATE.folders for table in folder.tables} == {6, 12}
     assert fused.explain(pair, "").endswith("made for 6 heads with head_dim 128 in both directions, bfloat16")
     tables = [table for path in cache.glob("packages/*/lstm/cuda/fused.txt") for table in read_index(path)]
@@ -107,10 +137,10 @@ def test_both_directions_get_kernels_for_the_heads_of_both(
 def test_kernels_for_one_direction_run_no_two(without_code: None, cache: Path) -> None:
     """Those of a layer with two heads are not for both directions of a layer with one."""
     pair = wanted(96, heads=1, directions=2)
-    assert first_use.settle(wanted(96, heads=2)) == RUNS
+    assert settled(wanted(96, heads=2)) == RUNS
     own = {kernel for folder in fused.STATE.folders for table in folder.tables for kernel in table.kernels}
     assert {kernel.directions for kernel in own} == {1} and all(kernel.name.endswith("_one") for kernel in own)
-    assert not fused.has_kernel(pair) and first_use.settle(pair) == RUNS and fused.has_kernel(pair)
+    assert not fused.has_kernel(pair) and settled(pair) == RUNS and fused.has_kernel(pair)
     # What is made for both runs one as well.
     fused.STATE.folders[:] = [each for each in fused.STATE.folders if each.tables[0].kernels[0] not in own]
     assert fused.has_kernel(wanted(96, heads=2)) and fused.has_kernel(wanted(96, heads=1))
@@ -118,7 +148,7 @@ def test_kernels_for_one_direction_run_no_two(without_code: None, cache: Path) -
 
 def test_where_both_directions_fit_no_launch_there_are_kernels_for_one(without_code: None) -> None:
     pair = wanted(2048, heads=1, directions=2)
-    assert first_use.settle(pair) == RUNS
+    assert settled(pair) == RUNS
     assert {table.heads for folder in fused.STATE.folders for table in folder.tables} == {1}
     families = "forward grid or stepwise from batch 49 on, backward grid or stepwise from batch 25 on"
     assert (
@@ -152,7 +182,7 @@ def test_a_batch_is_run_by_what_the_library_chooses(spied: Any, tmp_path: Path) 
 def test_what_fits_nowhere_is_said(spied: Any, capfd: pytest.CaptureFixture[str]) -> None:
     gpu = planned("auto") or GPUS["h100"]
     for _ in range(2):  # planned, then known
-        answer = first_use.settle(wanted(8192, heads=2))
+        answer = settled(wanted(8192, heads=2))
         said = answer.reason
         assert answer.outcome is Outcome.NONE and "no fused kernel for 2 heads with head_dim 8192 fits" in said
         assert f"rnncc explain lstm --target {gpu.name} --hidden 16384 --heads 2 --dtype bf16" in said
@@ -169,7 +199,7 @@ def test_what_fits_nowhere_is_said(spied: Any, capfd: pytest.CaptureFixture[str]
     ],
 )
 def test_what_has_no_fused_kernel_is_not_compiled(changed: dict[str, Any], reason: str, spied: Any) -> None:
-    answer = first_use.settle(wanted(**changed))
+    answer = settled(wanted(**changed))
     assert answer.outcome is Outcome.NONE and reason in answer.reason
     assert reason in fused.explain(wanted(**changed), None)
 
@@ -185,7 +215,7 @@ def test_a_kernel_is_made_for_the_widest_value() -> None:
 def test_a_loop_without_a_fused_form_says_so(spied: Any, tmp_path: Path) -> None:
     fused.attach(tmp_path, spied, {"fused": {"lstm_0": "a step takes the mean of a row"}, "scans": {}, "newton": []})
     said = "its loop has no fused form: a step takes the mean of a row"
-    assert first_use.settle(wanted()) == Answer(Outcome.NONE, said)
+    assert settled(wanted()) == Answer(Outcome.NONE, said)
     # No other width would help, so no width is named.
     for head_dim in (64, 20):
         assert fused.explain(wanted(head_dim=head_dim), None).endswith(said)
@@ -196,20 +226,18 @@ def test_a_loop_without_products_has_its_kernels(spied: Any, tmp_path: Path) -> 
         tmp_path, spied, {"fused": {"lstm_0": "none"}, "scans": {"lstm_0": "forward walk, backward scan"}, "newton": []}
     )
     for changed in ({}, {"head_dim": 7}, {"gpu": fused.Gpu((8, 0), 108, 166_912)}):
-        assert first_use.settle(wanted(**changed)) == Answer(Outcome.NONE, "its loop has kernels for every size")
+        assert settled(wanted(**changed)) == Answer(Outcome.NONE, "its loop has kernels for every size")
         said = fused.explain(wanted(**changed), "its loop has kernels for every size")
         assert said.startswith("forward walk, backward scan, one launch per sequence at every size")
 
 
 def test_the_setting(spied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RNNCC_COMPILE", "0")
-    assert first_use.settle(wanted()).outcome is Outcome.PREVENTED
-    assert "RNNCC_COMPILE=0" in first_use.settle(wanted()).reason and "rnncc build lstm" in fused.explain(
-        wanted(), None
-    )
+    assert settled(wanted()).outcome is Outcome.PREVENTED
+    assert "RNNCC_COMPILE=0" in settled(wanted()).reason and "rnncc build lstm" in fused.explain(wanted(), None)
     monkeypatch.setenv("RNNCC_COMPILE", "no")
     with pytest.raises(ValueError, match="RNNCC_COMPILE is 'no'"):
-        first_use.settle(wanted())
+        settled(wanted())
 
 
 def test_the_setting_is_read_on_every_machine() -> None:
@@ -233,7 +261,7 @@ def test_what_is_called_rnncc_may_be_of_no_use(
         (tmp_path / "rnncc" / "on_demand.py").write_text("1 / 0\n")
     sys_modules: Any = sys.modules
     monkeypatch.setitem(sys_modules, "rnncc", None if what == "nothing" else module)
-    answer = first_use.settle(wanted())
+    answer = settled(wanted())
     assert (
         answer.outcome is Outcome.PREVENTED
         and "cannot be imported" in answer.reason
@@ -244,7 +272,7 @@ def test_what_is_called_rnncc_may_be_of_no_use(
 
 def test_kernels_of_another_rnncc_are_not_mixed(spied: Any, tmp_path: Path) -> None:
     fused.attach(tmp_path, spied, {**fused.STATE.about, "code": "0"})
-    answer = first_use.settle(wanted())
+    answer = settled(wanted())
     assert answer.outcome is Outcome.PREVENTED
     assert "another rnncc" in answer.reason and "[RNN609]; build the package again" in answer.reason
 

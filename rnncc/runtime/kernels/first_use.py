@@ -12,8 +12,8 @@ import importlib
 import os
 import threading
 import warnings
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,10 @@ _Handler = ctypes.CFUNCTYPE(
 )  # fmt: skip
 
 _CELLS: dict[str, CellSpec] = {}  # by the names of their loops
-# A loop at a size, whatever its variant, and whether there is a fused kernel, but the tensors' layout leaves it out.
+# A loop at a size, whichever its program, and whether there is a fused kernel, but the tensors' layout leaves it out.
 _WARNED: set[tuple[object, ...]] = set()
-# One lock for the kernels that are compiled together, so that nothing else waits. A forked child clears them: no thread
-# of the child would ever release a lock that was held at the fork.
+# One lock for the kernels that are compiled together, so that nothing else waits, and one for warnings. A forked child
+# clears them: no thread of the child would ever release a lock that was held at the fork.
 _LOCKS: dict[tuple[object, ...], threading.Lock] = {}
 os.register_at_fork(after_in_child=_LOCKS.clear)
 # The codes for a missing NVRTC and for another version of rnncc (rnncc/language/codes/later.py).
@@ -88,16 +88,18 @@ def prepare(key: Key, *, is_long: bool, left_out: bool) -> None:
     before the first call of that size, and before the first long one. `left_out`: there are kernels, but none takes the
     call's tensors as they lie. Warns once where a slower kernel runs than could run. Raises ValueError for a wrong
     setting."""
-    loop, variant, head_dim, heads, directions, dtype, device = key
-    cell, gpu = _CELLS[loop], fused.gpu_of(device)
-    wanted = Wanted(cell, loop, head_dim, heads, dtype, gpu, directions, variant=variant)
-    # By cell, not by loop: the loops of a cell are compiled together.
-    together = (cell.name, variant, head_dim, wanted.made_for, dtype, gpu)
-    with _LOCKS.setdefault(together, threading.Lock()):
-        if key not in STATE.answers:
-            STATE.answers[key] = settle(wanted)
-        answer = STATE.answers[key]
-        warning = (loop, *key[2:], left_out)
+    loop, program, *size = key
+    begin_backward = _nothing
+    if program.endswith("forward"):
+        backward: Key = (loop, program.replace("forward", "backward"), *size)  # type: ignore[assignment]
+        if backward not in STATE.answers:
+            begin_backward = cache(partial(ahead.begin, partial(_answer, backward)))
+    # The forward's kernels come first, and those that the backward will wait for while NVRTC compiles them.
+    wanted, answer = _wanted(key), _answer(key, begin_backward)
+    if answer.outcome is Outcome.RUNS:
+        begin_backward()  # also where there was nothing to compile
+    with _LOCKS.setdefault((), threading.Lock()):  # held for a moment, never while anything is compiled
+        warning = (loop, *size, left_out)
         warned = warning in _WARNED
         if left_out:
             rows = "the rows of its tensors do not all begin at multiples of 16 bytes"
@@ -111,6 +113,28 @@ def prepare(key: Key, *, is_long: bool, left_out: bool) -> None:
         # The caller is the op, which has no line in Python, so the warning names this one.
         said = f"{slow}; the alternating kernel runs, which is slower (RNNCC_LOG=error hides this)"
         warnings.warn(said, stacklevel=1)
+
+
+def _wanted(key: Key) -> Wanted:
+    loop, program, head_dim, heads, directions, dtype, device = key
+    return Wanted(_CELLS[loop], loop, head_dim, heads, dtype, fused.gpu_of(device), directions, programs=(program,))
+
+
+def _nothing() -> None:
+    pass
+
+
+def _answer(key: Key, meanwhile: Callable[[], None] = _nothing) -> Answer:
+    """Whether there are kernels for a loop at a size; they are compiled now if they can be, and `meanwhile` is called
+    while the compilers run. A thread waits for another that compiles the same. Raises ValueError for a wrong
+    setting."""
+    wanted = _wanted(key)
+    # By cell, not by loop: the loops of a cell are compiled together.
+    together = (wanted.cell.name, wanted.programs, wanted.head_dim, wanted.made_for, wanted.dtype, wanted.gpu)
+    with _LOCKS.setdefault(together, threading.Lock()):
+        if key not in STATE.answers:
+            STATE.answers[key] = settle(wanted, meanwhile)
+        return STATE.answers[key]
 
 
 def provide(file: str, gpu: Gpu) -> None:
@@ -179,18 +203,20 @@ def _said(error: Any) -> str:
     return f"{problem.message} [{problem.code}]" + (f"; {problem.help}" if problem.help else "")
 
 
-def settle(wanted: Wanted) -> Answer:
-    """Whether a fused kernel runs, which may exist or is compiled now; else why none runs. Raises ValueError for a
-    wrong setting."""
+def settle(wanted: Wanted, meanwhile: Callable[[], None]) -> Answer:
+    """Whether a fused kernel runs, which may exist or is compiled now; else why none runs. `meanwhile` is called while
+    the compilers run. Raises ValueError for a wrong setting."""
     if reason := fused.why_never_fused(wanted):
         return Answer(Outcome.NONE, reason)
     if fused.has_kernel(wanted):
         return Answer(Outcome.RUNS)
+    if fused.is_built_without(wanted):
+        return Answer(Outcome.NONE, _none_fits(wanted))
     if reason := fused.what_prevents_compiling():
         return Answer(Outcome.PREVENTED, reason)
     rnncc = importlib.import_module("rnncc")
     try:
-        reason = _compile(wanted)
+        reason = _compile(wanted, meanwhile)
     except rnncc.RnnccError as error:
         is_prevented = error.diagnostics[0].code in _PREVENTING
         return Answer(Outcome.PREVENTED if is_prevented else Outcome.FAILED, _said(error))
@@ -201,18 +227,22 @@ def settle(wanted: Wanted) -> Answer:
     return Answer(Outcome.NONE, reason) if reason else Answer(Outcome.RUNS)
 
 
-def _compile(wanted: Wanted) -> str:
+def _compile(wanted: Wanted, meanwhile: Callable[[], None]) -> str:
     """Compile the fused kernels and add them to the library. Returns "", or why there is no fused kernel. Raises
     RnnccError where the build fails, and RuntimeError, OSError or ValueError where its kernels cannot be read."""
     cell, about = wanted.cell, STATE.about
     problems = [(wanted.head_dim, heads, DTYPES[wanted.dtype][1]) for heads in wanted.made_for]
     options = cell.program() | {"problems": problems, "directions": wanted.directions}
-    programs = (cell.name, wanted.variant.programs)
+    (program,) = wanted.programs
     folder, reason = importlib.import_module("rnncc.on_demand").compile_fused(
-        about["source"], about["stem"], options, programs, wanted.gpu.numbers, about["code"]
+        about["source"], about["stem"], options, (cell.name, program), wanted.gpu.numbers, about["code"], meanwhile
     )
     if folder is None:
         return str(reason)
     fused.add_kernels(folder, wanted.gpu)
     # The compiled kernels may all be for another loop of the cell.
-    return "" if fused.family_names(wanted, wanted.made_for) else f"no fused kernel for {wanted} fits this loop"
+    return "" if fused.family_names(wanted, wanted.made_for) else _none_fits(wanted)
+
+
+def _none_fits(wanted: Wanted) -> str:
+    return f"no fused kernel for {wanted} fits this loop"

@@ -6,7 +6,7 @@ import ctypes
 import enum
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,36 +16,24 @@ from torch import Tensor
 
 from ..settings import compiles_at_first_use
 from ..spec import CellSpec, SegmentSpec, Sizes
+from . import ahead
 from .index import Kernel, Table, read_index
 from .kernels import runs_on
 
 # dtype -> its name in the index of kernels, and its name in rnncc's options (`--dtype`)
 DTYPES = {torch.float32: ("f32", "fp32"), torch.bfloat16: ("bf16", "bf16"), torch.float16: ("f16", "fp16")}
 _WORDS = {"forward": "forward", "backward": "backward", "inference": "without gradients"}
+_TRAINING = ("forward", "backward")  # the programs of a call with gradients
 _HEAD_DIM_BLOCK = 8  # the head_dim of a fused kernel is a multiple of this
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """The programs of a loop that a call takes: with gradients its forward and its backward, else a forward that keeps
-    nothing. `masked`: those for lengths and resets."""
-
-    training: bool = True
-    masked: bool = False
-
-    @property
-    def programs(self) -> tuple[str, ...]:
-        """Their names, which follow the loop's."""
-        passes = ("forward", "backward") if self.training else ("inference",)
-        return tuple(f"masked_{name}" if self.masked else name for name in passes)
-
-
-def split_program(program: str) -> tuple[str, Variant]:
-    """The loop and the variant of a program: `lstm_0` and the masked forward without gradients of
-    `lstm_0_masked_inference`."""
+def split_program(program: str) -> tuple[str, str]:
+    """The loop of a program, and the program's own name: `lstm_0` and `masked_inference` of `lstm_0_masked_inference`.
+    A call with gradients takes `forward` and `backward`, another one `inference`, which keeps nothing; those that are
+    `masked` take lengths and resets."""
     loop, _, name = program.rpartition("_")
     segment = loop.removesuffix("_masked")
-    return segment, Variant(name != "inference", segment != loop)
+    return segment, name if segment == loop else f"masked_{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +58,8 @@ def gpu_of(device: int) -> Gpu:
     return Gpu((known.major, known.minor), known.multi_processor_count, known.shared_memory_per_block_optin, device)
 
 
-# A loop and its variant, the head_dim of its state, heads, directions, dtype and device.
-Key = tuple[str, Variant, int, int, int, torch.dtype, int]
+# A loop and one of its programs, the head_dim of its state, heads, directions, dtype and device.
+Key = tuple[str, str, int, int, int, torch.dtype, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +72,7 @@ class Wanted:
     gpu         the GPU
     directions  1, or 2 where both directions of a layer run in one call
     head_dims   those of all values, where they are known
-    variant     which of the loop's programs
+    programs    which of the loop's programs
     """
 
     cell: CellSpec
@@ -95,7 +83,7 @@ class Wanted:
     gpu: Gpu
     directions: int = 1
     head_dims: tuple[int, ...] = ()
-    variant: Variant = Variant()
+    programs: tuple[str, ...] = _TRAINING
 
     @property
     def made_for(self) -> tuple[int, ...]:
@@ -202,8 +190,8 @@ def describe(
             "forward Newton's iterations in place of the walk for few channels and many steps, where all tensors' rows "
             "begin at multiples of 16 bytes"
         )
-    variants = (wanted, replace(wanted, variant=Variant(training=False)))
-    if any(family_names(each, None) for each in variants) and not why_uneven(wanted):
+    kinds = (wanted, replace(wanted, programs=("inference",)))
+    if any(family_names(each, None) for each in kinds) and not why_uneven(wanted):
         if batch is not None:
             kernels = chosen(wanted, batch, like.get_device(), denser=bool(sizes.get(cell.denser)))
             lines.append(f"a batch of {batch}: {kernels}")
@@ -221,11 +209,14 @@ def _wanted(
     cell: CellSpec, segment: SegmentSpec, sizes: Sizes, directions: int, like: Tensor
 ) -> tuple[Wanted, str | None]:
     """What fused kernels of a loop are for, and the reason of the answer where a call asked for them already."""
+    ahead.finish()  # kernels of the backward belong to the answer
     dtype, device = like.dtype, like.get_device()
     heads, head_dims = sizes["num_heads"], segment.fused_head_dims(sizes)
-    answer = STATE.answers.get((segment.name, Variant(), max(head_dims), heads, directions, dtype, device))
+    size = max(head_dims), heads, directions, dtype, device
+    answers = [STATE.answers.get((segment.name, program, *size)) for program in _TRAINING]
     wanted = Wanted(cell, segment.name, max(head_dims), heads, dtype, gpu_of(device), directions, tuple(head_dims))
-    return wanted, None if answer is None else answer.reason
+    reasons = [answer.reason for answer in answers if answer is not None]
+    return wanted, next((reason for reason in reasons if reason), "" if reasons else None)
 
 
 def chosen(wanted: Wanted, batch: int, device: int, *, denser: bool) -> str:
@@ -281,17 +272,24 @@ def kernels_for(wanted: Wanted, settled: str | None) -> tuple[str, str]:
     if one or others:
         made_for = "one direction" if one else "another number of heads"
         kernels, why = f"fused ({one or others})", f"made for {made_for}: {reason}"
-    without = family_names(replace(wanted, variant=Variant(training=False)), wanted.made_for[-1:])
+    without = family_names(replace(wanted, programs=("inference",)), wanted.made_for[-1:])
     # Calls without gradients compile no more than they take.
     return (f"fused ({without})", f"made for {wanted}; with gradients {kernels}, {why}") if without else (kernels, why)
 
 
 def has_kernel(wanted: Wanted) -> bool:
-    """Whether there is a fused kernel for all of the directions. A package for other GPUs may have kernels of which
-    this one runs some, but none of those for another program of the call: then it has none."""
-    made = [list(_tables(wanted, program, wanted.made_for[-1:])) for program in wanted.variant.programs]
-    runs = [any(kernels for _, kernels in tables) for tables in made]
-    return any(runs) and all(own or not tables for own, tables in zip(runs, made, strict=True))
+    """Whether there is a fused kernel for all of the directions, for each of the programs."""
+    heads = wanted.made_for[-1:]
+    return all(any(able for _, able in _tables(wanted, program, heads)) for program in wanted.programs)
+
+
+def is_built_without(wanted: Wanted) -> bool:
+    """Whether the package was built with fused kernels of that size for the other program of a call with gradients, and
+    without any for this one: then none fits."""
+    (program,) = wanted.programs
+    heads, own = wanted.made_for[-1:], [folder for folder in STATE.folders if folder.gpu is None]
+    other = program.replace("forward", "backward") if "forward" in program else program.replace("backward", "forward")
+    return not any(_tables(wanted, program, heads, own)) and any(able for _, able in _tables(wanted, other, heads, own))
 
 
 def why_never_fused(wanted: Wanted) -> str:
@@ -331,7 +329,7 @@ def family_names(wanted: Wanted, heads: tuple[int, ...] | None) -> str:
     """The families of the kernels that run batches with these numbers of heads (None: with any number), as `forward
     gather, backward grid or stepwise from batch 64 on`. "" where there is none."""
     found = []
-    for program in wanted.variant.programs:
+    for program in wanted.programs:
         families: dict[str, int] = {}
         for table, able in _tables(wanted, program, heads):
             for batch, kernels in table.rows:
@@ -343,10 +341,13 @@ def family_names(wanted: Wanted, heads: tuple[int, ...] | None) -> str:
     return ", ".join(found)
 
 
-def _tables(wanted: Wanted, program: str, heads: tuple[int, ...] | None) -> Iterator[tuple[Table, tuple[Kernel, ...]]]:
-    """The tables of a program at that size, for all GPUs, and which of their kernels this one runs."""
+def _tables(
+    wanted: Wanted, program: str, heads: tuple[int, ...] | None, folders: Sequence[Tables] | None = None
+) -> Iterator[tuple[Table, tuple[Kernel, ...]]]:
+    """The tables of a program at that size in the folders (None: in all), for all GPUs, and which of their kernels this
+    one runs."""
     size = f"{wanted.segment}_{program}", DTYPES.get(wanted.dtype, ("", ""))[0], wanted.head_dim
-    for folder in STATE.folders:
+    for folder in STATE.folders if folders is None else folders:
         for table in folder.tables:
             if (table.program, table.dtype, table.head_dim) == size and (heads is None or table.heads in heads):
                 # Kernels for the heads of all directions run these side by side.

@@ -92,7 +92,7 @@ class Job:
     compiler   compiles CPU kernels, or None for a package that runs the eager fallback alone
     nvrtc      compiles GPU kernels, or None for a package without
     progress   hears what goes on
-    meanwhile  is called with the folder while the compilers of a package run
+    meanwhile  is called with the folder while the compilers run
 
     Raises RnnccError (RNN604) for a name that no package can have.
     """

@@ -28,6 +28,8 @@ ENVIRONMENT = "RNNCC_NVRTC_FLAGS"
 INSTALL = "pip install nvidia-cuda-nvrtc"
 # CUDA's releases whose NVRTC compiles the kernels, the preferred one first; and the wheels' folders of each.
 _WHEELS = {13: "cu13/lib", 12: "cuda_nvrtc/lib"}
+# Each of these releases compiles for these GPUs (theirs are sm_50 to sm_121), so that it need not be asked.
+_KNOWN_TO_ALL = (80, 86, 87, 89, 90)
 _SYSTEM = ("/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64")
 
 
@@ -61,9 +63,8 @@ class Nvrtc:
         newest PTX that runs there.
 
         Raises RnnccError (RNN602) where the library is none of NVRTC's."""
-        numbers = known(self.library)[1]
         wanted = number_of(architecture)
-        if wanted in numbers:
+        if wanted in _KNOWN_TO_ALL or wanted in (numbers := known(self.library)[1]):
             return architecture
         return f"compute_{max((number for number in numbers if number <= wanted), default=wanted)}"
 

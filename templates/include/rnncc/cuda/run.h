@@ -24,8 +24,10 @@ class DeviceRuns {
   void run() {
     const bool is_single = !loop_.scans && loop_.has_single && SingleRun::takes(tables_, first(), runs_[0].dims());
     if (first().products && !is_single) make_given();
-    if (!is_single) announce_backward();
-    if (loop_.scans) return run_scans();
+    if (loop_.scans) {
+      if (is_training_forward()) announce(backward_file(likely_scan_form()), device_, gpu(device_));
+      return run_scans();
+    }
     if (is_single) {
       for (size_t i = 0; i < runs_.size(); ++i) SingleRun(tables_, calls_[i], runs_[i]).run(name_);
       return;
@@ -33,6 +35,8 @@ class DeviceRuns {
     for (DeviceRun& run : runs_)
       if (can_be_fused() && has_whole_blocks(run))
         FirstUse::of_package().before(size_of(run), first().steps, [&] { return !choices(run, 1).empty(); });
+    // After the forward's own kernels, which this call waits for.
+    if (is_training_forward()) announce_products();
     if (are_two_alike()) {
       const std::vector<FusedChoice> together = choices(runs_[0], 2);
       if (!are_quicker_apart(together, choices(runs_[0], 1)) && run_fused(together, {&runs_[0], &runs_[1]})) return;
@@ -51,11 +55,10 @@ class DeviceRuns {
   const Call& first() const { return calls_[0]; }
   bool is_forward() const { return first().table[SEQUENCES]; }
 
-  // Tells which files of kernels the backward of this call will need. Fused kernels for the backward come with those
-  // for the forward.
-  void announce_backward() const {
-    if (!is_forward() || !is_training()) return;
-    if (loop_.scans) return announce(backward_file(likely_scan_form()), device_, gpu(device_));
+  bool is_training_forward() const { return is_forward() && is_training(); }
+
+  // Tells which file of kernels the backward's products over all steps will need.
+  void announce_products() const {
     if (first().heads > 1 && runs_[0].scalar() != RNNCC_FLOAT32)
       announce(std::string("_heads_") + dtype_name(runs_[0].scalar()), device_, gpu(device_));
   }
@@ -107,7 +110,7 @@ class DeviceRuns {
 
   void run_alternating(const std::vector<DeviceRun*>& runs) const {
     if (runs.empty()) return;
-    if (is_forward() && is_training()) announce(backward_file(), device_, gpu(device_));
+    if (is_training_forward()) announce(backward_file(), device_, gpu(device_));
     ArgumentBuffer arguments(tables_);
     if (runs.size() == 2 && are_two_alike() && arguments.directions.size() == 2) {
       const Schedule half = runs[0]->schedule(2);
