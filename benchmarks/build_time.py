@@ -6,8 +6,8 @@
 Every case runs in a process of its own, on that many cores. *cold*: with an empty cache, or one that holds what the
 case's name says; *cached*: the same again. *seconds*: from the start of the process, torch's import included; *cpu*: of
 the process and its compilers; *call*: of the load or the call alone, after torch's import. Where a case loads all
-cells, *call* is their median, and the slowest is named; these cases run with --all or by their words, cold and of
-ours alone.
+cells, *call* is their median, and the slowest is named (JSON has each cell's seconds); these cases run with --all or by
+their words, cold and of ours alone.
 
 `--installed`: a folder with an installation of this checkout, which brings what all cells share compiled. Without, the
 checkout itself is timed, whose first load compiles that. `--beside` times another checkout of rnncc in turn, such as an
@@ -74,7 +74,8 @@ with tempfile.TemporaryDirectory() as folder:
         rnncc.load(path.stem)
         seconds[path.stem] = time.perf_counter() - begin
 worst = max(seconds, key=seconds.get)
-print(json.dumps({{"call": statistics.median(seconds.values()), "worst": seconds[worst], "worst_cell": worst}}))
+found = {{"call": statistics.median(seconds.values()), "worst": seconds[worst], "worst_cell": worst}}
+print(json.dumps(found | {{"cells": {{cell: round(own, 2) for cell, own in seconds.items()}}}}))
 """
 
 
