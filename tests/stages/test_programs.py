@@ -147,6 +147,24 @@ def test_without_an_executable_of_python_s_ninja_is_found(monkeypatch: pytest.Mo
         assert Path(find_ninja()).is_file()
 
 
+def test_ninja_is_found_where_its_wheel_put_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither beside this Python nor on PATH: `pip install --user`, `--target`, or packages of another environment."""
+    site, program = tmp_path / "lib" / "site", tmp_path / "bin" / "ninja"
+    (site / "ninja-1.13.0.dist-info").mkdir(parents=True)
+    (site / "ninja-1.13.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: ninja\nVersion: 1.13.0\n")
+    (site / "ninja-1.13.0.dist-info" / "RECORD").write_text("ninja/__init__.py,,\n../../bin/ninja,,\n")
+    program.parent.mkdir()
+    program.symlink_to(find_ninja())
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(sys, "path", [str(site)])
+    assert find_ninja() == str(program.resolve())
+    program.unlink()
+    assert find_ninja() == "ninja"  # which then fails by its name
+    monkeypatch.setattr(sys, "path", [])
+    assert find_ninja() == "ninja"
+
+
 def test_as_many_jobs_as_there_are_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAX_JOBS", "9" * 5000)
     assert answer(build(Job(KEY, "toy", Cache(tmp_path), find_toolchain()), product)) == 42

@@ -34,10 +34,26 @@ class Command:
 
 
 def find_ninja() -> str:
-    """The ninja program: that of the wheel beside this Python, else the one on PATH."""
+    """The ninja program: that of the wheel beside this Python, the one on PATH, or where else the wheel was
+    installed."""
     # A program that embeds Python has no executable of Python's.
     beside = Path(sys.executable).with_name("ninja") if sys.executable else None
-    return str(beside) if beside is not None and beside.is_file() else processes.find("ninja") or "ninja"
+    if beside is not None and beside.is_file():
+        return str(beside)
+    return processes.find("ninja") or _ninja_of_wheel() or "ninja"
+
+
+def _ninja_of_wheel() -> str | None:
+    """`pip install --user`, `--target`, and an environment that sees the packages of another, have the program in a
+    folder that need not be on PATH."""
+    from importlib import metadata  # its import takes a while
+
+    try:
+        installed = metadata.files("ninja") or ()
+    except metadata.PackageNotFoundError:
+        return None
+    programs = (Path(str(file.locate())).resolve() for file in installed if file.name == "ninja")
+    return next((str(program) for program in programs if program.is_file()), None)
 
 
 def most_jobs() -> int | None:
