@@ -88,16 +88,12 @@ def prepare(key: Key, *, is_long: bool, left_out: bool) -> None:
     before the first call of that size, and before the first long one. `left_out`: there are kernels, but none takes the
     call's tensors as they lie. Warns once where a slower kernel runs than could run. Raises ValueError for a wrong
     setting."""
-    loop, program, *size = key
-    begin_backward = _nothing
-    if program.endswith("forward"):
-        backward: Key = (loop, program.replace("forward", "backward"), *size)  # type: ignore[assignment]
-        if backward not in STATE.answers:
-            begin_backward = cache(partial(ahead.begin, partial(_answer, backward)))
-    # The forward's kernels come first, and those that the backward will wait for while NVRTC compiles them.
+    begin_backward = _for_backward(key)
+    # A forward waits for its own kernels alone. While NVRTC compiles them, work begins on those for its backward.
     wanted, answer = _wanted(key), _answer(key, begin_backward)
     if answer.outcome is Outcome.RUNS:
         begin_backward()  # also where there was nothing to compile
+    loop, _, *size = key
     with _LOCKS.setdefault((), threading.Lock()):  # held for a moment, never while anything is compiled
         warning = (loop, *size, left_out)
         warned = warning in _WARNED
@@ -118,6 +114,16 @@ def prepare(key: Key, *, is_long: bool, left_out: bool) -> None:
 def _wanted(key: Key) -> Wanted:
     loop, program, head_dim, heads, directions, dtype, device = key
     return Wanted(_CELLS[loop], loop, head_dim, heads, dtype, fused.gpu_of(device), directions, programs=(program,))
+
+
+def _for_backward(key: Key) -> Callable[[], None]:
+    """What begins to compile, in the background, the kernels that the backward of a forward will wait for. Only its
+    first call does something, and none for another program."""
+    loop, program, *size = key
+    backward: Key = (loop, program.replace("forward", "backward"), *size)  # type: ignore[assignment]
+    if backward == key or backward in STATE.answers:
+        return _nothing
+    return cache(partial(ahead.begin, partial(_answer, backward)))
 
 
 def _nothing() -> None:
