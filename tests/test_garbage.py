@@ -31,6 +31,18 @@ def test_garbage_is_collected_again_after_a_load() -> None:
     assert gc.isenabled()
 
 
+def test_a_thread_beside_the_program_leaves_its_garbage_alone() -> None:
+    """Kernels that are compiled in the background take seconds, in which the program trains."""
+
+    def enabled() -> bool:
+        with uncollected():
+            return gc.isenabled()
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(enabled).result()
+    assert not enabled() and gc.isenabled()
+
+
 FIRST = """
 import gc, sys
 seen = []

@@ -8,42 +8,35 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-
-class _Pause:
-    """What turned the collection off: `users` are at work, in any threads."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.users = 0
-
-
-_pause = _Pause()
+_is_paused = False
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
     """No garbage is collected meanwhile. Imports and the stages make hardly any, but so many objects that Python would
-    look through all of torch's, too: 0.1 s each time."""
-    pause = _pause
-    with pause.lock:
-        is_ours = gc.isenabled() or pause.users > 0  # else somebody else has turned it off
-        pause.users += is_ours
-        gc.disable()
+    look through all of torch's, too: 0.1 s each time.
+
+    In another thread than the main one nothing changes: a program goes on beside it, and may make much garbage while
+    compilers run."""
+    global _is_paused
+    if threading.current_thread() is not threading.main_thread() or not gc.isenabled():
+        yield
+        return
+    _is_paused = True
+    gc.disable()
     try:
         yield
     finally:
-        with pause.lock:
-            pause.users -= is_ours
-            if is_ours and pause.users == 0:
-                gc.enable()
+        gc.enable()
+        _is_paused = False
 
 
 def _resume_in_child() -> None:
-    """What other threads were doing is never finished in a child that is forked."""
-    global _pause
-    if _pause.users > 0:
+    """What the parent was doing is never finished in a child that another thread forked."""
+    global _is_paused
+    if _is_paused:
         gc.enable()
-    _pause = _Pause()
+    _is_paused = False
 
 
 os.register_at_fork(after_in_child=_resume_in_child)
