@@ -37,7 +37,7 @@ def compile_file(
 ) -> Path:
     """A file of kernels that take every size, of a package of that text, for a GPU: the folder that has it. Found in
     the cache, or compiled now. `wanted`: the cell and the file; a file that belongs to no cell names none, and is made
-    of all. `options`, `gpu` and `code` are those of `compile_fused`, and so are the errors."""
+    of all. `code`: that of the rnncc which built the package. `options`, `gpu` and the errors are `compile_fused`'s."""
     from rnncc.machine.cache import Cache, default_root
     from rnncc.stages.build import Job, build_kernels, find_nvrtc, first_key, own_code
 
@@ -68,7 +68,7 @@ def compile_file(
 def compile_for_cpu(text: str, name: str, options: Mapping[str, Any], wanted: tuple[str, str], code: str) -> Path:
     """A file of CPU kernels of a package of that text: the library that has it. Found in the cache, or compiled now.
     `wanted`: the instruction set, and which of CPU_FILES. `options`: as `_rnncc.json` has them. `code`: as for
-    `compile_fused`.
+    `compile_file`.
 
     Raises:
         RnnccError: RNN601 without a compiler, RNN602 where it failed, RNN605 for a cache that cannot be written,
@@ -103,17 +103,17 @@ def _about(cpu_file: str) -> str:
 
 @uncollected()
 def compile_fused(
-    text: str, name: str, options: Mapping[str, Any], wanted: tuple[str, str], gpu: tuple[int, int, int], code: str,
+    package: tuple[str, str, str], options: Mapping[str, Any], wanted: tuple[str, str], gpu: tuple[int, int, int],
     meanwhile: Callable[[], None],
 ) -> tuple[Path | None, str]:  # fmt: skip
-    """Fused kernels of one cell of a text, on a GPU: the folder with `fused.txt` and their code, or None and why there
-    is none. Found in the cache, or compiled now. `wanted`: the cell, and which program of each of its loops, by what
-    follows the loop's name (`masked_forward`).
+    """Fused kernels of one cell of a package, on a GPU: the folder with `fused.txt` and their code, or None and why
+    there is none. Found in the cache, or compiled now. `wanted`: the cell, and which program of each of its loops, by
+    what follows the loop's name (`masked_forward`). `meanwhile` is called while the compilers run.
 
-    A package in use calls it (rnncc/runtime/kernels/first_use.py). `options` has those of a program; `problems`, each
-    (head_dim, heads, dtype), which differ in heads alone; and `directions`, the most that a launch runs. `gpu`: the
-    compute capability, and the GPU's number on this machine. `code`: that of the rnncc which built the package, since
-    kernels must take what its library gives. `meanwhile` is called while the compilers run.
+    A package in use calls it (rnncc/runtime/kernels/first_use.py). `package`: its text, its name, and the code of the
+    rnncc which built it, since kernels must take what its library gives. `options` has those of a program; `problems`,
+    each (head_dim, heads, dtype), which differ in heads alone; and `directions`, the most that a launch runs. `gpu`:
+    the compute capability, and the GPU's number on this machine.
 
     Raises:
         RnnccError: RNN602 where NVRTC failed, RNN605 for a cache that cannot be written, RNN607, RNN608 without NVRTC,
@@ -123,6 +123,7 @@ def compile_fused(
     from rnncc.machine.cache import Cache, default_root
     from rnncc.stages.build import Job, build_kernels, find_nvrtc, first_key, own_code
 
+    text, name, code = package
     if code != own_code():
         raise built_by_another()
     cell, program = wanted

@@ -122,7 +122,7 @@ def test_first_use_does_not_read_the_text_again(
 
     def fused(dtype: str, **given: Any) -> None:
         options = layers.A.spec.program() | given | {"problems": [(64, 1, dtype)], "directions": 1}
-        on_demand.compile_fused(text, "two", options, ("A", "inference"), (9, 0, 0), own_code(), lambda: None)
+        on_demand.compile_fused((text, "two", own_code()), options, ("A", "inference"), (9, 0, 0), lambda: None)
 
     fused("bf16")
     on_demand.compile_file(text, "two", layers.B.spec.program(), ("B", "b_0_forward_f32"), (9, 0, 0), own_code())

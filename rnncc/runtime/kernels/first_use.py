@@ -239,9 +239,10 @@ def _compile(wanted: Wanted, meanwhile: Callable[[], None]) -> str:
     cell, about = wanted.cell, STATE.about
     problems = [(wanted.head_dim, heads, DTYPES[wanted.dtype][1]) for heads in wanted.made_for]
     options = cell.program() | {"problems": problems, "directions": wanted.directions}
+    package = about["source"], about["stem"], about["code"]
     (program,) = wanted.programs
     folder, reason = importlib.import_module("rnncc.on_demand").compile_fused(
-        about["source"], about["stem"], options, (cell.name, program), wanted.gpu.numbers, about["code"], meanwhile
+        package, options, (cell.name, program), wanted.gpu.numbers, meanwhile
     )
     if folder is None:
         return str(reason)
