@@ -20,6 +20,7 @@ from tests.runtime.test_layers import BACKENDS, DOUBLE, IN, H, close, gradients,
 from tests.runtime.test_ops import arguments, make
 from tests.runtime.test_permute_rows import permuted
 
+pytestmark = pytest.mark.usefixtures("float64_first")
 LENGTHS = (4, 9, 1, 9, 2)
 Sequences = list[Tensor]
 
