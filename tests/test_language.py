@@ -197,6 +197,7 @@ def test_steps_and_chunks_are_the_whole(module: Any, case: Case, given: bool) ->
             torch.testing.assert_close(two, one, atol=TOLERANCE, rtol=TOLERANCE)
 
 
+@pytest.mark.one_in(2, "masked")
 @pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
 @pytest.mark.parametrize(("module", "case"), CASES, ids=[case.name for _, case in CASES])
 def test_the_functional_op_is_the_loops(module: Any, case: Case, masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
