@@ -13,11 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import rnncc
-from rnncc.language.read import from_text
 from rnncc.verify import verify
 from tests.compiling import cell_of
 from tests.long import runs_all
-from tests.packages import float64_package, reference_module, text_of
+from tests.packages import eager_package, float64_package, text_of
 
 T, B, IN, H, C = 5, 3, 4, 6, 5
 # Where a loop reads such a value: as a part of a stream; by itself, elementwise and as one number; with no product, in
@@ -132,8 +131,7 @@ def cells() -> Any:
 
 def twins() -> Any:
     """The same cells, whose inputs are given at every step: by torch's operators, but for --all."""
-    text = TEXT.replace(" per sequence", "")
-    return float64_package(text, "stepwise") if runs_all() else reference_module(from_text("<stepwise>", text), "twins")
+    return (float64_package if runs_all() else eager_package)(TEXT.replace(" per sequence", ""), "stepwise")
 
 
 def draw(*shape: int) -> Tensor:
