@@ -49,6 +49,11 @@ def reference_module(source: Source, stem: str) -> ModuleType:
     return load(build(job, lambda: make_product(Request(source, stem, instructions=""))))
 
 
+def eager_package(text: str, name: str) -> ModuleType:
+    """The same of a text, with the arguments of float64_package."""
+    return reference_module(from_text(f"<{name}>", text), name)
+
+
 def float64_package(text: str, name: str = "cell") -> ModuleType:
     """A package as `rnncc.compile` gives it, whose kernels for float64 are compiled now; those for other dtypes, and
     for lengths and resets, when a call first needs them."""

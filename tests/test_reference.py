@@ -131,6 +131,7 @@ def test_a_reset_starts_a_new_sequence(stem: str) -> None:
         same(final[name], expected_final[name])
 
 
+@pytest.mark.always(stem=shipped.COVERING)
 @pytest.mark.parametrize("stem", shipped.STEMS)
 def test_the_mask_rewrite_says_the_same(stem: str) -> None:
     """Resets and lengths as flags here, and as equations in `stages.mask`."""

@@ -28,7 +28,7 @@ from tests.shipped import COVERING
 KEY = "0" * 32
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(15)
 @pytest.mark.parametrize("name", COVERING)
 def test_kernels_of_kept_cells_are_the_same(name: str, tmp_path: Path) -> None:
     keep_cells(Cache(tmp_path), KEY, compile_cells(read_request(name), "lower").cells)

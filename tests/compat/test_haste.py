@@ -149,6 +149,7 @@ def test_drop_connect(name: str, training: bool) -> None:
     compare(name, make(name, dropout=0.4).train(training))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", LAYERS)
 def test_batch_first_lengths_and_state_sequences(name: str) -> None:
     plain, swapped = make(name), make(name, batch_first=True, return_state_sequence=True)
@@ -209,7 +210,7 @@ def test_mistakes() -> None:
         layer(x, (states[0], states[1][:, :2]))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_zoneout(name: str, training: bool) -> None:

@@ -1,4 +1,4 @@
-// A C function over rnncc/cuda/small_products.cuh for tests, on the CPU.
+// C functions over rnncc/cuda/small_products.cuh for tests, on the CPU.
 #include "../emulated/small_products.h"
 
 using namespace rnncc;
@@ -15,4 +15,14 @@ extern "C" int64_t small_products(void** places, const int64_t* numbers, int64_t
                  {bool(numbers[8]), {places[3], places[4]}});
   }
   return emulated::make_small_products(products, type);
+}
+
+// The products that a loop of a GPU makes first.
+extern "C" {
+int64_t launches_of_given_products = 0;
+
+void make_given_products(const void* given, int32_t dtype) {
+  StepProducts products = *static_cast<const StepProducts*>(given);
+  launches_of_given_products += emulated::make_small_products(products, rnncc_dtype(dtype));
+}
 }

@@ -87,6 +87,7 @@ y = floor(v[t], grad=w -> 1/(1 + abs(w))**2)
 """
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "case", [*SHARED_CASES, *CASES, *ONE_CASES, *SPARSE_CASES, *LOW_RANK_CASES, MASKED_SCAN, FLOAT_NEWTON], ids=str
 )
@@ -94,6 +95,7 @@ def test_every_family_dtype_and_architecture(case: kernels.Case, tmp_path: Path,
     assert kernels.check(case, tmp_path, look=look) == ()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", EVERYWHERE, ids=str)
 def test_every_architecture_has_what_its_plans_ask_for(case: kernels.Case, tmp_path: Path, look: Look) -> None:
     """What a CTA and an SM have there, by the plans; and the registers, spills and shared memory that the compiler
@@ -125,7 +127,7 @@ def test_derivatives_that_the_text_gives(family: Family, dtype: str, tmp_path: P
     assert kernels.check(case, tmp_path, family is not ALTERNATING, look) == ()
 
 
-@pytest.mark.always(cell=COVERING[::2])
+@pytest.mark.always(cell=COVERING[::4])
 @pytest.mark.parametrize("cell", [path.stem for path in shipped_cells() if path.stem not in (*MAIN, *TWINS)])
 def test_every_cell_once_each_way(cell: str, tmp_path: Path, look: Look) -> None:
     for case in kernels.once(cell):

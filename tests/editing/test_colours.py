@@ -21,6 +21,7 @@ from rnncc.machine.paths import shipped_cells
 from rnncc.stages.parse.lexer import lex
 from tests.docs.pages import ROOT
 from tests.generated.cells import generate
+from tests.long import runs_all
 
 pygments = pytest.importorskip("pygments")
 
@@ -83,7 +84,7 @@ def test_shipped_cells(path: Path) -> None:
 
 
 def test_generated_cells() -> None:
-    for seed in range(100):
+    for seed in range(100 if runs_all() else 40):
         check(generate(seed).text)
 
 

@@ -24,7 +24,7 @@ from tests.seeds import batches
 
 SHIPPED = shipped_cells()
 IN_TESTS = sorted((ROOT / "tests").rglob("*.rnn"))
-SEEDS = batches(50, 25)
+SEEDS = batches(50, 10)
 
 
 def styled(text: str) -> str:
@@ -62,14 +62,14 @@ def test_shipped_cells_are_in_the_style(path: Path) -> None:
     assert format_bytes(path.name, path.read_bytes()) == path.read_bytes()
 
 
-@pytest.mark.one_in(12)
+@pytest.mark.one_in(24)
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_a_shipped_cell_written_differently(path: Path) -> None:
     for seed in range(3):
         check_differently_written(path.read_text(encoding="utf-8"), seed)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("seeds", SEEDS, ids=str)
 def test_generated_cells(seeds: range) -> None:
     for seed in seeds:

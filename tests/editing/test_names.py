@@ -13,6 +13,7 @@ from rnncc.editing.positions import Positions
 from rnncc.editing.rename import RefusedError, can_be_renamed, rename
 from rnncc.machine.paths import shipped_cells
 from tests.generated.cells import generate
+from tests.long import runs_all
 
 SHIPPED = shipped_cells()
 PREFIXES = [path for path in SHIPPED if path.stem in ("lstm", "rhn", "egru", "ternarylstm", "lmu", "conditionalgru")]
@@ -41,7 +42,7 @@ def renamed(analysis: Analysis, mention: Mention, name: str) -> str:
     return text
 
 
-@pytest.mark.one_in(15)
+@pytest.mark.one_in(30)
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_name_of_a_cell_has_a_meaning_and_can_be_renamed_and_back(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
@@ -64,7 +65,7 @@ def test_every_name_of_a_cell_has_a_meaning_and_can_be_renamed_and_back(path: Pa
 
 
 def test_the_names_of_generated_cells_have_meanings() -> None:
-    for seed in range(30):
+    for seed in range(30 if runs_all() else 12):
         analysis = looked_at(generate(seed).text)
         for mention in analysis.index.mentions:
             assert describe(analysis, mention)

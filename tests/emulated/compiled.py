@@ -26,6 +26,7 @@ from tests.kept import kept
 from tests.rendering import at_first_use
 
 HEADERS = Path(__file__).resolve().parent
+TESTS = HEADERS.parent
 # Before the sources of all kernels, and compiled once.
 _COMMON = """
 #include <string>
@@ -96,12 +97,21 @@ def write_headers(folder: Path) -> None:
 
 
 def library_of(source: Path, folder: Path) -> Path:
-    """A library of C functions over the headers of the GPU kernels, which write_headers puts into the folder."""
-    write_headers(folder)
+    """A library, in the folder, of C functions over the headers of the GPU kernels."""
+    headers, texts = _headers()
     target = folder / f"lib{source.stem}.so"
     torch_lib = Path(torch.__file__).parent / "lib"
     linked = ("-Wl,-Bsymbolic", f"-L{torch_lib}", f"-Wl,-rpath,{torch_lib}", "-ltorch_cpu", "-lc10")
-    subprocess.run([*_COMPILER, "-shared", f"-I{folder}", str(source), "-o", str(target), *linked], check=True)
+
+    def make() -> bytes:
+        _compile((*_COMPILER, "-shared", f"-I{headers}", str(source), "-o", str(target), *linked))
+        return target.read_bytes()
+
+    # It may include what lies beside it, and in this folder.
+    own = {path.relative_to(TESTS).as_posix(): path.read_text() for path in (*HEADERS.glob("*.h"), source)}
+    parts = (part for pair in included(source.relative_to(TESTS).as_posix(), {**texts, **own}, ("",)) for part in pair)
+    folder.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(kept((_version(), *_COMPILER, *linked, *parts), make))
     return target
 
 

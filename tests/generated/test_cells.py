@@ -13,8 +13,8 @@ from tests.generated.cells import generate
 from tests.generated.harness import run
 from tests.seeds import batches
 
-PACKAGES = batches(60, 10)
-COMPILED = batches(8, 4)
+PACKAGES = batches(60, 5)
+COMPILED = batches(8, 2)
 
 
 @cache
@@ -32,13 +32,13 @@ def one_thread() -> object:
     torch.set_num_threads(threads)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("seeds", PACKAGES, ids=str)
 def test_the_torch_code_of_generated_cells(seeds: range) -> None:
     assert [outcome for outcome in run(seeds, compiled=False) if outcome.kind != "ok"] == []
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("seeds", COMPILED, ids=str)
 def test_the_kernels_of_generated_cells(seeds: range) -> None:
     assert [outcome for outcome in run(seeds, compiled=True) if outcome.kind != "ok"] == []

@@ -12,7 +12,7 @@ from tests.generated.grid_cells import generate
 from tests.generated.harness import run
 from tests.seeds import batches
 
-PACKAGES = batches(60, 10)
+PACKAGES = batches(60, 5)
 COMPILED = batches(4, 1)
 
 
@@ -31,7 +31,7 @@ def one_thread() -> object:
     torch.set_num_threads(threads)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("seeds", PACKAGES, ids=str)
 def test_the_torch_code_of_cells_with_matrices(seeds: range) -> None:
     assert [outcome for outcome in run(seeds, compiled=False, matrices=True) if outcome.kind != "ok"] == []

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import rnncc
 from rnncc.compat.two_states import TwoStates
 
+pytestmark = pytest.mark.usefixtures("float64_first")
 T, B, IN, H, LAYERS = 7, 3, 4, 6, 3
 DOUBLE: dict[str, Any] = {"dtype": torch.float64}
 BACKENDS = ("cpu", "reference")

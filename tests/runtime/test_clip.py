@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 import rnncc
 from tests.runtime.test_ops import T, arguments, make
 
+pytestmark = pytest.mark.usefixtures("float64_first")
 B, IN, H = 3, 3, 4
 Gates = Mapping[str, Tensor]
 States = tuple[Tensor, ...]

@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 from tests.packages import float64_package
 
+pytestmark = pytest.mark.usefixtures("float64_first")
 T, B, IN, H = 5, 3, 4, 6
 TEXT = """
 cell Paced

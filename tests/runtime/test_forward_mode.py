@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import rnncc
 
+pytestmark = pytest.mark.usefixtures("float64_first")
 T, B, IN, H = 4, 3, 3, 4
 DOUBLE: dict[str, Any] = {"dtype": torch.float64}
 OPTIONS: list[tuple[str, str, dict[str, Any]]] = [

@@ -17,6 +17,7 @@ from rnncc.language.source import Source
 from tests.packages import reference_module
 from tests.runtime.test_layers import DOUBLE, IN, H, close, sample, tuple_of
 
+pytestmark = pytest.mark.usefixtures("float64_first")
 # Which weights a layer takes is no matter of kernels, so most of these packages have none.
 
 FROM_TORCH: list[tuple[str, Any, dict[str, Any], tuple[str, ...], tuple[str, ...]]] = [

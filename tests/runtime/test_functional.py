@@ -13,6 +13,7 @@ import rnncc
 from tests.functional import op_of, streams_of, taken
 from tests.packages import float64_package
 
+pytestmark = pytest.mark.usefixtures("float64_first")
 DOUBLE: dict[str, Any] = {"dtype": torch.float64}
 LEAK = "cell Leak\nstate h\nparam lam: vector\nh[t] = sigmoid(lam)*h[t-1] + W@x\n"
 # Two loops whose packed streams have one name, a gate that both read, and a learned value before the second's weight.

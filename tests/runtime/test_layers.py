@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import rnncc
 
+pytestmark = pytest.mark.usefixtures("float64_first")
 BACKENDS = ("cpu", "reference")
 TWINS: list[tuple[str, str, Any, dict[str, Any]]] = [
     ("nn_lstm", "nn_LSTM", nn.LSTM, {}),

@@ -20,6 +20,7 @@ from tests.runtime.test_layers import BACKENDS, DOUBLE, IN, H, close, gradients,
 from tests.runtime.test_ops import arguments, make
 from tests.runtime.test_permute_rows import permuted
 
+pytestmark = pytest.mark.usefixtures("float64_first")
 LENGTHS = (4, 9, 1, 9, 2)
 Sequences = list[Tensor]
 
@@ -111,7 +112,7 @@ def one_by_one(layer: Any, x: Sequences, states: list[Tensor], **keywords: Seque
     return torch.cat(outputs), [torch.cat(group, 1) for group in zip(*finals, strict=True)]
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("with_reset", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("text", "name", "options"), KINDS, ids=[name for _, name, _ in KINDS])

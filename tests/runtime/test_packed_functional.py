@@ -14,6 +14,8 @@ from tests.packages import float64_package
 from tests.runtime.test_layers import BACKENDS, DOUBLE, IN, H, close, gradients
 from tests.runtime.test_packed import LENGTHS, sequences
 
+pytestmark = pytest.mark.usefixtures("float64_first")
+
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("reverse", [False, True])

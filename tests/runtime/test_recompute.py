@@ -17,6 +17,7 @@ import rnncc
 from tests.packages import float64_package
 from tests.runtime.test_ops import CELLS, arguments, make
 
+pytestmark = pytest.mark.usefixtures("float64_first")
 T, B, IN, H = 4, 2, 3, 4
 MASKS: dict[str, Any] = {
     "lengths": torch.tensor([4, 2]),

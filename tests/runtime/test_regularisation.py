@@ -16,6 +16,7 @@ from tests.packages import float64_package
 from tests.runtime.test_layers import BACKENDS, DOUBLE, IN, B, H, T, close, gradients, layer_class, tuple_of
 from tests.runtime.test_packed import one_by_one, sequences
 
+pytestmark = pytest.mark.usefixtures("float64_first")
 ZONEOUT = {"h": 0.3, "c": 0.2}
 Step = Callable[[dict[str, Tensor], Tensor, dict[str, Tensor], Callable[[str, Tensor], Tensor]], dict[str, Tensor]]
 

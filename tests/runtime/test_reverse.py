@@ -14,6 +14,7 @@ import rnncc
 import rnncc.compat.nn
 from tests.packages import float64_package
 
+pytestmark = pytest.mark.usefixtures("float64_first")
 T, B, IN, H = 7, 3, 4, 6
 DOUBLE: dict[str, Any] = {"dtype": torch.float64}
 BACKENDS = ("cpu", "reference")

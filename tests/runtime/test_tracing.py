@@ -159,6 +159,7 @@ def test_a_trace_of_a_model_that_packs(enforce_sorted: bool, steps: int, lengths
     assert all(torch.equal(theirs[name].grad, ours.grad) for name, ours in model.named_parameters())  # type: ignore[arg-type]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("offsets", [[0, 5, 12], [0, 3, 12], [0, 15, 30], [0, 4, 8, 12], [0, 0, 2]])
 @pytest.mark.parametrize("max_length", [None, 15])
 def test_a_trace_of_rows_with_offsets(max_length: int | None, offsets: list[int]) -> None:

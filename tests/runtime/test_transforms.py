@@ -89,6 +89,7 @@ def test_gradients_of_each_batch_entry_compiled() -> None:
     torch._dynamo.reset()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("file", "name", "options"),
     [

@@ -8,7 +8,7 @@ import ctypes
 import importlib
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,13 @@ void {loop}_cuda(const rnncc_{way}_call* calls, int32_t count, int32_t) {{
 MOST_SHORT_WORK = 2000  # of these calls
 _SHORT = "MOST_SHORT_WORK = int64_t(1) << 25;"
 LIBRARIES: list[torch.library.Library] = []
+# The products that a loop of a GPU makes first, on the CPU: tests/cuda/test_small_products.py has the same library.
+SMALL_PRODUCTS = Path(__file__).parents[1] / "cuda" / "small_products.cpp"
 
 
-def build(module: Any, source: Source, folder: Path, *, single: bool = False) -> str:
+def build(module: Any, source: Source, folder: Path, *, single: bool = False, left_out: Container[str] = ()) -> str:
     """The library, for the loaded module of the source's cells. Returns the namespace of its ops. `single`: calls of
-    one step run as on a GPU."""
+    one step run as on a GPU; `left_out`: kernels of theirs that no call asks for."""
     request = replace(read_request("lstm"), source=source, architectures=("sm_90a",), instructions="generic")
     made = compile_cells(request)
     texts = {file.path: file.text for file in (*made.files, *made.bundle.files)}
@@ -46,10 +48,10 @@ def build(module: Any, source: Source, folder: Path, *, single: bool = False) ->
     # The CPU's kernels of both ops are those for a GPU.
     texts["src/binding.cpp"] = re.sub(r"rnncc::whole_(forward|backward)_op<", r"rnncc::whole_\1_on_gpu_op<", binding)
     if single:
-        loops = whole_single.build_loops(texts, folder)
+        loops = whole_single.build_loops(texts, folder, left_out)
     else:
         _take_loops_of_cpus(texts)
-        given = library_of(Path(__file__).with_name("given_products.cpp"), folder / "given")
+        given = library_of(SMALL_PRODUCTS, folder / "given")
         loops = ["src/loops.cpp", str(given), f"-Wl,-rpath,{given.parent}"]
     units = ["src/binding.cpp", "src/_core_cuda.cpp", *loops]
     for path, text in texts.items():
@@ -91,7 +93,7 @@ def _take_loops_of_cpus(texts: dict[str, str]) -> None:
 
 def launches_of_given_products(folder: Path) -> int:
     """How often products were made so far that a loop was given, by the library of that folder."""
-    library = ctypes.CDLL(str(folder / "given/libgiven_products.so"))
+    library = ctypes.CDLL(str(folder / "given/libsmall_products.so"))
     return ctypes.c_int64.in_dll(library, "launches_of_given_products").value
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Container
 from functools import cache
 from pathlib import Path
 
@@ -121,10 +122,11 @@ int32_t aoti_torch_delete_device_guard(DeviceGuardHandle) { return 0; }
 """
 
 
-def build_loops(texts: dict[str, str], folder: Path) -> list[str]:
+def build_loops(texts: dict[str, str], folder: Path, left_out: Container[str] = ()) -> list[str]:
     """Writes what takes the place of a GPU's loops to a folder that has the headers. Returns what to compile or link
-    with the binding. `texts`: the files of the package; headers are changed there."""
-    _build_driver(texts, folder)
+    with the binding. `texts`: the files of the package; headers are changed there. `left_out`: kernels that no call
+    asks for."""
+    _build_driver(texts, folder, left_out)
     driver = "src/include/rnncc/cuda/driver.h"
     texts[driver] = texts[driver].replace("libcuda.so.1", str(folder / "libdriver.so"))
     for name in ("run.h", "single.h", "direction.h", "after.h"):
@@ -139,12 +141,14 @@ def build_loops(texts: dict[str, str], folder: Path) -> list[str]:
     return [path for path in texts if re.fullmatch(r"src/([a-z]\w*|_loops)_cuda\.cpp", path)]
 
 
-def _build_driver(texts: dict[str, str], folder: Path) -> None:
+def _build_driver(texts: dict[str, str], folder: Path, left_out: Container[str]) -> None:
     headers = folder / "emulated"
     write_headers(headers)
     source, rows = _BEFORE, []
     for path in sorted(texts):
         symbol = Path(path).stem
+        if symbol in left_out:
+            continue
         if found := re.fullmatch(r"src/((\w+)_single)_(f32|bf16|f16)\.cu", path):
             name, parameter = found[1], f"rnncc::SingleCall<rnncc::{found[2]}::Loop>"
         else:

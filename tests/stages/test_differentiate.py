@@ -106,7 +106,7 @@ def test_gradients_equal_autograd(build: Callable[[], Cell], heads: int, steps: 
     check_gradients(build(), steps=steps, heads=heads)
 
 
-@pytest.mark.always(stem=shipped.COVERING[::2])
+@pytest.mark.always(stem=shipped.COVERING[::4])
 @pytest.mark.parametrize("stem", shipped.STEMS)
 def test_gradients_of_shipped_cells(stem: str) -> None:
     for cell in shipped.cells(stem):
