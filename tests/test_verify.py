@@ -56,8 +56,7 @@ def test_verify_says_what_it_compared() -> None:
     assert {True} == {any(case[key] for case in cases) for key in ("reverse", "masked")}
     assert report["scope"]["sizes"]["H"] == 12
     # LMU's u is one number, which no two heads can share.
-    ((lmu, _),) = front(read_source(locate("lmu")))
-    assert {case.heads for case in verify.cases_of(lmu)} == {1}
+    assert {case["heads"] for case in json.loads(run("verify", "lmu", "--json").stdout)["scope"]["cases"]} == {1}
     shown = run("verify", "elman").stdout
     assert "num_heads=2" in shown and "lengths and reset" in shown and "I=7 H=12" in shown
     quiet = run("verify", "--quiet", "elman").stdout

@@ -15,7 +15,7 @@ from rnncc.constrint.order import descending, preferring
 from tests import seeds
 from tests.constrint.random_models import Random, models
 
-PROPERTY = settings(max_examples=seeds.count(30))
+PROPERTY = settings(max_examples=seeds.count(60))
 
 
 def solved(question: Callable[[], Solution]) -> Solution | None:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from tests.long import runs_all
 from tests.oracles import ORACLES, Case, Oracle, draw, relative_error
 from tests.packages import float64_cell, float64_package
 
@@ -222,8 +221,7 @@ def one_thread() -> object:
 def test_training_equals_the_loop(cell: str, number: int) -> None:
     heads, hidden, keys = SHAPES[cell][number]
     oracle = oracle_of(cell, heads, hidden, keys)
-    # Every other call, in most runs.
-    for call in CALLS[number :: PARTS[cell]][:: 1 if runs_all() else 2]:
+    for call in CALLS[number :: PARTS[cell]]:
         errors = compared(oracle, call, heads)
         # `not <=`: a NaN is no agreement.
         assert not {name: error for name, error in errors.items() if not error <= TOLERANCE}, call

@@ -51,7 +51,7 @@ def arguments(
     )  # fmt: skip
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("file", "name"), CELLS, ids=[c[1] for c in CELLS])
 def test_opcheck(file: str, name: str) -> None:
     layer = make(file, name)
@@ -73,7 +73,7 @@ def test_opcheck_masked_and_linear() -> None:
         assert set(torch.library.opcheck(linear, sample).values()) == {"SUCCESS"}
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("file", "name"), CELLS, ids=[c[1] for c in CELLS])
 @pytest.mark.parametrize("masked", [False, True])
 def test_gradients_of_both_orders(file: str, name: str, masked: bool) -> None:

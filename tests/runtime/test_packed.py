@@ -112,7 +112,7 @@ def one_by_one(layer: Any, x: Sequences, states: list[Tensor], **keywords: Seque
     return torch.cat(outputs), [torch.cat(group, 1) for group in zip(*finals, strict=True)]
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("with_reset", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("text", "name", "options"), KINDS, ids=[name for _, name, _ in KINDS])

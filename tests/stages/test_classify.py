@@ -268,7 +268,7 @@ def _trees(children: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
     return binary | unary | choice
 
 
-@settings(max_examples=seeds.count(50))
+@settings(max_examples=seeds.count(100))
 @given(st.lists(st.recursive(LEAVES, _trees, max_leaves=6), min_size=2, max_size=2))
 def test_random_steps(expressions: list[Expr]) -> None:
     cell = elementwise("hc", *expressions)
