@@ -37,7 +37,7 @@ def compile_file(
 ) -> Path:
     """A file of kernels that take every size, of a package of that text, for a GPU: the folder that has it. Found in
     the cache, or compiled now. `wanted`: the cell and the file; a file that belongs to no cell names none, and is made
-    of all. `code` is that of the rnncc which built the package. `options`, `gpu` and the errors are `compile_fused`'s."""
+    of all. `code` is that of the rnncc which built the package. `options`, `gpu` and errors are `compile_fused`'s."""
     from rnncc.machine.cache import Cache, default_root
     from rnncc.stages.build import Job, build_kernels, find_nvrtc, first_key, own_code
 
