@@ -88,7 +88,20 @@ def test_a_package_built_with_kernels_for_one_pass_is_not_asked_for_the_other(sp
     backward = wanted(programs=("backward",))
     said = Answer(Outcome.NONE, "no fused kernel for 1 head with head_dim 64, bfloat16 fits this loop")
     assert settled(wanted(programs=("forward",))) == RUNS and settled(backward) == said
-    assert fused.explain(wanted(), said.reason).startswith("fused (forward grid), made for 1 head with head_dim 64")
+    assert fused.explain(wanted(), said.reason) == (
+        f"fused (forward grid), made for 1 head with head_dim 64, bfloat16; the other pass alternates: {said.reason}"
+    )
+    # Both directions fit in no launch of the backward's, and its kernels run one after the other.
+    table = GOOD.replace("_forward", "_backward")
+    (tmp_path / "cuda" / "fused.txt").write_text(GOOD.replace("heads=1", "heads=2") + GOOD + table, encoding="utf-8")
+    fused.attach(tmp_path, spied, fused.STATE.about)
+    pair = wanted(directions=2)
+    assert settled(pair) == RUNS
+    assert fused.explain(pair, "").startswith(
+        "fused (forward grid, backward grid), made for 1 head with head_dim 64 in"
+    )
+    (tmp_path / "cuda" / "fused.txt").write_text(GOOD, encoding="utf-8")
+    fused.attach(tmp_path, spied, fused.STATE.about)
     # What was compiled at first use is for one program, and another GPU has none of these kernels.
     for unlike in (wanted(programs=("masked_forward",)), wanted(programs=("inference",)), wanted(heads=2)):
         assert not fused.is_built_without(replace(unlike, programs=unlike.programs[-1:]))

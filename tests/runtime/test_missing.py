@@ -140,6 +140,8 @@ folder = Path(sys.argv[1])
 command = commands.Command("out", ("sh", "-c", f"echo $$ > {folder}/began; sleep 60"))
 def work():
     try:
+        if sys.argv[2] == "plan":
+            time.sleep(0.7)
         commands.run([command], None, folder / "work")
     finally:
         (folder / "cleaned").touch()
@@ -148,6 +150,8 @@ if sys.argv[2] == "thread":  # of the user's own
     threading.Thread(target=work, daemon=True).start()
 else:
     ahead.begin(work)
+if sys.argv[2] == "plan":
+    sys.exit(0)  # no compiler has begun yet
 while not (folder / "began").exists() or not (folder / "began").read_text():
     time.sleep(0.01)
 if sys.argv[2] == "fork":
@@ -170,6 +174,14 @@ def test_a_process_ends_while_it_compiles(how: str, tmp_path: Path) -> None:
     status = Path(f"/proc/{(tmp_path / 'began').read_text().strip()}/stat")
     # Nobody may have waited for it.
     assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_process_ends_before_its_compilers_begin(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS, str(tmp_path), "plan"], capture_output=True, text=True, timeout=30
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "cleaned").exists() and not (tmp_path / "began").exists()
 
 
 def test_threads_compile_it_once(need: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,18 +149,27 @@ def test_without_an_executable_of_python_s_ninja_is_found(monkeypatch: pytest.Mo
 
 def test_ninja_is_found_where_its_wheel_put_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither beside this Python nor on PATH: `pip install --user`, `--target`, or packages of another environment."""
-    site, program = tmp_path / "lib" / "site", tmp_path / "bin" / "ninja"
-    (site / "ninja-1.13.0.dist-info").mkdir(parents=True)
-    (site / "ninja-1.13.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: ninja\nVersion: 1.13.0\n")
-    (site / "ninja-1.13.0.dist-info" / "RECORD").write_text("ninja/__init__.py,,\n../../bin/ninja,,\n")
-    program.parent.mkdir()
-    program.symlink_to(find_ninja())
+    site, real = tmp_path / "lib" / "site", find_ninja()
+    about = site / "ninja-1.13.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: ninja\nVersion: 1.13.0\n")
+    recorded = "completions/ninja,,\n../../bin/ninja,,\n"
+    (about / "RECORD").write_text(recorded)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     monkeypatch.setattr(sys, "path", [str(site)])
-    assert find_ninja() == str(program.resolve())
-    program.unlink()
-    assert find_ninja() == "ninja"  # which then fails by its name
+    # In an environment; and where `--target` puts programs, whatever is recorded.
+    for program in (tmp_path / "bin" / "ninja", site / "bin" / "ninja"):
+        program.parent.mkdir()
+        program.write_text("no program")
+        assert find_ninja() == "ninja"  # which then fails by its name
+        program.unlink()
+        program.symlink_to(real)
+        assert Path(find_ninja()).samefile(program)
+        program.unlink()
+    for damaged in (b"ninja,sha256=0,many\n", b"\xff\xfe,,\n", b"\0,,\n", b"\n\n"):
+        (about / "RECORD").write_bytes(damaged)
+        assert find_ninja() == "ninja"
     monkeypatch.setattr(sys, "path", [])
     assert find_ninja() == "ninja"
 

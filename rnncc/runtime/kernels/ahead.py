@@ -23,7 +23,8 @@ def begin(work: Callable[[], object]) -> None:
 
     def run() -> None:
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # Linux: of this thread alone
+            own = threading.get_native_id()  # to Linux, priorities are those of threads
+            os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + _NICE)
         with suppress(Exception):
             work()
         _THREADS.discard(threading.current_thread())

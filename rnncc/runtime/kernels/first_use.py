@@ -217,7 +217,8 @@ def settle(wanted: Wanted, meanwhile: Callable[[], None]) -> Answer:
     if fused.has_kernel(wanted):
         return Answer(Outcome.RUNS)
     if fused.is_built_without(wanted):
-        return Answer(Outcome.NONE, _none_fits(wanted))
+        runs_one = fused.family_names(wanted, wanted.made_for)  # of two directions
+        return Answer(Outcome.RUNS) if runs_one else Answer(Outcome.NONE, _none_fits(wanted))
     if reason := fused.what_prevents_compiling():
         return Answer(Outcome.PREVENTED, reason)
     rnncc = importlib.import_module("rnncc")

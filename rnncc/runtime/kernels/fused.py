@@ -259,7 +259,8 @@ def kernels_for(wanted: Wanted, settled: str | None) -> tuple[str, str]:
     # Before it, they do not count: the first call compiles those for both.
     own = family_names(wanted, wanted.made_for if settled == "" else wanted.made_for[-1:])
     if own:
-        return f"fused ({own})", f"made for {wanted}"
+        alone = f"; the other pass alternates: {settled}" if settled else ""
+        return f"fused ({own})", f"made for {wanted}{alone}"
     reason = (
         settled
         or why_never_fused(wanted)

@@ -49,11 +49,14 @@ def _ninja_of_wheel() -> str | None:
     from importlib import metadata  # its import takes a while
 
     try:
-        installed = metadata.files("ninja") or ()
-    except metadata.PackageNotFoundError:
+        wheel = metadata.distribution("ninja")
+        recorded = [Path(str(file.locate())) for file in wheel.files or () if file.parts[-2:] == ("bin", "ninja")]
+        # `--target` moves programs, and not what is recorded of them.
+        places = (Path(str(wheel.locate_file("bin/ninja"))), *recorded)
+        return next((str(place) for place in places if place.is_file() and os.access(place, os.X_OK)), None)
+    # Without the wheel, or where what pip wrote of it is damaged, there is no such place, and the caller says so.
+    except (metadata.PackageNotFoundError, ValueError, TypeError, OSError):
         return None
-    programs = (Path(str(file.locate())).resolve() for file in installed if file.name == "ninja")
-    return next((str(program) for program in programs if program.is_file()), None)
 
 
 def most_jobs() -> int | None:

@@ -53,16 +53,14 @@ class Nvrtc:
         return Command(output, (*worker, *self._options(), *paths))
 
     def made(self) -> tuple[str, ...]:
-        """What is compiled for, each once.
-
-        Raises RnnccError (RNN602) where the library is none of NVRTC's."""
+        """What is compiled for, each once. Raises as `made_for`."""
         return tuple(dict.fromkeys(map(self.made_for, self.architectures)))
 
     def made_for(self, architecture: str) -> str:
         """What kernels for an architecture are compiled for: itself, or, where this NVRTC is older than the GPU, the
         newest PTX that runs there.
 
-        Raises RnnccError (RNN602) where the library is none of NVRTC's."""
+        Raises RnnccError (RNN602) where the library has to be asked, and is none of NVRTC's."""
         wanted = number_of(architecture)
         if wanted in _KNOWN_TO_ALL or wanted in (numbers := known(self.library)[1]):
             return architecture

@@ -100,11 +100,15 @@ def _first_line(pattern: re.Pattern[bytes], lines: bytes) -> bytes:
 # All that run programs now. A child that is forked meanwhile does not stop its parent's.
 _ALL: set[Programs] = set()
 os.register_at_fork(after_in_child=_ALL.clear)
+_is_at_end = False
 
 
 @atexit.register
 def stop_all() -> None:
-    """Stop the programs of all threads, at the end of the process. A thread that waits for one ends by SystemExit."""
+    """Stop the programs of all threads, at the end of the process, and let none begin. A thread that waits for one, or
+    would start one, ends by SystemExit."""
+    global _is_at_end
+    _is_at_end = True
     for programs in list(_ALL):
         programs.stop(SystemExit(1))
 
@@ -121,6 +125,8 @@ class Programs:
 
     def __enter__(self) -> Programs:
         _ALL.add(self)
+        if _is_at_end:  # stop_all may have come before
+            self.stop(SystemExit(1))
         return self
 
     def __exit__(
