@@ -119,8 +119,8 @@ def _wanted(key: Key) -> Wanted:
 def _for_backward(key: Key) -> Callable[[], None]:
     """What begins to compile, in the background, the kernels that the backward of a forward will wait for. Only its
     first call does something, and none for another program."""
-    loop, program, *size = key
-    backward: Key = (loop, program.replace("forward", "backward"), *size)  # type: ignore[assignment]
+    loop, program, head_dim, heads, directions, dtype, device = key
+    backward = (loop, program.replace("forward", "backward"), head_dim, heads, directions, dtype, device)
     if backward == key or backward in STATE.answers:
         return _nothing
     return cache(partial(ahead.begin, partial(_answer, backward)))
