@@ -41,10 +41,10 @@ struct Pass {
 // How many warps have a share of the joint's chunks.
 RNNCC_DEVICE int used_warps(const JointPlan& joint) { return (joint.chunks + joint.per_warp - 1) / joint.per_warp; }
 
-// Multiplies unit blocks [FIRST, FIRST + UNIT_BLOCKS) of ALL. Without ADD_UP the readers add up the warps' partial
+// Multiplies unit blocks [first, first + UNIT_BLOCKS) of ALL. Without ADD_UP the readers add up the warps' partial
 // sums.
-template <class S, int FIRST, int UNIT_BLOCKS, int ALL, int ENTRY_BLOCKS, bool ACCUMULATE, bool ADD_UP>
-RNNCC_DEVICE void contract_blocks(const Pass& pass) {
+template <class S, int UNIT_BLOCKS, int ALL, int ENTRY_BLOCKS, bool ACCUMULATE, bool ADD_UP>
+RNNCC_DEVICE void contract_blocks(const Pass& pass, int first) {
   const JointPlan& joint = pass.joint;
   int warp = threadIdx.x / 32;
   // The compiler must not know that this is the same at each step: it would hold addresses for every call in registers.
@@ -54,8 +54,8 @@ RNNCC_DEVICE void contract_blocks(const Pass& pass) {
   share.first = ::min(warp * joint.per_warp, joint.chunks);
   share.end = ::min(share.first + joint.per_warp, joint.chunks);
   share.resident = joint.resident;
-  share.shared = pass.resident + warp * joint.resident * stride + FIRST * BLOCK_BYTES<S>;
-  share.packed = pass.packed + int64_t(share.first) * stride + FIRST * BLOCK_BYTES<S>;
+  share.shared = pass.resident + warp * joint.resident * stride + first * BLOCK_BYTES<S>;
+  share.packed = pass.packed + int64_t(share.first) * stride + first * BLOCK_BYTES<S>;
   share.places = reinterpret_cast<const ChunkPlace*>(pass.shared + joint.table);
   unsigned char* mine = pass.shared + pass.layout.warps + warp * pass.layout.warp_bytes;
   const int64_t lane_offset = Contraction<S, UNIT_BLOCKS, ENTRY_BLOCKS>::lane_offset(pass.row);
@@ -77,20 +77,21 @@ RNNCC_DEVICE void contract_blocks(const Pass& pass) {
       const int e = e0 + threadIdx.x, row = e % rows, entry = e / rows;
       if (e >= rows * ENTRY_BLOCKS * ENTRY_BLOCK) break;
       const float total = Sums{partial + entry * entry_gap + row, 0, used_warps(joint), pass.layout.warp_bytes / 4}[0];
-      float& sum = pass.sums[entry * pass.sums_row + FIRST * UNIT_BLOCK + row];
+      float& sum = pass.sums[entry * pass.sums_row + first * UNIT_BLOCK + row];
       sum = ACCUMULATE ? sum + total : total;
     }
     __syncthreads();
   }
 }
 
-template <class S, int FIRST, int ALL, int ENTRY_BLOCKS, bool ACCUMULATE, bool ADD_UP>
+// Passes of equal size are one loop: a copy of each would take as long again to compile.
+template <class S, int ALL, int ENTRY_BLOCKS, bool ACCUMULATE, bool ADD_UP>
 RNNCC_DEVICE void contract_passes(const Pass& pass) {
-  if constexpr (FIRST < ALL) {
-    constexpr int blocks = pass_blocks(ALL - FIRST, ENTRY_BLOCKS, int(sizeof(S)));
-    contract_blocks<S, FIRST, blocks, ALL, ENTRY_BLOCKS, ACCUMULATE, ADD_UP>(pass);
-    contract_passes<S, FIRST + blocks, ALL, ENTRY_BLOCKS, ACCUMULATE, ADD_UP>(pass);
-  }
+  constexpr int blocks = pass_blocks(ALL, ENTRY_BLOCKS, int(sizeof(S))), equal = ALL / blocks * blocks;
+#pragma unroll 1
+  for (int first = 0; first < equal; first += blocks)
+    contract_blocks<S, blocks, ALL, ENTRY_BLOCKS, ACCUMULATE, ADD_UP>(pass, first);
+  if constexpr (equal < ALL) contract_blocks<S, ALL - equal, ALL, ENTRY_BLOCKS, ACCUMULATE, ADD_UP>(pass, equal);
 }
 
 // Multiplies all unit blocks, in one pass or in several. `ALONE`: the stage has no other joint. If there is also one
@@ -98,7 +99,7 @@ RNNCC_DEVICE void contract_passes(const Pass& pass) {
 template <class S, int ALL, int ENTRY_BLOCKS, bool ACCUMULATE, bool ALONE>
 RNNCC_DEVICE Sums contract_all(const Pass& pass) {
   constexpr bool single = ALONE && pass_blocks(ALL, ENTRY_BLOCKS, int(sizeof(S))) == ALL;
-  contract_passes<S, 0, ALL, ENTRY_BLOCKS, ACCUMULATE, !single>(pass);
+  contract_passes<S, ALL, ENTRY_BLOCKS, ACCUMULATE, !single>(pass);
   if constexpr (single) {
     constexpr int row = partial_row(ALL);
     const float* partial = reinterpret_cast<const float*>(pass.shared + pass.layout.warps);
