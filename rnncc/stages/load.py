@@ -30,6 +30,7 @@ _LOADING = threading.RLock()
 # A fork waits as well: in the child, nobody would ever finish the import or release the lock.
 os.register_at_fork(before=_LOADING.acquire, after_in_parent=_LOADING.release, after_in_child=_LOADING.release)
 _PREFIX = "rnncc_loaded_"
+_RUNTIME = Path(manifest.__file__).parent
 # Modules of the runtime that loaded packages take from here: they carry the same code, since this rnncc built them. So
 # their classes have a type that every process finds; and to make the classes that describe a cell takes a quarter of an
 # import. These modules hold no state, and import no others.
@@ -61,7 +62,7 @@ class _Loader(SourceFileLoader):
     # The types of its two base classes exclude each other.
     def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> CodeType:  # type: ignore[override]
         """The code of a module, which names its file in tracebacks."""
-        return _with_file(_compiled(bytes(data), _optimize), os.fspath(path))
+        return _with_file(_compiled(bytes(data), _of_runtime(os.fspath(path)), _optimize), os.fspath(path))
 
     def _sum(self, data: bytes) -> bytes:
         return zlib.crc32(data, zlib.crc32(self.name.encode())).to_bytes(4, "little")
@@ -70,11 +71,24 @@ class _Loader(SourceFileLoader):
 def prepare(package: Path) -> None:
     """Compile the modules of a package before it is finished."""
     for path in package.rglob("*.py"):
-        _compiled(path.read_bytes(), -1)
+        _compiled(path.read_bytes(), _of_runtime(os.fspath(path)), -1)
+
+
+def _of_runtime(path: str) -> str:
+    """Which file of rnncc's runtime a package's module is a copy of; none for the package's own."""
+    _, folder, file = path.rpartition(f"{os.sep}_runtime{os.sep}")
+    return file if folder else ""
 
 
 @lru_cache(256)
-def _compiled(source: bytes, optimize: int) -> CodeType:
+def _compiled(source: bytes, of_runtime: str, optimize: int) -> CodeType:
+    if of_runtime and optimize == -1:
+        # Python keeps rnncc's own modules compiled, since it was installed or since the first time.
+        own = SourceFileLoader("", os.fspath(_RUNTIME / of_runtime))
+        # Another rnncc may have built the package, and bytecode may be damaged.
+        with suppress(OSError, EOFError, ValueError, TypeError, ImportError):
+            if own.get_data(own.path) == source and (code := own.get_code("")) is not None:
+                return code
     made: CodeType = compile(source, "", "exec", dont_inherit=True, optimize=optimize)
     return made
 
