@@ -31,12 +31,15 @@ WIDTH, HIDDEN, HEADS, BLOCKS = 64, 128, 4, 2
 def copied(x: Tensor, mesh: DeviceMesh) -> Tensor:
     """x, which every rank has; its gradient is the sum of what each rank's heads give."""
     whole = DTensor.from_local(x, mesh, [Replicate()], run_check=False)
-    return whole.to_local(grad_placements=[Partial()])
+    own: Tensor = whole.to_local(grad_placements=[Partial()])
+    return own
 
 
 def summed(x: Tensor, mesh: DeviceMesh) -> Tensor:
     """The sum over ranks; every rank's x gets the sum's gradient."""
-    return DTensor.from_local(x, mesh, [Partial()], run_check=False).redistribute(mesh, [Replicate()]).to_local()
+    whole = DTensor.from_local(x, mesh, [Partial()], run_check=False).redistribute(mesh, [Replicate()])
+    total: Tensor = whole.to_local()
+    return total
 
 
 def own_heads(layer: RecurrentLayer, mesh: DeviceMesh) -> RecurrentLayer:

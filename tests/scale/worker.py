@@ -66,7 +66,8 @@ def batch(device: str, step: int) -> tuple[Tensor, Tensor]:
 
 def own(tensor: Tensor, dim: int) -> Tensor:
     """This rank's batch entries."""
-    return tensor.chunk(dist.get_world_size(), dim)[dist.get_rank()]
+    rank: int = dist.get_rank()
+    return tensor.chunk(dist.get_world_size(), dim)[rank]
 
 
 def loss_of(model: nn.Module, x: Tensor, lengths: Tensor) -> Any:
