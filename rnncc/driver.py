@@ -88,9 +88,9 @@ def load_module(request: Request, cpu_files: tuple[str, ...] = ("f32",)) -> Modu
         slow = f"{request.name} runs its eager fallback, which is many times slower"
         say(f"{found.code}: {found.message}: {slow}{advice}")
     nvrtc = find_nvrtc(architectures("auto"), required=False) if toolchain is not None else None
-    # What stays on this machine needs no code for others, which takes three times as long to compile. Kernels for GPUs,
-    # and those of the CPU for lengths and resets or for float64, are compiled when a call first needs them: most
-    # packages need few.
+    # Code for other processors would take three times as long to compile. Kernels of the CPU for lengths and resets or
+    # for float64, and all of GPUs, are compiled when a call first needs them. So the package is built without NVRTC,
+    # which only decides whether it may ask for kernels of a GPU.
     instructions = own_instructions() if toolchain is not None else ""
     own = replace(request, instructions=instructions, cpu_files=cpu_files)
     wanted = _for_gpus(own, nvrtc, "auto")

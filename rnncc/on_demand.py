@@ -152,7 +152,8 @@ def compile_fused(
 
 
 def _bundle(request: Request, cache: Cache) -> Bundle:
-    """The kernels of the request's one cell, whose package exists: the stages up to `lower` ran when it was made."""
+    """The kernels of the request's one cell, or of all where it names none. The stages up to `lower` ran when the
+    package was made, and what they left of each cell may be in the cache."""
     cells = kept_cells(cache, _key_of_cell(request), request.source)
     if not cells:
         cells = compile_cells(request, "lower").cells

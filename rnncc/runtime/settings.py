@@ -9,8 +9,8 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 def compiles_at_first_use() -> bool:
-    """Whether missing kernels are compiled. They are unless RNNCC_COMPILE is 0. Raises ValueError where it is neither 0
-    nor 1."""
+    """Whether missing fused kernels are compiled. They are unless RNNCC_COMPILE is 0. Raises ValueError where it is
+    neither 0 nor 1."""
     setting = os.environ.get("RNNCC_COMPILE", "").strip()
     if setting not in ("", "0", "1"):
         raise ValueError(f"RNNCC_COMPILE is '{setting}': set it to 0 or 1, or not at all")

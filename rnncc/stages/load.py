@@ -38,11 +38,11 @@ _SHARED = (parameter_spec, pickling, product_spec, spec, state_spec)
 
 
 class _Loader(SourceFileLoader):
-    """Keeps a sum of bytecode and the module's name behind the bytecode. Python writes it when a package is first
-    imported, so that the package's own sums do not tell of it. Damaged bytecode could end the process, and that of
-    another module would run; here it is as if there were none.
+    """Appends a CRC-32 of bytecode and module name to each file of bytecode. A package's manifest does not list these
+    files, since Python writes them when the package is first imported. A file with a wrong checksum is ignored: damaged
+    bytecode could end the process, and another module's would run.
 
-    All packages have the same runtime, which a process compiles once."""
+    All packages have the same runtime. It is not compiled for each."""
 
     def get_data(self, path: str) -> bytes:
         """The bytes of a file."""

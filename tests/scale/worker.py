@@ -66,8 +66,7 @@ def batch(device: str, step: int) -> tuple[Tensor, Tensor]:
 
 def own(tensor: Tensor, dim: int) -> Tensor:
     """This rank's batch entries."""
-    rank: int = dist.get_rank()
-    return tensor.chunk(dist.get_world_size(), dim)[rank]
+    return tensor.chunk(dist.get_world_size(), dim)[int(dist.get_rank())]
 
 
 def loss_of(model: nn.Module, x: Tensor, lengths: Tensor) -> Any:

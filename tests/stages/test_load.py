@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import json
-import marshal
 import os
-import py_compile
 import re
 import shutil
 import subprocess
@@ -29,7 +27,7 @@ from rnncc.language.diagnostics import RnnccError
 from rnncc.language.packages import is_package_name
 from rnncc.language.read import read_request
 from rnncc.machine.paths import cells_dir
-from rnncc.stages.load import _RUNTIME, _SHARED, _compiled, _of_runtime, load
+from rnncc.stages.load import _SHARED, load
 from tests.fresh import run_fresh, succeeds_in_a_fork
 from tests.packages import ONE_LIBRARY, build_one_library
 
@@ -337,44 +335,6 @@ def test_cells_of_a_text_have_zoneout_of_the_states_they_have(tmp_path: Path, mo
         "print(both.One(3, 4, zoneout={'h': 0.1}), both.Two(3, 4, zoneout={'c': 0.1, 'h': 0}))\n"
     )
     assert run(code, tmp_path).strip() == "One(3, 4, zoneout={'h': 0.1}) Two(3, 4, zoneout={'h': 0.0, 'c': 0.1})"
-
-
-def test_code_that_packages_share_names_the_file_of_its_own() -> None:
-    for layer in (rnncc.load("lstm").LSTM, rnncc.load("gru").GRU):
-        (package,) = sys.modules[layer.__module__.rpartition(".")[0]].__path__
-        file = Path(layer.forward.__code__.co_filename)
-        assert file.is_relative_to(package) and "def forward" in file.read_text(encoding="utf-8")
-
-
-def test_the_runtime_of_a_package_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = {str(path.relative_to(_RUNTIME)): path.read_bytes() for path in _RUNTIME.rglob("*.py")}
-    expected = {name: compile(source, "", "exec", dont_inherit=True) for name, source in sources.items()}
-    monkeypatch.setattr("rnncc.stages.load.compile", None, raising=False)
-    for name, source in sources.items():
-        assert _compiled.__wrapped__(source, name, -1) == expected[name], name
-
-
-@pytest.mark.parametrize("damaged", ["", "cut short", "no bytecode"])
-def test_what_the_runtime_of_a_package_says_is_what_runs(
-    tmp_path: Path, damaged: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A package may be another version's, and a file of Python's may be damaged."""
-    monkeypatch.setattr("rnncc.stages.load._RUNTIME", tmp_path)
-    own, source = tmp_path / "settings.py", b"value = 1\n"
-    own.write_bytes(source if damaged else b"value = 2\n")
-    py_compile.compile(str(own), doraise=True)
-    (bytecode,) = (tmp_path / "__pycache__").iterdir()
-    if damaged:
-        header = bytecode.read_bytes()[:16]
-        bytecode.write_bytes(header + (b"" if damaged == "cut short" else marshal.dumps("value = 3")))
-    found: dict[str, Any] = {}
-    exec(_compiled.__wrapped__(source, "settings.py", -1), found)
-    assert found["value"] == 1
-
-
-def test_only_the_runtime_of_a_package_is_a_copy() -> None:
-    assert _of_runtime("/packages/toy/_runtime/kernels/fused.py") == "kernels/fused.py"
-    assert _of_runtime("/packages/toy/__init__.py") == _of_runtime("/packages/_runtime.py") == ""
 
 
 def test_classes_derived_from_a_layer() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rnncc.ir.artifact import Bundle, DeviceUnit, File
-from rnncc.language.diagnostics import RnnccError
+from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.machine.cache import Cache
 from rnncc.stages.build import (
     Job,
@@ -147,14 +148,39 @@ def test_a_wheel_is_not_made_with_a_compiler_that_fails(tmp_path: Path) -> None:
         shared.make([bundle], tmp_path / "objects", Toolchain(("/bin/false",), "none"))
 
 
+@pytest.mark.parametrize("failing", ["for_all_gpus", "make_code"])
+def test_a_wheel_has_objects_where_nvrtc_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    pytest.importorskip("hatchling")
+    from rnncc.stages.build import nvrtc, wheel_hook
+
+    def fails(*given: object) -> None:
+        raise RnnccError(Diagnostic("RNN602", "NVRTC cannot be used"))
+
+    monkeypatch.setattr(nvrtc, "for_all_gpus", lambda: quick_nvrtc(tmp_path, monkeypatch))
+    monkeypatch.setattr({"for_all_gpus": nvrtc, "make_code": shared}[failing], failing, fails)
+    monkeypatch.setattr(wheel_hook, "bundles", lambda: [product().bundle])
+    said: list[str] = []
+    app: Any = SimpleNamespace(display_warning=said.append)
+    nothing: Any = None
+    hook = wheel_hook.WheelHook(str(tmp_path), {}, nothing, nothing, str(tmp_path), "wheel", app)
+    data: dict[str, Any] = {"force_include": {}}
+    hook.initialize("standard", data)
+    (folder,) = data["force_include"]
+    assert {path.suffix for path in Path(folder).iterdir()} == {".o", ".txt"}
+    assert data["tag"].startswith("py3-none-") and data["pure_python"] is False
+    assert said == ["the wheel brings no code for GPUs: NVRTC cannot be used"]
+    hook.finalize("standard", data, "")
+    assert not Path(folder).exists()
+
+
 def test_a_wheel_brings_code_for_gpus(compiled: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library of another major release compiles it, and so does one with options of the user's."""
     text = 'extern "C" __global__ void kernel(int* x) { *x = 1; }\n'
     units = (DeviceUnit("src/_core.cu", "_core", shared=True), DeviceUnit("src/toy.cu", "toy"))
     bundle = Bundle(tuple(File(unit.path, text) for unit in units), (), (), units)
     nvrtc, folder = quick_nvrtc(tmp_path, monkeypatch), tmp_path / "objects"
-    shared.make([bundle], folder, find_toolchain(), nvrtc)
-    assert [path.suffix for path in folder.iterdir() if path.name != shared.MADE_BY] == [".cubin"]
+    shared.make_code([bundle], folder, nvrtc)
+    assert [path.suffix for path in folder.iterdir()] == [".cubin"]
     monkeypatch.setattr(shared, "objects_dir", lambda: folder)
     made = 0
 
@@ -177,7 +203,7 @@ def test_a_wheel_brings_code_for_gpus(compiled: list[str], tmp_path: Path, monke
     brought.write_bytes(b"")
     assert compiles(nvrtc) == both
     (tmp_path / "libnvrtc.so.12").symlink_to(nvrtc.library)
-    shared.make([bundle], tmp_path / "again", find_toolchain(), nvrtc)
+    shared.make_code([bundle], tmp_path / "again", nvrtc)
     monkeypatch.setattr(shared, "objects_dir", lambda: tmp_path / "again")
     assert compiles(nvrtc) == ["toy_sm_90a.cubin"]
     assert compiles(replace(nvrtc, library=tmp_path / "libnvrtc.so.12")) == both

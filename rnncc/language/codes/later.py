@@ -78,7 +78,7 @@ LATER = (
     Code(
         "RNN609",
         "another rnncc built the package",
-        "A package asked rnncc for GPU kernels of a size that it was not built with. These kernels must fit the "
+        "A package asked rnncc for kernels that it was built without. These kernels must fit the "
         "package's library, but another version of rnncc made that library. Build the package again.",
     ),
     Code(

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 _JOIN_SECONDS = 5.0
-# A third of a processor's time beside a thread of usual priority: what a call waits for now comes first. The programs
-# that the thread starts have the same. Most users may not raise a priority again: where others use all processors, a
-# call that comes to wait for this work waits longer.
+# Beside a thread of usual priority this one gets a quarter of a processor: what a call waits for now comes first. The
+# compilers that it starts have the same priority, which most users cannot raise again. So on a busy machine a call that
+# comes to wait for this work waits longer.
 _NICE = 5
 _THREADS: set[threading.Thread] = set()
 os.register_at_fork(after_in_child=_THREADS.clear)  # a child has none of its parent's threads

@@ -48,7 +48,7 @@ class Gpu:
 
     @property
     def numbers(self) -> tuple[int, int, int]:
-        """Its compute capability, and torch's number for it: what `rnncc.driver` takes."""
+        """Its compute capability, and torch's number for it: what rnncc/on_demand.py takes."""
         return (*self.capability, self.index)
 
 
@@ -143,7 +143,7 @@ class _State:
     folders: list[Tables]
     readable: bool  # whether the package's own index could be read
     answers: dict[Key, Answer]  # of first_use.settle, one for each size that was asked for
-    provided: set[tuple[object, ...]]  # what first_use provided: files for GPUs, and compute types
+    provided: set[tuple[object, ...]]  # by first_use: (file, capability), (instruction set, file)
 
 
 STATE = _State(None, {}, [], True, {}, set())

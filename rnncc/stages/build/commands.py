@@ -112,7 +112,7 @@ def _run(
     (work / "build.ninja").write_bytes(text)
     jobs = most_jobs() or len(os.sched_getaffinity(0))
     arguments = (find_ninja(), "-f", f"{beside}/build.ninja", "-j", str(jobs))
-    # Python waits for the threads of a pool at its end, and then the programs of work in the background still run.
+    # A daemon thread, and no pool: at its end Python joins a pool's threads, and would wait for background work.
     running = Future[Outcome]()
     with Programs() as programs:
         Thread(target=_settle, args=(running, lambda: programs.run(arguments, folder)), daemon=True).start()

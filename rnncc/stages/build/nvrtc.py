@@ -28,7 +28,7 @@ ENVIRONMENT = "RNNCC_NVRTC_FLAGS"
 INSTALL = "pip install nvidia-cuda-nvrtc"
 # CUDA's releases whose NVRTC compiles the kernels, the preferred one first; and the wheels' folders of each.
 _WHEELS = {13: "cu13/lib", 12: "cuda_nvrtc/lib"}
-# Each of these releases compiles for these GPUs (theirs are sm_50 to sm_121), so that it need not be asked.
+# NVRTC of CUDA 12 and 13 compiles for all of these, so that the library need not be asked.
 _KNOWN_TO_ALL = (80, 86, 87, 89, 90)
 _SYSTEM = ("/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64")
 

@@ -2,9 +2,10 @@
 once and kept in the cache.
 
 The wheel has them in `rnncc/_data/objects`, as `<key>-<sum>.o`, and code for GPUs as `<key>-<sum>.cubin`. A key stands
-for a unit's text, the headers that it includes and the flags, and for no compiler: all that g++ and clang make of a
-unit can be linked with each other, since units call each other by C's rules. `<sum>` is a checksum of key and content,
-so that a damaged object is never linked.
+for a unit's text, the headers that it includes and the flags. That of an object names no compiler: what g++ and clang
+make of units can be linked, since units call each other by C's rules. That of code for GPUs names CUDA's major release.
+Objects in the cache are of one compiler. `<sum>` is a checksum of key and content, so that a damaged object is never
+linked.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +31,7 @@ from rnncc.stages.build.nvrtc import FLAGS, Nvrtc
 from rnncc.stages.build.toolchain import Toolchain
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-# What made the wheel's objects: its name and version.
+# The compiler that made the wheel's objects, for people who look into one.
 MADE_BY = "compiler.txt"
 
 
@@ -60,16 +63,16 @@ def included(path: str, texts: Mapping[str, str], folders: Sequence[str]) -> Ite
 
 
 def take(unit: Unit, bundle: Bundle, compiler: Toolchain, target: Path, progress: Progress | None) -> bool:
-    """Copy the wheel's object of a shared unit to `target`. Returns whether there is one. A compiler with options of
-    its own makes all objects itself."""
+    """Copy the wheel's object of a shared unit to `target`. Returns whether there is one. A compiler of
+    several words, which has options or a launcher such as ccache, makes all objects itself."""
     return len(compiler.command) == 1 and _copy(_object_key(unit, bundle), target, progress)
 
 
 def take_code(
     unit: DeviceUnit, architecture: str, bundle: Bundle, nvrtc: Nvrtc, target: Path, progress: Progress | None
 ) -> bool:  # fmt: skip
-    """The same of a unit of GPU kernels, for an architecture. NVRTC makes everything itself where the user gives it
-    options, or where it is of another major release: drivers that run what it makes may be older."""
+    """The same of a unit of GPU kernels, for an architecture. The wheel's is not taken where the user gives NVRTC
+    options, or where NVRTC is of another major release: the driver may be too old for what the wheel's made."""
     return not nvrtc.extra_options() and _copy(_code_key(unit, architecture, bundle, nvrtc), target, progress)
 
 
@@ -94,45 +97,63 @@ def _code_key(unit: DeviceUnit, architecture: str, bundle: Bundle, nvrtc: Nvrtc)
     return key_of(unit, bundle, (*FLAGS, architecture, nvrtc.release))
 
 
-def make(bundles: Iterable[Bundle], folder: Path, compiler: Toolchain, nvrtc: Nvrtc | None = None) -> str:
-    """Compile the shared units of bundles into `folder`, as a wheel has them: those of GPUs with NVRTC alone. Returns
-    the wheel's platform tag. Raises RnnccError (RNN602) where a compiler failed."""
-    work = folder / "work"
-    (work / "cuda").mkdir(parents=True)
+def make(bundles: Iterable[Bundle], folder: Path, compiler: Toolchain) -> str:
+    """Compile the shared units of bundles into `folder`, as a wheel has them. Returns the wheel's platform tag. Raises
+    RnnccError (RNN602) where the compiler failed."""
     made: dict[str, commands.Command] = {}
-    for number, bundle in enumerate(bundles):
-        for file in bundle.files:
-            path = work / str(number) / file.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(file.text, encoding="utf-8")
-        for unit in bundle.units:
-            key = _object_key(unit, bundle) if unit.shared else ""
-            if key and key not in made:
-                made[key] = commands.Command(f"{key}.o", tuple(_arguments(unit, bundle, str(number), compiler, key)))
-        include = tuple(f"{number}/{path}" for path in bundle.include)
-        if nvrtc is None:
-            continue
-        for kernels in (unit for unit in bundle.device_units if unit.shared):
-            placed = replace(kernels, path=f"{number}/{kernels.path}")
-            for architecture in nvrtc.architectures:
-                made[_code_key(kernels, architecture, bundle, nvrtc)] = nvrtc.command(placed, architecture, include)
-    compiles = list(made.values())
-    # Objects for several processors have functions of the same names. The library is linked for the versions of
-    # others' symbols, which objects do not have.
-    objects = [command.output for command in compiles if command.output.endswith(".o")]
-    options = ("-shared", "-Wl,--allow-multiple-definition", *objects, "-o", "libobjects.so")
-    link = commands.Command("libobjects.so", (*compiler.command, *options))
-    outcome = commands.run(compiles, link, work)
+    with _placed(bundles, folder) as (work, placed):
+        for place, bundle in placed.items():
+            for unit in (unit for unit in bundle.units if unit.shared):
+                key = _object_key(unit, bundle)
+                if key not in made:
+                    made[key] = commands.Command(f"{key}.o", tuple(_arguments(unit, bundle, place, compiler, key)))
+        # Objects for several processors have functions of the same names. The library is linked for the versions of
+        # others' symbols, which objects do not have.
+        objects = [command.output for command in made.values()]
+        options = ("-shared", "-Wl,--allow-multiple-definition", *objects, "-o", "libobjects.so")
+        link = commands.Command("libobjects.so", (*compiler.command, *options))
+        _compile(made, link, work, folder)
+        (folder / MADE_BY).write_text(f"{compiler.version}\n", encoding="utf-8")
+        return platform_tag(work / link.output)
+
+
+def make_code(bundles: Iterable[Bundle], folder: Path, nvrtc: Nvrtc) -> None:
+    """The same of the shared units for GPUs, for each of NVRTC's architectures."""
+    made: dict[str, commands.Command] = {}
+    with _placed(bundles, folder) as (work, placed):
+        (work / "cuda").mkdir()
+        for place, bundle in placed.items():
+            include = tuple(f"{place}/{path}" for path in bundle.include)
+            for unit in (unit for unit in bundle.device_units if unit.shared):
+                own = replace(unit, path=f"{place}/{unit.path}")
+                for architecture in nvrtc.architectures:
+                    key = _code_key(unit, architecture, bundle, nvrtc)
+                    made[key] = nvrtc.command(own, architecture, include)
+        _compile(made, None, work, folder)
+
+
+@contextmanager
+def _placed(bundles: Iterable[Bundle], folder: Path) -> Iterator[tuple[Path, dict[str, Bundle]]]:
+    """A temporary folder in `folder`, and the bundles by the names of folders in it that have their files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        work = Path(name, "work")  # what runs the compilers has a folder beside it
+        placed = {str(number): bundle for number, bundle in enumerate(bundles)}
+        for place, bundle in placed.items():
+            for file in bundle.files:
+                path = work / place / file.path
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(file.text, encoding="utf-8")
+        yield work, placed
+
+
+def _compile(made: Mapping[str, commands.Command], link: commands.Command | None, work: Path, folder: Path) -> None:
+    outcome = commands.run(list(made.values()), link, work)
     if not outcome.succeeded:
         raise RnnccError(Diagnostic("RNN602", f"the compiler failed: {outcome.error or 'it printed nothing'}"))
     for key, command in made.items():
         path = work / command.output
         path.rename(folder / f"{key}-{manifest.checksum(path, key=key)}{path.suffix}")
-    (folder / MADE_BY).write_text(f"{compiler.version}\n", encoding="utf-8")
-    tag = platform_tag(work / link.output)
-    shutil.rmtree(work)
-    shutil.rmtree(folder / "ninja-files")
-    return tag
 
 
 def _arguments(unit: Unit, bundle: Bundle, place: str, compiler: Toolchain, key: str) -> Iterator[str]:

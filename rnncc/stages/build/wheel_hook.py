@@ -1,9 +1,10 @@
 """A build hook of hatchling's: it compiles what is the same for every cell into rnncc's wheel, so that a first load
-waits for its own cell alone. Where it finds NVRTC, it does the same for GPUs. hatchling runs this file by its path, in
-an environment that has what `[build-system]` of pyproject.toml requires. Nothing else imports it.
+waits for its own cell alone. Where it finds NVRTC, it does the same for GPUs. pip hides the environment's NVRTC from a
+build, unless it is given --no-build-isolation, as `make dist` does. hatchling runs this file by its path, in an
+environment that has what `[build-system]` of pyproject.toml requires. Nothing else imports it.
 
-Where there is no C++ compiler, or with RNNCC_NO_PREBUILT=1, the wheel is pure Python, and the first load compiles
-these objects.
+Without a C++ compiler, or with RNNCC_NO_PREBUILT=1, the wheel is pure Python, and the first load compiles these
+objects.
 """
 
 from __future__ import annotations
@@ -40,10 +41,15 @@ class WheelHook(BuildHookInterface[Any]):
 
         objects = Path(self.folder.name, "objects")
         try:
-            tag = shared.make(bundles(), objects, toolchain.find_toolchain(), nvrtc.for_all_gpus())
+            tag = shared.make(bundles(), objects, toolchain.find_toolchain())
         except RnnccError as error:
             self.app.display_warning(f"the wheel brings no compiled objects: {error.diagnostics[0].message}")
             return
+        try:
+            if (compiler := nvrtc.for_all_gpus()) is not None:
+                shared.make_code(bundles(), objects, compiler)
+        except RnnccError as error:
+            self.app.display_warning(f"the wheel brings no code for GPUs: {error.diagnostics[0].message}")
         build_data["force_include"][str(objects)] = "rnncc/_data/objects"
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{tag}"
@@ -65,4 +71,5 @@ def bundles() -> Iterator[Bundle]:
     for instructions in INSTRUCTION_SETS:
         for compute_type in COMPUTE_TYPES:
             yield shared_kernels(replace(plain, instructions=instructions, cpu_files=(compute_type,)))
+    # Any GPU will do: units are the same for each.
     yield shared_kernels(replace(plain, instructions=EVERY, architectures=("sm_80",)))
