@@ -23,9 +23,11 @@ a cell is loaded or compiled.
 
 from __future__ import annotations
 
+import codecs
 from typing import TYPE_CHECKING
 
 from rnncc.language.diagnostics import Diagnostic, InternalError, RnnccError
+from rnncc.machine.forks import unforked
 from rnncc.machine.garbage import uncollected
 from rnncc.version import VERSION
 
@@ -56,10 +58,8 @@ def load(
         RnnccError: every mistake in the text at once (RNN1xx, RNN2xx), or what keeps the package from being built
             (RNN6xx) or loaded (RNN7xx).
     """
-    with uncollected():
-        from rnncc.driver import load_file
-
-    return load_file(name_or_path, {"constants": shaping, "newton": parallel_newton})
+    loaded: ModuleType = _driver().load_file(name_or_path, {"constants": shaping, "newton": parallel_newton})
+    return loaded
 
 
 def compile(
@@ -70,10 +70,18 @@ def compile(
     Raises:
         RnnccError: as for `load`.
     """
-    with uncollected():
-        from rnncc.driver import load_text
+    loaded: ModuleType = _driver().load_text(text, name, {"constants": shaping, "newton": parallel_newton})
+    return loaded
 
-    return load_text(text, name, {"constants": shaping, "newton": parallel_newton})
+
+def _driver() -> ModuleType:
+    """rnncc.driver, imported with all that a load needs before it begins."""
+    with unforked(), uncollected():
+        from rnncc import driver
+        from rnncc.stages import build  # noqa: F401
+
+        codecs.lookup("utf-8-sig")  # imports it
+        return driver
 
 
 def safe_globals() -> list[Any]:

@@ -21,6 +21,7 @@ from rnncc.language.read import from_text, read_request
 from rnncc.language.source import file_name
 from rnncc.language.types import with_types
 from rnncc.machine.built import about, explanation, without_kernels
+from rnncc.machine.forks import unforked
 from rnncc.machine.garbage import uncollected
 from rnncc.machine.targets import architectures, known_gpus, own_instructions
 from rnncc.on_demand import as_compiled, keep
@@ -97,7 +98,8 @@ def load_module(request: Request, cpu_files: tuple[str, ...] = ("f32",)) -> Modu
     package = _build(wanted, toolchain, None, say, meanwhile=_prepare_load)
     if wanted.newton and wanted.has_clusters and not about(package)["newton"]:
         say(f"parallel_newton changes nothing: {request.name} has no loop that it is for")
-    from rnncc.stages.load import load
+    with unforked():
+        from rnncc.stages.load import load
 
     # A folder's name is nobody else's business, and what is generated does not depend on it.
     source = request.source.text, file_name(request.source)
@@ -176,7 +178,7 @@ def _without_clusters(request: Request, target: str) -> str:
 def _prepare_load(folder: Path) -> None:
     """Import what loads packages, and with it torch, which takes a second or two; and compile the modules of the one
     that is being made in a folder."""
-    with suppress(Exception):  # `load_module` meets it again
+    with suppress(Exception), unforked():  # `load_module` meets it again
         importlib.import_module("rnncc.stages.load").prepare(folder)
 
 

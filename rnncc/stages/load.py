@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-import threading
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,13 +21,9 @@ from typing import Any
 import torch
 
 from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.machine.forks import unforked
 from rnncc.runtime import manifest, parameter_spec, pickling, product_spec, spec, state_spec
 
-# Held while a package is imported: another thread must not get a module that is half executed. Reentrant, since what a
-# package imports may load another.
-_LOADING = threading.RLock()
-# A fork waits as well: in the child, nobody would ever finish the import or release the lock.
-os.register_at_fork(before=_LOADING.acquire, after_in_parent=_LOADING.release, after_in_child=_LOADING.release)
 _PREFIX = "rnncc_loaded_"
 _RUNTIME = Path(manifest.__file__).parent
 # Modules of the runtime that loaded packages take from here: they carry the same code, since this rnncc built them. So
@@ -42,7 +37,14 @@ class _Loader(SourceFileLoader):
     files, since Python writes them when the package is first imported. A file with a wrong checksum is ignored: damaged
     bytecode could end the process, and another module's would run.
 
-    All packages have the same runtime. It is not compiled for each."""
+    All packages have the same runtime. They take its code from rnncc's own, which Python keeps compiled since rnncc was
+    installed, and have no bytecode of it: what is wrong with Python's file must not outlive it."""
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """The code of a module."""
+        path = os.fspath(self.path)
+        own = _own_code(path)
+        return _with_file(own, path) if own is not None else super().get_code(fullname)
 
     def get_data(self, path: str) -> bytes:
         """The bytes of a file."""
@@ -62,33 +64,38 @@ class _Loader(SourceFileLoader):
     # The types of its two base classes exclude each other.
     def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> CodeType:  # type: ignore[override]
         """The code of a module, which names its file in tracebacks."""
-        return _with_file(_compiled(bytes(data), _of_runtime(os.fspath(path)), _optimize), os.fspath(path))
+        return _with_file(_compiled(bytes(data), _optimize), os.fspath(path))
 
     def _sum(self, data: bytes) -> bytes:
         return zlib.crc32(data, zlib.crc32(self.name.encode())).to_bytes(4, "little")
 
 
 def prepare(package: Path) -> None:
-    """Compile the modules of a package before it is finished."""
+    """Make the code of a package's modules before it is finished."""
     for path in package.rglob("*.py"):
-        _compiled(path.read_bytes(), _of_runtime(os.fspath(path)), -1)
+        if _own_code(os.fspath(path)) is None:
+            _compiled(path.read_bytes(), -1)
 
 
-def _of_runtime(path: str) -> str:
-    """Which file of rnncc's runtime a package's module is a copy of; none for the package's own."""
+def _own_code(path: str) -> CodeType | None:
+    """The code of a module of a package's runtime, from the file of rnncc's own that it is a copy of. None where it is
+    none, as in a package of another rnncc."""
     _, folder, file = path.rpartition(f"{os.sep}_runtime{os.sep}")
-    return file if folder else ""
+    own = _RUNTIME / file
+    # What Python finds in a damaged file of bytecode may be any error.
+    with suppress(Exception):
+        if folder and own.read_bytes() == Path(path).read_bytes():
+            return _code_of(own)
+    return None
 
 
 @lru_cache(256)
-def _compiled(source: bytes, of_runtime: str, optimize: int) -> CodeType:
-    if of_runtime and optimize == -1:
-        # Python keeps rnncc's own modules compiled, since it was installed or since the first time.
-        own = SourceFileLoader("", os.fspath(_RUNTIME / of_runtime))
-        # Another rnncc may have built the package, and bytecode may be damaged.
-        with suppress(OSError, EOFError, ValueError, TypeError, ImportError):
-            if own.get_data(own.path) == source and (code := own.get_code("")) is not None:
-                return code
+def _code_of(own: Path) -> CodeType | None:
+    return SourceFileLoader("", os.fspath(own)).get_code("")
+
+
+@lru_cache(256)
+def _compiled(source: bytes, optimize: int) -> CodeType:
     made: CodeType = compile(source, "", "exec", dont_inherit=True, optimize=optimize)
     return made
 
@@ -120,7 +127,7 @@ def load(package: Path, origin: pickling.Origin | None = None) -> ModuleType:
         name = f"{_PREFIX}{about['fingerprint']}_{package.name}"
     except (manifest.DamagedError, KeyError) as error:
         raise RnnccError(Diagnostic("RNN712", f"the package '{package}' is incomplete or damaged: {error}")) from None
-    with _LOADING:
+    with unforked():  # another thread must not get a module that is half executed
         return sys.modules.get(name) or _import(package, name, origin)
 
 

@@ -1,17 +1,50 @@
-"""Loaded packages take the bytecode of their runtime from rnncc's own."""
+"""Loaded packages take the code of their runtime from rnncc's own."""
 
 from __future__ import annotations
 
 import marshal
+import os
 import py_compile
 import sys
+from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Any
+from types import CodeType
 
 import pytest
 
 import rnncc
-from rnncc.stages.load import _RUNTIME, _compiled, _of_runtime
+from rnncc.stages import load
+from rnncc.stages.load import _own_code
+
+RUNTIME = load._RUNTIME
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A module of a package's runtime: a copy of one of rnncc's own, which is compiled."""
+    monkeypatch.setattr(load, "_RUNTIME", tmp_path / "own")
+    for folder in (tmp_path / "own", tmp_path / "toy" / "_runtime"):
+        folder.mkdir(parents=True)
+        (folder / "settings.py").write_text("value = 1\n")
+    py_compile.compile(str(tmp_path / "own" / "settings.py"), doraise=True)
+    load._code_of.cache_clear()
+    yield tmp_path / "toy" / "_runtime" / "settings.py"
+    load._code_of.cache_clear()
+
+
+def value(code: CodeType | None) -> object:
+    """What a module sets."""
+    assert code is not None
+    found: dict[str, object] = {}
+    exec(code, found)
+    return found["value"]
+
+
+def bytecode(module: Path) -> Path:
+    """Python's file for a module."""
+    (path,) = (module.parent / "__pycache__").iterdir()
+    return path
 
 
 def test_code_that_packages_share_names_the_file_of_its_own() -> None:
@@ -22,31 +55,57 @@ def test_code_that_packages_share_names_the_file_of_its_own() -> None:
 
 
 def test_the_runtime_of_a_package_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = {str(path.relative_to(_RUNTIME)): path.read_bytes() for path in _RUNTIME.rglob("*.py")}
-    expected = {name: compile(source, "", "exec", dont_inherit=True) for name, source in sources.items()}
-    monkeypatch.setattr("rnncc.stages.load.compile", None, raising=False)
-    for name, source in sources.items():
-        assert _compiled.__wrapped__(source, name, -1) == expected[name], name
+    (package,) = map(Path, rnncc.load("lstm").__path__)
+    copies = sorted((package / "_runtime").rglob("*.py"))
+    assert len(copies) > 50
+    monkeypatch.setattr(load, "compile", None, raising=False)
+    for copy in copies:
+        expected = compile(copy.read_bytes(), "", "exec", dont_inherit=True)
+        assert _own_code(str(copy)) == expected, copy
+        assert not list(copy.parent.glob(f"__pycache__/{copy.stem}.*"))
+    load.prepare(package / "_runtime")
 
 
-@pytest.mark.parametrize("damaged", ["", "cut short", "no bytecode"])
-def test_what_the_runtime_of_a_package_says_is_what_runs(
-    tmp_path: Path, damaged: str, monkeypatch: pytest.MonkeyPatch
+def test_what_a_package_says_is_what_runs(settings: Path) -> None:
+    assert value(_own_code(str(settings))) == 1
+    settings.write_text("value = 2\n")  # another rnncc's
+    assert _own_code(str(settings)) is None
+    assert value(load._Loader("settings", str(settings)).get_code("settings")) == 2
+
+
+@pytest.mark.parametrize("damage", ["cut short", "no code", "bits"])
+def test_damaged_bytecode_of_rnncc_s_own_is_no_error(
+    tmp_path: Path, settings: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A package may be another version's, and a file of Python's may be damaged."""
-    monkeypatch.setattr("rnncc.stages.load._RUNTIME", tmp_path)
-    own, source = tmp_path / "settings.py", b"value = 1\n"
-    own.write_bytes(source if damaged else b"value = 2\n")
-    py_compile.compile(str(own), doraise=True)
-    (bytecode,) = (tmp_path / "__pycache__").iterdir()
-    if damaged:
-        header = bytecode.read_bytes()[:16]
-        bytecode.write_bytes(header + (b"" if damaged == "cut short" else marshal.dumps("value = 3")))
-    found: dict[str, Any] = {}
-    exec(_compiled.__wrapped__(source, "settings.py", -1), found)
-    assert found["value"] == 1
+    path = bytecode(tmp_path / "own" / "settings.py")
+    if damage == "bits":
+
+        def get_code(loader: object, name: str) -> CodeType:
+            raise SystemError("bad argument to internal function")
+
+        monkeypatch.setattr(SourceFileLoader, "get_code", get_code)
+    else:
+        path.write_bytes(path.read_bytes()[:16] + (b"" if damage == "cut short" else marshal.dumps("value = 3")))
+    assert _own_code(str(settings)) is None
+    monkeypatch.undo()
 
 
-def test_only_the_runtime_of_a_package_is_a_copy() -> None:
-    assert _of_runtime("/packages/toy/_runtime/kernels/fused.py") == "kernels/fused.py"
-    assert _of_runtime("/packages/toy/__init__.py") == _of_runtime("/packages/_runtime.py") == ""
+def test_wrong_bytecode_of_rnncc_s_own_does_not_outlive_it(tmp_path: Path, settings: Path) -> None:
+    """Python knows its file by the source's time and size."""
+    own = tmp_path / "own" / "settings.py"
+    before = own.stat()
+    for module in (own, settings):
+        module.write_text("value = 2\n")
+    os.utime(own, ns=(before.st_atime_ns, before.st_mtime_ns))
+    loader = load._Loader("settings", str(settings))
+    assert value(loader.get_code("settings")) == 1  # as rnncc itself would run
+    bytecode(own).unlink()
+    load._code_of.cache_clear()  # a new process
+    assert value(loader.get_code("settings")) == 2
+    assert not (settings.parent / "__pycache__").exists()
+
+
+def test_only_the_runtime_of_a_package_is_a_copy(tmp_path: Path) -> None:
+    for name in ("settings.py", "_runtime.py"):
+        (tmp_path / name).write_text((RUNTIME / "settings.py").read_text(encoding="utf-8"), encoding="utf-8")
+        assert _own_code(str(tmp_path / name)) is None

@@ -28,7 +28,7 @@ from rnncc.language.packages import is_package_name
 from rnncc.language.read import read_request
 from rnncc.machine.paths import cells_dir
 from rnncc.stages.load import _SHARED, load
-from tests.fresh import run_fresh, succeeds_in_a_fork
+from tests.fresh import run_fresh
 from tests.packages import ONE_LIBRARY, build_one_library
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -234,20 +234,6 @@ def test_threads_share_one_import(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         modules = list(pool.map(lambda _: load(package).ready, range(4)))
     assert modules == [True] * 4
-
-
-def test_a_fork_waits_for_an_import(tmp_path: Path) -> None:
-    """In the child, nobody would finish what another thread imports."""
-    package = tmp_path / "forked"
-    package.mkdir()
-    (package / "_rnncc.json").write_text('{"fingerprint": "f", "cells": []}')
-    (package / "__init__.py").write_text("import time\ntime.sleep(0.5)\nready = True\n")
-    with ThreadPoolExecutor(1) as pool:
-        loading = pool.submit(load, package)
-        while f"rnncc_loaded_f_{package.name}" not in sys.modules:
-            assert not loading.done()
-        assert succeeds_in_a_fork(lambda: load(package).ready, 10)
-        assert loading.result().ready
 
 
 def test_a_package_in_an_archive_says_so(tmp_path: Path) -> None:

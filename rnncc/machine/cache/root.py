@@ -57,6 +57,8 @@ def is_cache(root: Path) -> bool:
     """
     try:
         found = root.stat()
+        if not stat.S_ISDIR(found.st_mode):  # the advice for a folder's rights may be dangerous, as for /dev/null
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         check_owner(root, root, found)
         if _is_marked(root):
             return _check_folders(root)

@@ -24,6 +24,7 @@ from rnncc.ir.request import Request
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.language.packages import check_package_name
 from rnncc.machine.cache import Cache, digest
+from rnncc.machine.forks import unforked
 from rnncc.machine.paths import license_file, templates_dir
 from rnncc.progress import Progress
 from rnncc.runtime import manifest
@@ -176,7 +177,8 @@ def build(job: Job, produce: Callable[[], Product]) -> Path:
 
     def make(folder: Path) -> None:
         commands.most_jobs()  # a wrong setting is an error before the work
-        product = produce()
+        with unforked():  # it imports the stages
+            product = produce()
         bundle, namespace = product.bundle, _namespace(product, job.stem)
         if job.progress is not None and bundle is not None:
             targets = " for " + ", ".join(job.nvrtc.architectures) if job.nvrtc is not None else ""
@@ -200,7 +202,8 @@ def build_kernels(job: Job, what: str, produce: Callable[[], Bundle]) -> Path:
 
     def make(folder: Path) -> None:
         commands.most_jobs()  # a wrong setting is an error before the work
-        bundle = produce()
+        with unforked():
+            bundle = produce()
         _write(bundle.files, folder)
         on_gpus = [command for _, command in _device_commands(job, bundle, folder)] if job.compiler is None else []
         if on_gpus or (bundle.units and job.compiler is not None):

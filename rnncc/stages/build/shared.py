@@ -79,12 +79,12 @@ def take_code(
 def _copy(key: str, target: Path, progress: Progress | None) -> bool:
     for path in objects_dir().glob(f"{key}-*"):
         try:
-            shutil.copyfile(path, target)
-            manifest.compare(target, path.stem[len(key) + 1 :], key)
-        except (OSError, ValueError):  # DamagedError is a ValueError
+            manifest.compare(path, path.stem[len(key) + 1 :], key)
+        except ValueError:  # DamagedError, or a name without a number
             if progress is not None:
                 progress(f"an object that came with rnncc is damaged ({path}): compiling it anew")
             continue
+        shutil.copyfile(path, target)
         return True
     return False
 
