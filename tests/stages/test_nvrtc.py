@@ -134,8 +134,15 @@ def test_what_is_no_nvrtc_is_said(tmp_path: Path) -> None:
     other = library("int x;", tmp_path)
     assert worker(other, tmp_path, 60)[0] == 1
     assert "undefined symbol: nvrtcCreateProgram" in worker(other, tmp_path, 60)[1]
-    with pytest.raises(RnnccError, match=r"NVRTC cannot be used: error: .*undefined symbol"):
+    with pytest.raises(RnnccError, match=r"^error.RNN602.: NVRTC cannot be used: .*undefined symbol"):
         nvrtc.known(other)
+    text = tmp_path / "text"
+    text.write_text("no library")
+    with pytest.raises(RnnccError, match=r"NVRTC cannot be used: .*text: .*\n.*pip install nvidia-cuda-nvrtc"):
+        nvrtc.known(text)
+    # An architecture that every NVRTC knows is not asked for first.
+    with pytest.raises(RnnccError, match=r"NVRTC cannot be used: .*\n.*pip install nvidia-cuda-nvrtc`; everything"):
+        made(Nvrtc(text, ("sm_90a",)), tmp_path / "cache")
 
 
 @pytest.mark.parametrize(("cuda", "release"), [("13.0", 13), ("12.8", 12), (None, 13)])

@@ -30,7 +30,8 @@ from rnncc.progress import Progress
 from rnncc.runtime import manifest
 from rnncc.stages.build import commands, shared, toolchain
 from rnncc.stages.build.install import check_stem, install, prepared
-from rnncc.stages.build.nvrtc import Nvrtc, find_nvrtc
+from rnncc.stages.build.nvrtc import INSTALL, Nvrtc, find_nvrtc
+from rnncc.stages.build.nvrtc_worker import UNUSABLE
 from rnncc.stages.build.processes import Outcome
 from rnncc.stages.build.toolchain import Toolchain, find_toolchain, library_name
 
@@ -362,7 +363,8 @@ def _failed(job: Job, outcome: Outcome, folder: Path) -> RnnccError:
     message = (
         f"the compiler failed on {job.stem}: {outcome.error or 'it printed nothing'}{_origin(outcome.error, folder)}"
     )
-    return RnnccError(Diagnostic("RNN602", message, help=f"everything it said is in {log}"))
+    install = f"`{INSTALL}`; " * (UNUSABLE in outcome.error)
+    return RnnccError(Diagnostic("RNN602", message, help=f"{install}everything it said is in {log}"))
 
 
 def _origin(error: str, folder: Path) -> str:

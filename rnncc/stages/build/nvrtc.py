@@ -19,6 +19,7 @@ from rnncc.ir.target import GPUS, code_file, number_of
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.stages.build import nvrtc_worker, processes
 from rnncc.stages.build.commands import Command
+from rnncc.stages.build.nvrtc_worker import UNUSABLE
 
 # Functions without `__device__` are those of the device: NVRTC knows no host code. The tables of cells name the fields
 # that they set, which is C++20. NVRTC optimises by itself; there is no fast-math flag.
@@ -135,9 +136,9 @@ def known(library: Path) -> tuple[str, tuple[int, ...]]:
     Raises RnnccError (RNN602) where it is none of NVRTC's."""
     shown = processes.run([*_worker(), os.fspath(library)], seconds=60)
     if not shown.succeeded:
-        raise RnnccError(
-            Diagnostic("RNN602", f"NVRTC cannot be used: {shown.error or shown.text.strip()}", help=f"`{INSTALL}`")
-        )
+        error = shown.error or shown.text.strip().removeprefix("error: ")
+        message = error if error.startswith(UNUSABLE) else f"{UNUSABLE}: {error}"
+        raise RnnccError(Diagnostic("RNN602", message, help=f"`{INSTALL}`"))
     version, *numbers = shown.text.split()
     return version, tuple(map(int, numbers))
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 SECONDS = 900  # of processor time; the largest file of a shipped cell takes 10
 _BYTES = 16 << 30  # of address space
+UNUSABLE = "NVRTC cannot be used"  # what it says of a library that is none of NVRTC's
 
 
 def load(path: Path) -> ctypes.CDLL:
@@ -94,6 +95,10 @@ def main(arguments: Sequence[str]) -> int:
     _limit(resource.RLIMIT_AS, _BYTES)
     try:
         nvrtc = load(Path(library))
+    except OSError as error:
+        print(f"error: {UNUSABLE}: {error}")
+        return 1
+    try:
         if not rest:
             version, numbers = known(nvrtc)
             print(".".join(map(str, version)), *numbers)
@@ -104,9 +109,11 @@ def main(arguments: Sequence[str]) -> int:
         if made is not None:
             Path(output).write_bytes(made["CUBIN" if output.endswith(".cubin") else "PTX"])
         return made is None
-    except (OSError, AttributeError) as error:  # no library, or one without the functions; no room on the disk
+    except AttributeError as error:  # a library without the functions
+        print(f"error: {UNUSABLE}: {error}")
+    except OSError as error:  # of NVRTC's, or no room on the disk
         print(f"error: {error}")
-        return 1
+    return 1
 
 
 if __name__ == "__main__":
