@@ -45,7 +45,7 @@ def test_hostile_files_run_nothing_and_write_nothing(tmp_path: Path, number: int
     assert sum(outcomes.values()) == number
     assert min(requests["known"], requests["another program"]) > number // 170
     for kind in ("call", "instance", "state", "bytes"):
-        assert outcomes[f"{kind} loaded"] > number // 500
+        assert outcomes[f"{kind} loaded"] >= number // 500
     for outcome in outcomes:
         kind, name = outcome.split()
         if kind in ("call", "instance"):
