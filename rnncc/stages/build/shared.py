@@ -2,10 +2,10 @@
 once and kept in the cache.
 
 The wheel has them in `rnncc/_data/objects`, as `<key>-<sum>.o`, and code for GPUs as `<key>-<sum>.cubin`. A key stands
-for a unit's text, the headers that it includes and the flags. That of an object names no compiler: what g++ and clang
-make of units can be linked, since units call each other by C's rules. That of code for GPUs names CUDA's major release.
-Objects in the cache are of one compiler. `<sum>` is a checksum of key and content, so that a damaged object is never
-linked.
+for a unit's text, the headers that it includes and the flags. An object's key names no compiler: what g++ and clang
+make of units can be linked, since units call each other by C's rules. The key of code for GPUs also stands for CUDA's
+major release, and the key of an object in the cache for the compiler. `<sum>` is a checksum of key and content, so that
+a damaged object is never linked.
 """
 
 from __future__ import annotations
