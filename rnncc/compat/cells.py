@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from rnncc.driver import load_file
 
 
@@ -30,7 +28,6 @@ def op(cell: str, act: str = "", zoneout: bool = False) -> Op:
 
 
 # Loading reads files: torch.compile runs it while it traces, and finds in the dictionary what became of it.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _load(cell: str, act: str, zoneout: bool) -> None:
     if (cell, act, zoneout) in _LOADED:
         return
@@ -39,3 +36,7 @@ def _load(cell: str, act: str, zoneout: bool) -> None:
     cells = load_file(name, {"constants": constants, "zoneout": ("h",) if zoneout else ()})
     states = getattr(cells, cell).spec.visible_states()
     _LOADED[cell, act, zoneout] = Op(getattr(cells, name), tuple(state.name for state in states))
+
+
+# This is torch.compiler.assume_constant_result, which would import all of torch._dynamo: two seconds.
+_load._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from rnncc.compat.nn import replace, survey
+from tests.fresh import run_fresh
 
 T, B, IN, H = 6, 3, 4, 5
 TWINS: dict[str, Any] = {
@@ -147,3 +148,14 @@ def test_an_instance_is_parametrized_as_any_module() -> None:
     layer(torch.randn(T, B, IN))[0].sum().backward()
     with pytest.raises(RuntimeError, match="state_dict"):
         pickle.dumps(layer)
+
+
+def test_importing_it_brings_in_no_compiler_of_torch_s() -> None:
+    """torch._dynamo takes about as long to import as torch."""
+    done = run_fresh(
+        "import sys, torch\n"
+        "before = set(sys.modules)\n"
+        "import rnncc.compat.nn\n"
+        "print([name for name in sys.modules.keys() - before if name.startswith('torch.')])"
+    )
+    assert done.stdout == "[]\n", done.stderr
