@@ -294,12 +294,13 @@ def test_a_loaded_package_is_mended_and_so_is_its_bytecode(cell_cache: Path) -> 
     cut(package / "libelman.so")
     again, said = load()
     assert again == package and said.count("damaged") == 1
-    compiled = sorted(package.rglob("*.pyc"))
-    assert len(compiled) > 10
-    for path, damage in zip(compiled, (cut, empty, zeros, flip) * len(compiled), strict=False):
-        damage(path)
-    assert load() == (package, "")
-    assert not {path for path in package.rglob("*.pyc") if path.stat().st_size < 100}
+    compiled = sorted(package.rglob("*.pyc"))  # not of the runtime, whose bytecode is rnncc's own
+    assert {path.name.partition(".")[0] for path in compiled} == {"__init__", "_cell_elman", "_reference"}
+    for damage in (cut, empty, zeros, flip):
+        for path in compiled:
+            damage(path)
+        assert load() == (package, "")
+        assert not {path for path in package.rglob("*.pyc") if path.stat().st_size < 100}
 
 
 def test_every_single_bit_counts(tmp_path: Path) -> None:
