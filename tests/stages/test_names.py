@@ -41,7 +41,7 @@ def test_files_and_kernels_of_cells_never_meet() -> None:
     plan = lowered(Source("a.rnn", TEXT.format("A")))
     bare = {file.path for file in rendered(plan, []).files}
     stems = {Path(file.path).stem for file in rendered(plan, ["A"]).files if file.path not in bare}
-    kernels = {"a_0_forward_f32", "a_1_masked_backward_bf16"}
+    kernels = {"a_0_forward_narrow_f32", "a_1_masked_backward_bf16"}
     assert {"a_tables", "a_cuda", "a_v4_f64", "a_device", "a_steps", *kernels} <= stems
     # Cells that are called like the others' files, and like those that every package has.
     own = {Path(path).stem.lstrip("_") for path in bare if path.startswith("src/_")} | {"binding", "include"}
