@@ -36,16 +36,16 @@ def run(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folders["work"], env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("number", [1500, pytest.param(5000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("number", [2000, pytest.param(5000, marks=pytest.mark.long)])
 def test_hostile_files_run_nothing_and_write_nothing(tmp_path: Path, number: int) -> None:
     done = run(tmp_path, f"from tests.hostile_pickles import main; main(43, {number})")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     outcomes, requests = found["outcomes"], found["requests"]
     assert sum(outcomes.values()) == number
-    assert min(requests["known"], requests["another program"]) > number // 170
+    assert min(requests["known"], requests["another program"]) > 30 * number // 5000
     for kind in ("call", "instance", "state", "bytes"):
-        assert outcomes[f"{kind} loaded"] >= number // 500
+        assert outcomes[f"{kind} loaded"] > 10 * number // 5000
     for outcome in outcomes:
         kind, name = outcome.split()
         if kind in ("call", "instance"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -139,6 +142,24 @@ def test_a_damaged_object_of_a_wheel_is_never_linked(
     assert [
         line for line in said if "an object that came with rnncc is damaged" in line and "compiling it anew" in line
     ]
+
+
+def test_a_full_disk_is_no_damage(objects: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copyfile, full = shutil.copyfile, list[Path]()
+
+    def copied(source: Path, target: Path) -> None:
+        if target.suffix != ".o":
+            copyfile(source, target)
+            return
+        full.append(target)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    monkeypatch.setattr(shutil, "copyfile", copied)
+    said: list[str] = []
+    with pytest.raises(RnnccError, match=r"RNN605.*no space left on device"):
+        build(Job(KEY, "toy", Cache(tmp_path / "cache"), find_toolchain(), progress=said.append), product)
+    assert len(full) == 1 and not [line for line in said if "damaged" in line]
+    assert [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()] == ["CACHEDIR.TAG"]
 
 
 def test_a_wheel_is_not_made_with_a_compiler_that_fails(tmp_path: Path) -> None:
