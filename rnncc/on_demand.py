@@ -31,59 +31,56 @@ if TYPE_CHECKING:
     from rnncc.stages.build import Nvrtc
 
 
-@uncollected()
-def compile_file(
-    text: str, name: str, options: Mapping[str, Any], wanted: tuple[str, str], gpu: tuple[int, int, int], code: str
-) -> Path:
-    """A file of kernels that take every size, of a package of that text, for a GPU: the folder that has it. Found in
-    the cache, or compiled now. `wanted`: the cell and the file; a file that belongs to no cell names none, and is made
-    of all. `code` is that of the rnncc which built the package. `options`, `gpu` and errors are `compile_fused`'s."""
-    from rnncc.machine.cache import Cache, default_root
-    from rnncc.stages.build import Job, build_kernels, find_nvrtc, first_key, own_code
+# A package in use: its text, its name, and the code of the rnncc that built it, as its `_rnncc.json` has them.
+Package = tuple[str, str, str]
+# A GPU of this machine: the two numbers of its compute capability, and torch's number for it.
+Numbers = tuple[int, int, int]
 
-    if code != own_code():
-        raise built_by_another()
+
+@uncollected()
+def compile_file(package: Package, options: Mapping[str, Any], wanted: tuple[str, str], gpu: Numbers) -> Path:
+    """A file of kernels that take every size, for a GPU: the folder that has it. Found in the cache, or compiled now.
+    `options`: those of a program (`Request.options`). `wanted`: the cell and the file; a file that belongs to no cell
+    names none, and is made of all. Raises RnnccError, as `compile_fused`."""
+    from rnncc.machine.cache import Cache, default_root
+    from rnncc.stages.build import Job, build_kernels, find_nvrtc, first_key
+
     cell, file = wanted
+    request = _request(package, options)
     architecture = gpu_at(gpu[:2], gpu[2]).architecture
     nvrtc = find_nvrtc((architecture,), required=True)
     is_shared = file in OF_EVERY_PACKAGE
     if is_shared:  # it is compiled once for all packages
-        text, name, cell, options = "", file.strip("_"), "", {}
+        name, cell = file.strip("_"), ""
+        request = Request(Source(f"<{name}>", ""), name)
     # Device code has the tables of the CPU's kernels.
-    request = replace(
-        Request.of(Source(f"<{name}>", text), name, options),
-        architectures=(architecture,), instructions=own_instructions(), cell=cell,
-    )  # fmt: skip
+    request = replace(request, architectures=(architecture,), instructions=own_instructions(), cell=cell)
 
     def produce() -> Bundle:
         bundle = shared_kernels(request) if is_shared else _bundle(request, cache)
         return replace(bundle, device_units=tuple(unit for unit in bundle.device_units if unit.name == file))
 
     key, cache = first_key(request, nvrtc, None, file), Cache(default_root())
-    job = Job(key, name, cache, nvrtc=nvrtc, progress=say)
+    job = Job(key, request.name, cache, nvrtc=nvrtc, progress=say)
     return build_kernels(job, f"{file} for {architecture}", produce) / "cuda"
 
 
 @uncollected()
-def compile_for_cpu(text: str, name: str, options: Mapping[str, Any], wanted: tuple[str, str], code: str) -> Path:
-    """A file of CPU kernels of a package of that text: the library that has it. Found in the cache, or compiled now.
-    `wanted`: the instruction set, and which of CPU_FILES. `options`: as `_rnncc.json` has them. `code`: as for
-    `compile_file`.
+def compile_for_cpu(package: Package, options: Mapping[str, Any], wanted: tuple[str, str]) -> Path:
+    """A file of CPU kernels: the library that has it. Found in the cache, or compiled now. `options`: as `_rnncc.json`
+    has them. `wanted`: the instruction set, and which of CPU_FILES.
 
     Raises:
         RnnccError: RNN601 without a compiler, RNN602 where it failed, RNN605 for a cache that cannot be written,
             RNN607, RNN609 for a package of another rnncc, RNN610 for a folder that is no cache of the user's.
     """
     from rnncc.machine.cache import Cache, default_root
-    from rnncc.stages.build import Job, build_kernels, find_toolchain, first_key, library_name, own_code
+    from rnncc.stages.build import Job, build_kernels, find_toolchain, first_key, library_name
 
-    if code != own_code():
-        raise built_by_another()
     instructions, file = wanted
-    compiler = find_toolchain()
     program = {option: tuple(value) if isinstance(value, list) else value for option, value in options.items()}
-    own = Request.of(Source(f"<{name}>", text), name, program)
-    request = replace(own, instructions=instructions, cpu_files=(file,))
+    request = replace(_request(package, program), instructions=instructions, cpu_files=(file,))
+    name, compiler = request.name, find_toolchain()
 
     def produce() -> Bundle:
         bundle = compile_cells(request).bundle
@@ -103,17 +100,12 @@ def _about(cpu_file: str) -> str:
 
 @uncollected()
 def compile_fused(
-    package: tuple[str, str, str], options: Mapping[str, Any], wanted: tuple[str, str], gpu: tuple[int, int, int],
-    meanwhile: Callable[[], None],
-) -> tuple[Path | None, str]:  # fmt: skip
-    """Fused kernels of one cell of a package, on a GPU: the folder with `fused.txt` and their code, or None and why
-    there is none. Found in the cache, or compiled now. `wanted`: the cell, and which program of each of its loops, by
-    what follows the loop's name (`masked_forward`). `meanwhile` is called while the compilers run.
-
-    A package in use calls it (rnncc/runtime/kernels/first_use.py). `package`: its text, its name, and the code of the
-    rnncc which built it, since kernels must take what its library gives. `options` has those of a program; `problems`,
-    each (head_dim, heads, dtype), which differ in heads alone; and `directions`, the most that a launch runs. `gpu`:
-    the compute capability, and the GPU's number on this machine.
+    package: Package, options: Mapping[str, Any], wanted: tuple[str, str], gpu: Numbers, meanwhile: Callable[[], None]
+) -> tuple[Path | None, str]:
+    """Fused kernels of one cell, for a GPU: the folder with `fused.txt` and their code, or None and why there is none.
+    Found in the cache, or compiled now. `options`: those of a program; `problems`, each (head_dim, heads, dtype), which
+    differ in heads alone; and `directions`, the most that a launch runs. `wanted`: the cell, and which program of each
+    of its loops, by what follows the loop's name (`masked_forward`). `meanwhile` is called while the compilers run.
 
     Raises:
         RnnccError: RNN602 where NVRTC failed, RNN605 for a cache that cannot be written, RNN607, RNN608 without NVRTC,
@@ -121,20 +113,14 @@ def compile_fused(
             is no cache of the user's.
     """
     from rnncc.machine.cache import Cache, default_root
-    from rnncc.stages.build import Job, build_kernels, find_nvrtc, first_key, own_code
+    from rnncc.stages.build import Job, build_kernels, find_nvrtc, first_key
 
-    text, name, code = package
-    if code != own_code():
-        raise built_by_another()
     cell, program = wanted
-    target = gpu_at(gpu[:2], gpu[2])
+    own = {option: value for option, value in options.items() if option not in ("problems", "directions")}
+    request, target = _request(package, own), gpu_at(gpu[:2], gpu[2])
     nvrtc = find_nvrtc((target.architecture,), required=True)
     problems = tuple(replace(Problem(*size), directions=options["directions"]) for size in options["problems"])
-    own = {option: value for option, value in options.items() if option not in ("problems", "directions")}
-    request = replace(
-        Request.of(Source(f"<{name}>", text), name, own),
-        instructions="", gpus=(target,), problems=problems, cell=cell, programs=(program,),
-    )  # fmt: skip
+    request = replace(request, instructions="", gpus=(target,), problems=problems, cell=cell, programs=(program,))
     problem, most = problems[0], problems[-1].heads
     numbers = " and ".join(str(problem.heads) for problem in problems)
     heads = f"{numbers} head{'s' if most > 1 else ''} with head_dim {problem.head_dim}"
@@ -146,9 +132,20 @@ def compile_fused(
     folder = build_kernels(job, what, lambda: _bundle(as_compiled(request, nvrtc), cache))
     if (folder / "cuda").is_dir():
         return folder / "cuda", ""
-    known = name if shipped_cell(name) else "FILE"  # the package does not say where its file lies
+    known = request.name if shipped_cell(request.name) else "FILE"  # the package does not say where its file lies
     gpu_name = target.name if target.name in GPUS else "auto"
     return None, f"no fused kernel for {heads} fits ({explanation(known, gpu_name, problem)})"
+
+
+def _request(package: Package, program: Mapping[str, Any]) -> Request:
+    """What a package was built from, with the options of its program. Raises RnnccError (RNN609) where another rnncc
+    built it: its library may take other kernels."""
+    from rnncc.stages.build import own_code
+
+    text, name, code = package
+    if code != own_code():
+        raise built_by_another()
+    return Request.of(Source(f"<{name}>", text), name, program)
 
 
 def _bundle(request: Request, cache: Cache) -> Bundle:

@@ -125,7 +125,7 @@ def test_first_use_does_not_read_the_text_again(
         on_demand.compile_fused((text, "two", own_code()), options, ("A", "inference"), (9, 0, 0), lambda: None)
 
     fused("bf16")
-    on_demand.compile_file(text, "two", layers.B.spec.program(), ("B", "b_0_forward_f32"), (9, 0, 0), own_code())
+    on_demand.compile_file((text, "two", own_code()), layers.B.spec.program(), ("B", "b_0_forward_f32"), (9, 0, 0))
     assert not parsed
     # Another program of the text, which is kept in turn.
     for dtype in ("bf16", "fp16"):

@@ -254,7 +254,7 @@ def test_what_is_in_the_cache_is_checked(
     agrees(late_module.Late(3, 4))
     instructions, state = own_instructions(), first_use_of(late_module).STATE
     source, stem, options, code = (state.about[name] for name in ("source", "stem", "options", "code"))
-    made = on_demand.compile_for_cpu(source, stem, options, (instructions, "f64"), code)
+    made = on_demand.compile_for_cpu((source, stem, code), options, (instructions, "f64"))
     capfd.readouterr()
     content = made.read_bytes()
     made.unlink()  # the open library stays as it is

@@ -64,7 +64,7 @@ def test_what_every_package_has_is_compiled_once_for_all(tmp_path: Path, monkeyp
 
     def made(cell: str, file: str) -> Path:
         source = read_request(cell).source
-        return on_demand.compile_file(source.text, cell, {}, ("", file), (9, 0, 132), own_code())
+        return on_demand.compile_file((source.text, cell, own_code()), {}, ("", file), (9, 0, 132))
 
     request = replace(read_request("lstm"), architectures=("sm_90a",), instructions="generic")
     units = compile_cells(request).bundle.device_units
@@ -96,10 +96,10 @@ def test_what_is_announced_is_compiled_meanwhile(
     asked: list[tuple[str, str]] = []
     compile_file, release = on_demand.compile_file, threading.Event()
 
-    def slow(text: str, name: str, options: Any, wanted: tuple[str, str], *rest: Any) -> Path:
+    def slow(package: Any, options: Any, wanted: tuple[str, str], gpu: Any) -> Path:
         asked.append((wanted[1], threading.current_thread().name))
         assert release.wait(30)
-        return compile_file(text, name, options, wanted, *rest)
+        return compile_file(package, options, wanted, gpu)
 
     monkeypatch.setattr(on_demand, "compile_file", slow)
     for _ in range(2):  # told once
@@ -189,9 +189,9 @@ def test_threads_compile_it_once(need: Any, tmp_path: Path, monkeypatch: pytest.
     asked: list[str] = []
     compile_file, began = on_demand.compile_file, threading.Barrier(3, timeout=10)
 
-    def spy(text: str, name: str, options: Any, wanted: tuple[str, str], *rest: Any) -> Path:
+    def spy(package: Any, options: Any, wanted: tuple[str, str], gpu: Any) -> Path:
         asked.append(wanted[1])
-        return compile_file(text, name, options, wanted, *rest)
+        return compile_file(package, options, wanted, gpu)
 
     monkeypatch.setattr(on_demand, "compile_file", spy)
 

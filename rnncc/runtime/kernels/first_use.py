@@ -22,10 +22,21 @@ from ..spec import CellSpec
 from . import ahead, fused
 from .fused import DTYPES, STATE, Answer, Gpu, Key, Outcome, Wanted, split_program
 
+
+class _WantedKernels(ctypes.Structure):
+    """What the op asks for: rnncc_wanted_kernels."""
+
+    _fields_ = [
+        ("kind", ctypes.c_char_p), ("name", ctypes.c_char_p), ("instructions", ctypes.c_char_p),
+        ("dtype", ctypes.c_char_p), ("head_dim", ctypes.c_int64), ("heads", ctypes.c_int64),
+        ("directions", ctypes.c_int32), ("device", ctypes.c_int32), ("is_long", ctypes.c_int32),
+        ("left_out", ctypes.c_int32),
+    ]  # fmt: skip
+
+
 _Handler = ctypes.CFUNCTYPE(
-    ctypes.c_int32, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32, ctypes.c_int32,
-    ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_char), ctypes.c_int64,
-)  # fmt: skip
+    ctypes.c_int32, ctypes.POINTER(_WantedKernels), ctypes.POINTER(ctypes.c_char), ctypes.c_int64
+)
 
 _CELLS: dict[str, CellSpec] = {}  # by the names of their loops
 # A loop at a size, whichever its program, and whether there is a fused kernel, but the tensors' layout leaves it out.
@@ -58,20 +69,23 @@ def _forget(library: ctypes.CDLL, handler: object) -> None:
 
 
 @_Handler
-def _HANDLER(*given):  # type: ignore[no-untyped-def]
-    name, dtype, head_dim, heads, directions, device, is_long, left_out, problem, size = given
+def _HANDLER(asked, problem, size):  # type: ignore[no-untyped-def]
     try:
-        if heads == 0:
-            if device < 0:
-                provide_for_cpu(name.decode(), dtype.decode())
-            elif is_long:
-                ahead.begin(partial(provide, name.decode(), fused.gpu_of(device)))
-            else:
-                provide(name.decode(), fused.gpu_of(device))
-            return 0
-        torch_dtype = next(found for found, (short, _) in DTYPES.items() if short == dtype.decode())
-        key = (*split_program(name.decode()), head_dim, heads, directions, torch_dtype, device)
-        prepare(key, is_long=bool(is_long), left_out=bool(left_out))
+        wanted = asked.contents
+        name = wanted.name.decode()
+        match wanted.kind:
+            case b"fused":
+                dtype = next(found for found, (short, _) in DTYPES.items() if short == wanted.dtype.decode())
+                key = (*split_program(name), wanted.head_dim, wanted.heads, wanted.directions, dtype, wanted.device)
+                prepare(key, is_long=bool(wanted.is_long), left_out=bool(wanted.left_out))
+            case b"GPU file":
+                provide(name, fused.gpu_of(wanted.device))
+            case b"GPU file soon":
+                ahead.begin(partial(provide, name, fused.gpu_of(wanted.device)))
+            case b"CPU file":
+                provide_for_cpu(wanted.instructions.decode(), name)
+            case kind:
+                raise ValueError(f"no kernels are {kind!r}")
         return 0
     except KeyboardInterrupt:
         return -2
@@ -197,7 +211,7 @@ def _compile_missing(what: str, target: str, function: str, *arguments: Any) -> 
             f"({error}); `rnncc build {about['stem']}{target}` makes a package that has them"
         ) from None
     try:
-        path: Path = compile_missing(about["source"], about["stem"], *arguments, about["code"])
+        path: Path = compile_missing((about["source"], about["stem"], about["code"]), *arguments)
     except rnncc.RnnccError as error:
         raise RuntimeError(f"this package has no {what} yet: {_said(error)}") from None
     return path

@@ -7,23 +7,22 @@
 #include <stdexcept>
 #include <string>
 
-// Compiles kernels, where they are missing and can be compiled, and adds them to this package's.
-//
-// name        a program (lstm_0_masked_inference); for 0 heads a file of kernels (lstm_0_forward_bf16) or, for the CPU,
-//             an instruction set (v4)
-// dtype, head_dim, heads, directions
-//             the size; `heads` are those of one direction. Where a call needs a file of kernels that take every size,
-//             these are empty and 0. Where it needs kernels for the CPU, the dtype names their file (f64_masked).
-// device      the GPU's number, or -1 for the CPU
-// is_long     of a program: whether the call is so long that a warning should say if it is slow. The first call of a
-//             size asks, and the first long one. Of a file of kernels: whether it is needed soon and not now; then it
-//             is compiled in the background.
-// left_out    whether there are fused kernels, but none takes the call's tensors as they lie
-//
-// Returns 0; or -1, with the text of the error in `problem` (of `size` bytes); or -2 after Ctrl-C.
-typedef int32_t (*rnncc_kernel_handler)(const char* name, const char* dtype, int64_t head_dim, int64_t heads,
-                                        int32_t directions, int32_t device, int32_t is_long, int32_t left_out,
-                                        char* problem, int64_t size);
+// Kernels that a call needs, or will need. What belongs to another kind is null, 0 or -1.
+struct rnncc_wanted_kernels {
+  const char* kind;  // "fused", "GPU file", "GPU file soon" (compiled in the background) or "CPU file"
+  const char* name;  // the program of fused kernels (lstm_0_masked_inference), or the file (lstm_0_forward_bf16)
+  const char* instructions;  // of a CPU file (v4)
+  const char* dtype;         // of fused kernels, as all below but the device
+  int64_t head_dim, heads;   // of one direction
+  int32_t directions;
+  int32_t device;    // the GPU's number
+  int32_t is_long;   // whether the call is so long that a warning should say if it is slow
+  int32_t left_out;  // whether there are fused kernels, but none takes the call's tensors as they lie
+};
+
+// Compiles kernels, where they are missing and can be compiled, and adds them to this package's. Returns 0; or -1, with
+// the text of the error in `problem` (of `size` bytes); or -2 after Ctrl-C.
+typedef int32_t (*rnncc_kernel_handler)(const rnncc_wanted_kernels* wanted, char* problem, int64_t size);
 
 extern "C" {
 // Shorter calls do not warn that they are slow. Python reads the number from the library.
@@ -57,10 +56,24 @@ class KernelHandler {
     return changes_;
   }
 
-  // Calls the handler; false where there is none. No lock may be held: other threads go on meanwhile, and the handler
-  // may wait for them.
-  bool ask(const std::string& name, const KernelSize& size, int32_t device, bool is_long = false,
-           bool left_out = false) {
+  // These call the handler; false where there is none. No lock may be held: other threads go on meanwhile, and the
+  // handler may wait for them. Fused kernels are asked for by the first call of a size, and by the first long one.
+  bool ask_fused(const std::string& program, const KernelSize& size, int32_t device, bool is_long, bool left_out) {
+    return call({"fused", program.c_str(), nullptr, size.dtype.c_str(), size.head_dim, size.heads, size.directions,
+                 device, is_long, left_out});
+  }
+
+  // A file of kernels that take every size.
+  bool ask_file(const std::string& file, int32_t device, bool soon = false) {
+    return call({soon ? "GPU file soon" : "GPU file", file.c_str(), nullptr, nullptr, 0, 0, 0, device, 0, 0});
+  }
+
+  bool ask_cpu_file(const std::string& instructions, const std::string& file) {
+    return call({"CPU file", file.c_str(), instructions.c_str(), nullptr, 0, 0, 0, -1, 0, 0});
+  }
+
+ private:
+  bool call(const rnncc_wanted_kernels& wanted) {
     rnncc_kernel_handler handler;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -68,8 +81,7 @@ class KernelHandler {
     }
     if (!handler) return false;
     char problem[2048] = "";
-    const int32_t code = handler(name.c_str(), size.dtype.c_str(), size.head_dim, size.heads, size.directions, device,
-                                 is_long, left_out, problem, sizeof problem);
+    const int32_t code = handler(&wanted, problem, sizeof problem);
     // The handler caught Ctrl-C, since no Python exception can pass through C++. Python gets the signal again after the
     // op failed.
     if (code == -2) std::raise(SIGINT);
@@ -77,7 +89,6 @@ class KernelHandler {
     return true;
   }
 
- private:
   std::mutex mutex_;
   rnncc_kernel_handler handler_ = nullptr;
   int64_t changes_ = 0;

@@ -48,7 +48,7 @@ inline void* late_function(const std::string& name, const std::string& set, cons
   const std::string symbol = name + "_" + set + "_" + file;
   LateLibraries& libraries = LateLibraries::of_package();
   void* found = libraries.find(symbol);
-  if (!found && KernelHandler::of_package().ask(set, {file}, -1)) found = libraries.find(symbol);
+  if (!found && KernelHandler::of_package().ask_cpu_file(set, file)) found = libraries.find(symbol);
   if (!found)
     throw std::runtime_error("this package has no CPU kernels " + about_cpu_file(file) +
                              "; `rnncc build` makes a package that has kernels for every call");

@@ -117,7 +117,7 @@ class KernelFolders {
 inline std::string kernel_path(const std::string& file_name, int32_t device, const Gpu& on) {
   KernelFolders& folders = KernelFolders::of_package();
   std::string path = folders.find(file_name, on);
-  if (path.empty() && KernelHandler::of_package().ask(file_name, {}, device)) path = folders.find(file_name, on);
+  if (path.empty() && KernelHandler::of_package().ask_file(file_name, device)) path = folders.find(file_name, on);
   const std::string name = "sm_" + std::to_string(on.major) + std::to_string(on.minor);
   if (path.empty()) fail("this package has no kernels for this GPU (" + name + "): build it with --target " + name);
   return path;
@@ -132,7 +132,7 @@ inline void announce(const std::string& file_name, int32_t device, const Gpu& on
     if (!told.insert({device, file_name}).second) return;
   }
   if (KernelFolders::of_package().find(file_name, on).empty())
-    KernelHandler::of_package().ask(file_name, {}, device, true);
+    KernelHandler::of_package().ask_file(file_name, device, true);
 }
 
 // Finds a kernel that takes every size. Each file and kernel is loaded once.

@@ -50,7 +50,7 @@ class FirstUse {
     // The mutex is free here, so that calls of other sizes go on. Threads that ask for the same size wait in the
     // handler.
     const auto& [program, dtype, head_dim, heads, directions, device] = size;
-    const bool asked = handler.ask(program, {dtype, head_dim, heads, directions}, device, is_long, left_out);
+    const bool asked = handler.ask_fused(program, {dtype, head_dim, heads, directions}, device, is_long, left_out);
     const std::lock_guard<std::mutex> lock(mutex_);
     return !told_.insert(key).second || asked;
   }
