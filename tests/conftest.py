@@ -68,7 +68,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "docs: builds the site; where the extra docs is missing, the test is skipped")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: str(item.path))  # stable: a file's own order stays
     marked = {item for item in items if item.get_closest_marker("gpu") is not None}
     if not marked:
         return
@@ -84,6 +86,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = {item for item in marked if item.get_closest_marker("hopper") is not None}
         items[:] = [item for item in items if item not in others]
         config.hook.pytest_deselected(items=list(others))
+
+
+# Rewriting the asserts of the tests takes longer than the rest of collecting them, and every worker of pytest-xdist
+# would do it. One goes from the last file to the first: each reads what the other wrote.
+_FROM_THE_LAST = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 2
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    report = yield
+    if _FROM_THE_LAST and isinstance(collector, pytest.Directory):
+        report.result.reverse()
+    return report
 
 
 def pytest_collection_finish() -> None:

@@ -1,15 +1,16 @@
-"""What compilers made, kept from one run of the tests to the next: the same text gives the same code.
-
-It lies in build/kept, which `make clean` removes.
-"""
+"""What compilers made, kept from one run of the tests to the next: the same text gives the same code. It lies in
+build/kept, which `make clean` removes. And what all workers of one run share."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from rnncc.machine.cache import digest
 
@@ -36,6 +37,22 @@ def kept(parts: tuple[str, ...], make: Callable[[], bytes]) -> bytes:
         beside.write_bytes(made)
         beside.rename(path)
     return made
+
+
+def shared_folder(factory: pytest.TempPathFactory, name: str, fill: Callable[[Path], object]) -> Path:
+    """A folder that all workers of a run share: the first that asks fills it, and the others wait for that."""
+    own = factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
+    is_filled = folder.with_suffix(".filled")
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not is_filled.exists():
+            if folder.exists():  # whoever filled it failed
+                shutil.rmtree(folder)
+            folder.mkdir()
+            fill(folder)
+            is_filled.touch()
+    return folder
 
 
 def _read(path: Path) -> bytes | None:

@@ -56,6 +56,7 @@ def cells(monkeypatch: pytest.MonkeyPatch) -> Any:
     return import_module("gpu_cells")
 
 
+@pytest.mark.long
 def test_exchanges_of_shipped_cells(cells: Any) -> None:
     wanted = {name: count for count, names in EXCHANGES.items() for name in names.split()}
     for path in shipped_cells():

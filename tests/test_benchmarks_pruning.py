@@ -39,6 +39,7 @@ def run_of(training: Any, text: Any, given: argparse.Namespace) -> Any:
     return training.Run(model, torch.optim.Adam(model.parameters()), starts, given)
 
 
+@pytest.mark.long
 def test_the_text_is_large_and_every_tenth_file_is_held_out(text: Any) -> None:
     parts = (text.train, text.validation)
     assert len(text.train) > 5_000_000 and 0.04 < len(text.validation) / len(text.train) < 0.25
@@ -60,6 +61,7 @@ def test_elements_leave_fast_and_then_slowly(training: Any) -> None:
     assert [training.density(progress, 0.1) for progress in (0, 0.5, 1)] == pytest.approx([1, 0.1 + 0.9 / 8, 0.1])
 
 
+@pytest.mark.long
 def test_a_model_is_pruned_while_it_trains(training: Any, text: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given = options(training)
     dense = run_of(training, text, given)

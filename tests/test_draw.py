@@ -115,7 +115,7 @@ def test_nothing_overlaps_in_a_shipped_cell(stem: str) -> None:
     check_geometry(shipped(stem))
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(6))
 def test_nothing_overlaps_in_any_construct(part: int) -> None:
     assert len(others()) > 20

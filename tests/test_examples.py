@@ -70,6 +70,7 @@ def test_a_character_model_compares_its_layer_with_a_loop(cell: str) -> None:
     assert len(output.partition("writes:\n\n")[2]) >= 400
 
 
+@pytest.mark.long
 def test_a_delta_rule_recalls_what_it_was_shown() -> None:
     output = run("recall.py", "--pairs=8", "--steps=80")
     outputs, gradients = said_of_the_loop(output)

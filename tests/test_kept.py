@@ -54,3 +54,21 @@ def test_one_of_several_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(ask, range(2))) == [b"made"] * 2
     assert made == [1]
+
+
+def test_a_shared_folder_is_filled_once(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path_factory.mktemp("popen-gw0")
+    monkeypatch.setattr(tmp_path_factory, "getbasetemp", lambda: own)
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
+
+    def fail(folder: Path) -> None:
+        (folder / "half").touch()
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        kept.shared_folder(tmp_path_factory, "of all", fail)
+    for _ in range(2):
+        folder = kept.shared_folder(tmp_path_factory, "of all", lambda folder: (folder / "made").mkdir())
+        assert folder == own.parent / "of all" and [each.name for each in folder.iterdir()] == ["made"]

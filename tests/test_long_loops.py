@@ -107,7 +107,7 @@ def test_programs_of_many_functions_call_them(name: str) -> None:
         assert any(f"called__::{function}(" in line for line in body)
 
 
-@pytest.mark.one_in(4, "name")
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("hidden", [1, 19])
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("name", CELLS)

@@ -83,6 +83,7 @@ def test_what_is_drawn_does_not_depend_on_the_tests_before(session: pytest.Pytes
     assert alone == [line for line in whole if line.startswith("numpy")]
 
 
+@pytest.mark.long
 def test_a_fresh_run_draws_more_and_is_repeated_by_its_seed(session: pytest.Pytester) -> None:
     usual = drawn(session)[0]
     # Its workers draw from one seed: else they collect different tests.

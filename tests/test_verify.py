@@ -324,7 +324,7 @@ def test_steps_with_derivatives_of_their_own(dtype: torch.dtype) -> None:
     assert any(row.quantity == "d_R_a" for row in result.rows)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["sparse(density=0.3)", "sparse(density=0.5, block=2)", "mask(density=0.3)"])
 def test_what_a_mask_leaves_out_has_no_gradient(kind: str) -> None:
     text = f"cell Masked\nstate h\nweights R: {kind}, W: sparse(density=0.5)\nh[t] = tanh(W@x + R@h[t-1] + b)\n"

@@ -67,7 +67,7 @@ def test_a_kernel_of_blocks(
     assert wrong(blocks_case(path, problem, masked, made, 0.15), dtype) == {}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.long
 @pytest.mark.parametrize("density", [0.0, 0.6, 1.0])
 def test_more_blocks_than_planned(density: float, tmp_path: Path) -> None:
     """Those for which there is no room are multiplied as they lie in memory."""
@@ -84,6 +84,7 @@ def test_more_blocks_than_planned_in_several_phases(masked: bool, tmp_path: Path
     assert wrong(blocks_case(path, problem, masked, made, 0.9), "f16") == {}
 
 
+@pytest.mark.long
 def test_bands_of_very_different_lengths(tmp_path: Path) -> None:
     """Long bands have many lists, and one has none."""
     path, made = made_of("elman", "bf16", False, 160, tmp_path, BLOCKS)

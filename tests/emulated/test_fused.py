@@ -95,7 +95,7 @@ def test_a_family(
         assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.long
 @pytest.mark.parametrize("family", [WIDE, SCATTER, GRID, GATHER], ids=lambda family: family.name)
 def test_kernels_for_one_direction(family: Family, tmp_path: Path) -> None:
     made = kernels_of(Wanted("lstm", family, "bf16", "sm_90a", directions=1), False, 64, tmp_path)
@@ -265,7 +265,7 @@ def test_a_sum_of_two_matrices_of_one_operand(tmp_path: Path) -> None:
     assert all(error <= BOUNDS["f32"] for error in errors.values()), errors
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "equations"),
     [
@@ -322,6 +322,7 @@ def test_a_norm_is_as_accurate_as_torch(family: Family, head_dim: int, tmp_path:
         assert (ours - expected).norm() <= (theirs - expected).norm()
 
 
+@pytest.mark.long
 def test_a_scalar_beside_a_narrow_width(tmp_path: Path) -> None:
     """All units of H have the scalar, also where the loop's first width is the narrower P."""
     path = tmp_path / "narrow.rnn"

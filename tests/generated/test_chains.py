@@ -75,6 +75,7 @@ def test_the_program_goes_on_where_it_stopped(
     assert (status, "seed 0" in printed) == (0, False), printed
 
 
+@pytest.mark.long
 def test_a_process_that_ends_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = gpu_chains.Runner("no such device")
     run = run_of(0, 8)

@@ -116,6 +116,7 @@ def test_every_way_to_call(cells: Any, name: str) -> None:
     assert state.shape == last.shape
 
 
+@pytest.mark.long
 def test_compiled_exported_and_in_other_dtypes(cells: Any) -> None:
     layer, x, mem = layer_of(cells), random(T, B, IN), random(B, L, C)
     expected = layer(x, mem=mem)[0]

@@ -308,6 +308,7 @@ def test_a_weight_without_elements_stands_for_none(recompute: bool) -> None:
     assert "weights, got 1" in raised(lambda: op(streams, [nothing.new_ones(1)], states, *rest))
 
 
+@pytest.mark.long
 def test_no_memory_grows() -> None:
     import resource
 

@@ -280,7 +280,7 @@ def test_single_steps_chunks_and_one_sequence(name: str) -> None:
         torch.testing.assert_close(one, many[1])
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.long
 @pytest.mark.parametrize("name", CELLS)
 def test_verified_in_other_dtypes(name: str) -> None:
     text = text_of(name, TEXT)

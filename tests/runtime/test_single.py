@@ -4,6 +4,7 @@ a GPU."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ import rnncc
 from rnncc.language.read import read_source
 from rnncc.language.source import Source
 from rnncc.machine.paths import locate
+from tests.kept import shared_folder
 from tests.long import runs_all
 from tests.runtime import whole_on_gpu, whole_single
 from tests.runtime.test_whole import LongWay, called, flat, gradients, squares, states_of
 from tests.runtime.test_whole_on_gpu import TEXTS, closeness
+from tests.runtime.whole_on_gpu import SINGLE
 
 # One product; one that is not just added to what the input gives; two states of more parts; two phases; an operator
 # along rows; a bias that the loop reads too, and a start that is not zero.
@@ -36,23 +39,26 @@ h[t] = tanh(A@h[t-1] + m[t])
 NAMES = [*SHIPPED.values(), "Read", "Rows", "Tied"]
 
 
+TEXT = "\n".join([*(read_source(locate(file)).text for file in SHIPPED), TEXTS["Read"], ROWS, TIED])
+
+
 # Once a process: pytest-xdist may give it other tests in between, and ops cannot be registered twice.
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("single")
+    # In 16 bits most runs call the LSTM alone.
+    others = {name.lower() for name in NAMES if name != "LSTM"} if not runs_all() else ()
+    ways = ("forward", "backward")
+    left_out = {f"{name}_0_{way}_single_{dtype}" for name in others for way in ways for dtype in ("bf16", "f16")}
+    source = Source("cell.rnn", TEXT)
+    fill = partial(whole_on_gpu.build, module=rnncc.compile(TEXT), source=source, space=SINGLE, left_out=left_out)
+    return shared_folder(tmp_path_factory, "single", fill)
 
 
 @pytest.fixture(scope="session")
 def module(folder: Path) -> Any:
     """All of these cells, whose layers call the op of a GPU."""
-    text = "\n".join([*(read_source(locate(file)).text for file in SHIPPED), TEXTS["Read"], ROWS, TIED])
-    made = rnncc.compile(text)
-    # In 16 bits most runs call the LSTM alone.
-    others = {name.lower() for name in NAMES if name != "LSTM"} if not runs_all() else ()
-    ways = ("forward", "backward")
-    left_out = {f"{name}_0_{way}_single_{dtype}" for name in others for way in ways for dtype in ("bf16", "f16")}
-    space = whole_on_gpu.build(made, Source("cell.rnn", text), folder, single=True, left_out=left_out)
-    whole_on_gpu.take(made, space, [getattr(made, name).spec for name in NAMES])
+    made = rnncc.compile(TEXT)
+    whole_on_gpu.take(folder, made, SINGLE, [getattr(made, name).spec for name in NAMES])
     whole_single.take_products_of_16_bits()
     return made
 

@@ -208,6 +208,7 @@ def test_a_single_step() -> None:
     torch.testing.assert_close(sparse(x[0])[0], expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.long
 def test_a_layer_that_compile_changed() -> None:
     """`layer.compile()` calls that layer; the sparse one runs itself, and compiles again."""
     layer = make()

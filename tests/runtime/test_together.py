@@ -122,7 +122,7 @@ def test_older_values_of_what_is_left_out(lengths: list[int] | None) -> None:
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.long
 @pytest.mark.parametrize("name", PER_SEQUENCE)
 def test_verified_in_other_dtypes(name: str) -> None:
     cells = compile_cells(Request(Source("together", TEXT), "together"), "partition").cells
@@ -131,7 +131,7 @@ def test_verified_in_other_dtypes(name: str) -> None:
     assert report.passed, [row for row in report.rows if not row.passed]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.long
 @pytest.mark.parametrize("name", PER_SEQUENCE)
 def test_compiled_and_differentiated_twice(name: str) -> None:
     layer = layer_of(name, return_delays=True)

@@ -78,6 +78,7 @@ def test_an_ensemble_of_spiking_layers(file: str, name: str) -> None:
     close(found, {key: torch.stack([gradients(layer, x)[key] for layer in layers]) for key in stacked})
 
 
+@pytest.mark.long
 def test_gradients_of_each_batch_entry_compiled() -> None:
     layer = make("lif", "LIF")
     parameters = {key: p.detach() for key, p in layer.named_parameters()}

@@ -15,8 +15,10 @@ import rnncc
 from rnncc.language.read import read_source
 from rnncc.language.source import Source
 from rnncc.machine.paths import locate
+from tests.kept import shared_folder
 from tests.runtime import whole_on_gpu
 from tests.runtime.test_whole import LongWay, called, flat, gradients, squares, states_of
+from tests.runtime.whole_on_gpu import WHOLE_CALLS
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Several streams; two biases, one of which the loop reads in part; both whole; heads and a state that begins at -inf; a
@@ -47,9 +49,9 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """All of these cells, whose layers call the op of a GPU."""
     text = "\n".join([*(read_source(locate(file)).text for file in SHIPPED), *TEXTS.values()])
     made = rnncc.compile(text)
-    folder = tmp_path_factory.mktemp("whole")
-    space = whole_on_gpu.build(made, Source("cell.rnn", text), folder)
-    whole_on_gpu.take(made, space, [getattr(made, name).spec for name in NAMES])
+    fill = partial(whole_on_gpu.build, module=made, source=Source("cell.rnn", text), space=WHOLE_CALLS)
+    folder = shared_folder(tmp_path_factory, "whole", fill)
+    whole_on_gpu.take(folder, made, WHOLE_CALLS, [getattr(made, name).spec for name in NAMES])
     made.__dict__["launches_of_given_products"] = partial(whole_on_gpu.launches_of_given_products, folder)
     return made
 

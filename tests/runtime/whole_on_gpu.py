@@ -33,21 +33,23 @@ void {loop}_cuda(const rnncc_{way}_call* calls, int32_t count, int32_t) {{
 """
 MOST_SHORT_WORK = 2000  # of these calls
 _SHORT = "MOST_SHORT_WORK = int64_t(1) << 25;"
+# The namespaces of the ops.
+WHOLE_CALLS, SINGLE = "rnncc_whole_on_gpu", "rnncc_single_on_gpu"
 LIBRARIES: list[torch.library.Library] = []
 # The products that a loop of a GPU makes first, on the CPU: tests/cuda/test_small_products.py has the same library.
 SMALL_PRODUCTS = Path(__file__).parents[1] / "cuda" / "small_products.cpp"
 
 
-def build(module: Any, source: Source, folder: Path, *, single: bool = False, left_out: Container[str] = ()) -> str:
-    """The library, for the loaded module of the source's cells. Returns the namespace of its ops. `single`: calls of
-    one step run as on a GPU; `left_out`: kernels of theirs that no call asks for."""
+def build(folder: Path, module: Any, source: Source, space: str, left_out: Container[str] = ()) -> None:
+    """Compiles the library into that folder, for the loaded module of the source's cells. `space`: the namespace of its
+    ops. In that of SINGLE, calls of one step run as on a GPU; `left_out`: kernels of theirs that no call asks for."""
     request = replace(read_request("lstm"), source=source, architectures=("sm_90a",), instructions="generic")
     made = compile_cells(request)
     texts = {file.path: file.text for file in (*made.files, *made.bundle.files)}
     binding = texts["src/binding.cpp"]
     # The CPU's kernels of both ops are those for a GPU.
     texts["src/binding.cpp"] = re.sub(r"rnncc::whole_(forward|backward)_op<", r"rnncc::whole_\1_on_gpu_op<", binding)
-    if single:
+    if space == SINGLE:
         loops = whole_single.build_loops(texts, folder, left_out)
     else:
         _take_loops_of_cpus(texts)
@@ -59,17 +61,13 @@ def build(module: Any, source: Source, folder: Path, *, single: bool = False, le
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text, encoding="utf-8")
     (package,) = Path(module.__file__).parent.glob("lib*.so")
-    torch_lib, space = Path(torch.__file__).parent / "lib", f"rnncc_{'single' if single else 'whole'}_on_gpu"
+    torch_lib = Path(torch.__file__).parent / "lib"
     subprocess.run(
         ["g++", *BINDING, "-Werror", "-shared", "-Wl,-Bsymbolic", "-Isrc/include", f"-DRNNCC_SPACE={space}", *units,
          str(shared_object(WHOLE)), str(package), f"-Wl,-rpath,{package.parent}", f"-L{torch_lib}",
          f"-Wl,-rpath,{torch_lib}", "-ltorch_cpu", "-lc10", "-o", "lib.so"],
         cwd=folder, check=True,
     )  # fmt: skip
-    opened = ctypes.CDLL(str(folder / "lib.so")).rnncc_register
-    opened.restype = ctypes.c_char_p
-    assert opened() is None
-    return space
 
 
 def _take_loops_of_cpus(texts: dict[str, str]) -> None:
@@ -102,9 +100,12 @@ def products_of_cublas(folder: Path) -> int:
     return ctypes.c_int64.in_dll(ctypes.CDLL(str(folder / "lib.so")), "products_of_cublas").value
 
 
-def take(module: Any, space: str, cells: Sequence[Any]) -> None:
-    """From now on the module's layers call the ops of that namespace, which take the dtypes of a GPU. `cells`: the
-    specs of all."""
+def take(folder: Path, module: Any, space: str, cells: Sequence[Any]) -> None:
+    """From now on the module's layers call the ops of the library of that folder, which take the dtypes of a GPU.
+    `space`: their namespace; `cells`: the specs of all."""
+    opened = ctypes.CDLL(str(folder / "lib.so")).rnncc_register
+    opened.restype = ctypes.c_char_p
+    assert opened() is None
     runtime = importlib.import_module(f"{module.__name__}._runtime.modules.whole")
     package = importlib.import_module(f"{module.__name__}._runtime.package")
     runtime.__dict__["WHOLE_DTYPES"] = runtime._GPU_DTYPES
