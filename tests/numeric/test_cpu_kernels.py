@@ -176,6 +176,24 @@ def test_threads_do_not_change_results(name: str, dtype: torch.dtype) -> None:
                     assert torch.equal(ours, alone)
 
 
+@pytest.mark.one_in(4)
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("name", ["lstm", "gru", "layernormlstm", "timeawarelstm"])
+def test_groups_of_threads_do_not_change_results(name: str) -> None:
+    """tests/cpu/test_sharing.py: some threads divide the units of some entries."""
+    loops, library = shipped(name, torch.float32)
+    for loop in loops:
+        case = Case(loop, Problem(6, 16, {**sizes_of(loop.cell), "I": 256, "H": 256}, 1, torch.float32))
+        results = []
+        for count in (1, 6, 8):
+            torch.set_num_threads(count)
+            found = case.kernel(library, BEST)
+            results.append([tensor for group in found for tensor in group if tensor is not None])
+        for result in results[1:]:
+            for ours, alone in zip(result, results[0], strict=True):
+                assert torch.equal(ours, alone)
+
+
 def test_diagonal_blocks_steps_against_the_reference() -> None:
     # Several blocks; products and sums over all of them; a kept value that is no stream's gradient (bR's).
     loops, library = shipped("gru", torch.float64)

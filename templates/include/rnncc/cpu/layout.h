@@ -85,12 +85,23 @@ struct Place {
   Mode mode;
 };
 
-// How many threads there are, and whether they divide the units, else the batch. `listed`: some product is taken from
-// lists (sparse.h).
+RNNCC_INLINE int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// How many threads there are, and how many groups they make: groups divide the batch, and the threads of a group divide
+// the units. `listed`: some product is taken from lists (sparse.h).
 struct Sharing {
-  int64_t threads;
-  bool by_units, listed;
+  int64_t threads, groups;
+  int64_t piece;  // threads divide units in pieces of so many
+  bool listed;
   bool once;  // there is one step, so that each product is taken once
+
+  bool by_units() const { return groups < threads; }
+
+  // How many of `depth` units a thread has, if there are enough for all.
+  int64_t units_of_thread(int64_t depth) const {
+    const int64_t mates = (threads + groups - 1) / groups;
+    return round_up((depth + mates - 1) / mates, piece);
+  }
 };
 
 // The tiles of a stage: each of `blocks` ranges of `depth` units is divided into tiles of `units`. A tile takes batch
@@ -126,8 +137,6 @@ constexpr int64_t listed_tile_columns = 64;
 // Up to so many batch entries a tile takes at once where its products are taken once.
 constexpr int64_t once_entries = 256;
 
-RNNCC_INLINE int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
 // Where threads divide units, the tiling depends on width, heads and threads alone, so that a thread meets the same
 // units in every stage of one width.
 template <class T>
@@ -140,9 +149,9 @@ static Tiling make_tiling(const StageInfo& stage, const int64_t* dims, const Sha
   const int64_t accumulators = stage.accumulators > 0 ? stage.accumulators : 1;
   if (sharing.once) {
     t.units = panel_columns<T>;
-  } else if (sharing.by_units) {
+  } else if (sharing.by_units()) {
     const int64_t most = sharing.listed ? listed_tile_columns : tile_columns;
-    t.units = round_up((t.depth + sharing.threads - 1) / sharing.threads, panel_columns<T>);
+    t.units = sharing.units_of_thread(t.depth);
     if (t.units > most) t.units = most;
   } else {
     t.units = stage.products ? round_up((tile_columns + accumulators - 1) / accumulators, panel_columns<T>) : t.depth;

@@ -25,7 +25,7 @@ struct Run {
   const Program<T>& program;
   const Call& call;
   const int64_t* dims = nullptr;
-  Sharing sharing = {1, false, false, false};
+  Sharing sharing = {1, 1, 1, false, false};
   int64_t block_steps = 1;
   int16_t last_stages = 0;
   int64_t ring_mask = 1;
@@ -40,6 +40,7 @@ struct Run {
   ListedProduct<T>* listed = nullptr;  // per product
   int64_t* first_pack = nullptr;       // per stage
   int64_t* packs_per_tile = nullptr;
+  Barrier* barriers = nullptr;  // per group of threads
   T* constants = nullptr;
   char* members = nullptr;  // per thread: slots' pointers, slots' row strides, scratch
   int64_t member_bytes = 0;
@@ -58,6 +59,13 @@ struct Run {
   bool came_packed(const ProductInfo& product) const {
     const MatrixInfo& first = program.matrices[program.product_matrices[product.matrix]];
     return !product.transposed && tensor(WEIGHTS, first.index).entry == packed_entry;
+  }
+
+  // Threads divide units by vectors. Matrices that came packed are divided by panels.
+  int64_t unit_piece() const {
+    bool by_panels = false;
+    for (int16_t p = 0; p < program.product_count; ++p) by_panels = by_panels || came_packed(program.products[p]);
+    return by_panels ? panel_columns<T> : lanes<T>;
   }
 
   int64_t dim(int16_t index) const { return dims[index]; }

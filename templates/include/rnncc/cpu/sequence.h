@@ -1,9 +1,9 @@
 // The driver of every generated kernel: one time loop that runs any program (program.h), forward or backward.
 //
-// Threads divide either the batch entries or the units of every stage. With entries of their own they do not wait for
-// each other inside a block of steps, but for once after its first step where rows are packed. With units of their own
-// they meet at a barrier where a stage reads what others wrote. Either way every element is computed by the same
-// operations in the same order, so results do not depend on the number of threads.
+// Threads come in groups, which divide the batch entries. The threads of a group divide the units of every stage, and
+// meet at a barrier where a stage reads what others wrote; a group may be one thread. Groups do not wait for each other
+// inside a block of steps, but for once after its first step where rows are packed. However threads are grouped, every
+// element is computed by the same operations in the same order, so results do not depend on the number of threads.
 #pragma once
 
 #include "listing.h"
@@ -14,6 +14,55 @@
 
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
+
+// A thread of the team.
+struct Member {
+  Team& team;
+  int64_t index, count;  // among all
+  Barrier* barrier;      // of its group
+  int64_t place, mates;  // in its group, and how many that has
+  Range entries;         // the group's
+  Range own;             // the thread's part of them, where a stage cannot be divided by units
+
+  void meet() const {
+    if (mates > 1) barrier->wait(mates);
+  }
+};
+
+// The batch entries of group `index` of `members`, the same at every step. In a packed call all groups have about as many
+// rows over all steps.
+template <class T>
+static Range share_entries(const Run<T>& run, int64_t index, int64_t members) {
+  const Call& call = run.call;
+  if (!call.starts || members == 1) return share(call.batch, 1, index, members);
+  Range own = {0, 0};
+  int64_t before = 0, length = call.steps;
+  for (int64_t entry = 0; entry < call.batch; ++entry) {
+    while (length > 0 && run.entries(length - 1) <= entry) --length;
+    const int64_t owner = (before + length / 2) * members / (run.rows() + 1);
+    if (owner < index) own.begin = entry + 1;
+    if (owner <= index) own.end = entry + 1;
+    before += length;
+  }
+  return own.begin < own.end ? own : Range{0, 0};
+}
+
+template <class T>
+static Member member_of(const Run<T>& run, Team& team, int64_t index, int64_t count) {
+  const int64_t groups = run.sharing.groups < count ? run.sharing.groups : count;
+  const int64_t group = ((index + 1) * groups - 1) / count;
+  const Range threads = share(count, 1, group, groups);
+  const Range entries = share_entries(run, group, groups);
+  const int64_t place = index - threads.begin, mates = threads.end - threads.begin;
+  const Range part = share(entries.end - entries.begin, 1, place, mates);
+  const Range own = {entries.begin + part.begin, entries.begin + part.end};
+  return {team, index, count, run.barriers + group, place, mates, entries, own};
+}
+
+RNNCC_INLINE Range both(const Range& a, const Range& b) {
+  const Range common = {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
+  return common.begin < common.end ? common : Range{0, 0};
+}
 
 template <class T>
 static void run_row_operator(const Run<T>& run, const StageInfo& stage, const Frame<T>& frame, const Range& entries) {
@@ -99,49 +148,21 @@ static bool stage_inputs(const Run<T>& run, const Frame<T>& frame, int64_t n, co
   return any;
 }
 
-// A thread's batch entries, the same at every step. In a packed call all threads have about as many rows over all
-// steps.
+// Runs one part of a step.
 template <class T>
-static Range share_entries(const Run<T>& run, int64_t index, int64_t members) {
-  const Call& call = run.call;
-  if (!call.starts || members == 1) return share(call.batch, 1, index, members);
-  Range own = {0, 0};
-  int64_t before = 0, length = call.steps;
-  for (int64_t entry = 0; entry < call.batch; ++entry) {
-    while (length > 0 && run.entries(length - 1) <= entry) --length;
-    const int64_t owner = (before + length / 2) * members / (run.rows() + 1);
-    if (owner < index) own.begin = entry + 1;
-    if (owner <= index) own.end = entry + 1;
-    before += length;
-  }
-  return own.begin < own.end ? own : Range{0, 0};
-}
-
-RNNCC_INLINE Range both(const Range& a, const Range& b) {
-  const Range common = {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
-  return common.begin < common.end ? common : Range{0, 0};
-}
-
-// Runs one part of a step. `own` are the thread's batch entries.
-template <class T>
-static void run_part(const Run<T>& run, Team& team, int64_t index, int64_t members, Frame<T>& frame, int64_t n,
-                     const Part& part, const Range& own) {
+static void run_part(const Run<T>& run, const Member& member, Frame<T>& frame, int64_t n, const Part& part) {
   const Program<T>& program = run.program;
-  const bool by_units = run.sharing.by_units;
   for (int16_t s = 0; s < program.slot_count; ++s) {
     if (program.slots[s].kind != Kind::tile) frame.p[s] = run.at(s, n, part.first, part.last, &frame.row[s]);
   }
-  const Range own_entries = both(part.entries, own);
-  const Range entries = by_units ? part.entries : own_entries;
-  const bool staged = stage_inputs(run, frame, n, entries, by_units ? index : 0, by_units ? members : 1);
-  if (staged && by_units) team.barrier();
+  const Range entries = both(part.entries, member.entries), own_entries = both(part.entries, member.own);
+  if (stage_inputs(run, frame, n, entries, member.place, member.mates)) member.meet();
   const int16_t stages = part.last ? run.last_stages : program.stage_count;
   for (int16_t s = 0; s < stages; ++s) {
     const StageInfo& stage = program.stages[s];
-    if (by_units && stage.barrier) team.barrier();
+    if (stage.barrier) member.meet();
     if (stage.row == RowOperator::elements) {
-      // A thread that does not have entries of its own has heads.
-      const Range heads = by_units ? share(run.call.heads, 1, index, members) : Range{0, run.call.heads};
+      const Range heads = share(run.call.heads, 1, member.place, member.mates);
       if (heads.begin == heads.end || entries.begin == entries.end) continue;
       run.program.functions[stage.function](frame, entries.begin, entries.end, heads.begin, heads.end, run.call.heads);
       copy_out_heads(run, stage, frame, n, entries, heads);
@@ -153,9 +174,9 @@ static void run_part(const Run<T>& run, Team& team, int64_t index, int64_t membe
       continue;
     }
     const Tiling& tiling = run.tilings[s];
-    const Range tiles = by_units ? share(tiling.count, 1, index, members) : Range{0, tiling.count};
+    const Range tiles = share(tiling.count, 1, member.place, member.mates);
     if (tiles.begin == tiles.end || entries.begin == entries.end) continue;
-    run_tiles(run, s, frame, index, entries, tiles);
+    run_tiles(run, s, frame, member.index, entries, tiles);
     copy_out(run, stage, frame, n, entries, tile_range(tiling, tiles.begin).begin,
              tile_range(tiling, tiles.end - 1).end);
   }
@@ -177,15 +198,14 @@ static void write_finals(const Run<T>& run, int64_t n, const Range& entries) {
 }
 
 template <class T>
-static void run_step(const Run<T>& run, Team& team, int64_t index, int64_t members, Frame<T>& frame, int64_t n,
-                     const Range& own) {
+static void run_step(const Run<T>& run, const Member& member, Frame<T>& frame, int64_t n) {
   for (int second = 0; second < 2; ++second) {
     const Part part = run.part(n, second);
     if (part.entries.begin == part.entries.end) continue;
-    run_part(run, team, index, members, frame, n, part, own);
+    run_part(run, member, frame, n, part);
     if (!part.last) continue;
-    if (run.sharing.by_units) team.barrier();
-    write_finals(run, n, both(part.entries, own));
+    member.meet();
+    write_finals(run, n, both(part.entries, member.own));
   }
 }
 
@@ -229,12 +249,12 @@ static void run_member(const Run<T>& run, Team& team, int64_t index, int64_t mem
   }
   team.barrier();
   const bool reduces = program.outer_count + program.sum_count > 0;
-  const Range own = share_entries(run, index, members);
-  if (call.steps == 0) write_finals(run, -1, own);
+  const Member member = member_of(run, team, index, members);
+  if (call.steps == 0) write_finals(run, -1, member.own);
   for (int64_t n = 0, end; n < call.steps; n = end) {
     end = run.block_end(n);
     for (int64_t step = n; step < end; ++step) {
-      run_step(run, team, index, members, frame, step, own);
+      run_step(run, member, frame, step);
       // A block's first step reads the last step of the block before. In a packed call a thread's later steps may lie
       // where another thread still reads that one.
       if (call.starts && reduces && step == n) team.barrier();
@@ -287,7 +307,7 @@ int32_t run(const Program<T>& program, const Call& call) {
   run.sharing = choose_sharing(run);
   // Where threads divide units, a slow one and a fast one are less than one step apart, so four steps in the ring are
   // enough. Else two are.
-  run.ring_mask = run.sharing.by_units ? 3 : 1;
+  run.ring_mask = run.sharing.by_units() ? 3 : 1;
   const int64_t wanted = rows_of_block / (call.batch > 0 ? call.batch : 1);
   run.block_steps = wanted < 4 ? 4 : wanted;
   if (run.block_steps > call.steps) run.block_steps = call.steps > 0 ? call.steps : 1;
@@ -319,8 +339,10 @@ int32_t run(const Program<T>& program, const Call& call) {
       packs += parts * tiling.count;
     }
     run.packs = arena.take<Pack<T>>(packs + 1);
+    run.barriers = arena.take<Barrier>(run.sharing.groups);
     if (!placing && !tables.allocate(arena.used)) return OUT_OF_MEMORY;
   }
+  for (int64_t group = 0; group < run.sharing.groups; ++group) run.barriers[group] = Barrier();
   run.place_blocks();
   run.last_stages = stages_of_last_step(run);
   Arena count;

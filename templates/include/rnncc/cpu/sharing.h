@@ -6,26 +6,36 @@
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// What a step costs, in multiply-adds.
+// What a step costs a thread, in multiply-adds. The constants were measured on a processor with AVX-512: sixteen threads,
+// LSTMs of 128 to 512 units. In narrower vectors fewer multiply-adds take the same time.
 template <class T>
 struct StepCost {
   const Run<T>& run;
 
-  // The cost of dense products and of functions, per batch entry. A product is counted; a function is guessed to be
-  // worth 20 per unit.
-  int64_t dense() const {
+  static constexpr int64_t vector_bytes = int64_t(sizeof(Vec<T>));
+  // A dense product of few entries waits for its matrices: as if there were so many more entries. That is from the
+  // second-level cache; more than `cached_bytes` come from farther, which takes twice as long.
+  static constexpr int64_t waiting_entries = vector_bytes / 8, cached_bytes = 3 << 19;
+  // What another thread wrote comes with a cache line of its own: the work per element. A barrier's, per thread.
+  static constexpr int64_t moving_work = 6 * vector_bytes, barrier_work = 150 * vector_bytes;
+
+  // The multiply-adds of dense products, per batch entry.
+  int64_t products() const {
     const Program<T>& program = run.program;
     int64_t work = 0;
-    for (int16_t s = 0; s < program.stage_count; ++s) {
-      const StageInfo& stage = program.stages[s];
-      work += 20 * run.dim(stage.width);
-      for (int16_t p = stage.first_product; p < stage.first_product + stage.products; ++p) {
-        const ProductInfo& product = program.products[p];
-        const MatrixInfo& matrix = program.matrices[program.product_matrices[product.matrix]];
-        if (run.listed[p].listed) continue;
+    for (int16_t p = 0; p < program.product_count; ++p) {
+      const ProductInfo& product = program.products[p];
+      const MatrixInfo& matrix = program.matrices[program.product_matrices[product.matrix]];
+      if (!run.listed[p].listed)
         work += product.count * run.dim(matrix.rows) * (run.dim(matrix.columns) / run.dim(matrix.blocks));
-      }
     }
+    return work;
+  }
+
+  // The cost of dense products and of functions, per batch entry. A function is guessed to be worth 20 per unit.
+  int64_t dense() const {
+    int64_t work = products();
+    for (int16_t s = 0; s < run.program.stage_count; ++s) work += 20 * run.dim(run.program.stages[s].width);
     return work;
   }
 
@@ -39,40 +49,74 @@ struct StepCost {
     return int64_t(work);
   }
 
-  // The cost of m batch entries. In dense products, one or two take as long as three: they wait for the matrices.
-  int64_t of(int64_t m) const { return (m < 3 ? 3 : m) * dense() + listed(m); }
+  // The elements of a batch entry that a thread reads after a barrier, and the barriers.
+  int64_t met(int64_t* barriers) const {
+    const Program<T>& program = run.program;
+    int64_t elements = 0;
+    for (int16_t s = 0; s < program.stage_count; ++s) {
+      const StageInfo& stage = program.stages[s];
+      if (!stage.barrier) continue;
+      ++*barriers;
+      if (!stage.products) elements += run.dim(stage.width);
+      for (int16_t p = stage.first_product; p < stage.first_product + stage.products; ++p)
+        elements += run.dim(program.slots[program.products[p].operand].width);
+    }
+    return elements;
+  }
+
+  // The cost of m batch entries for each of `mates` threads, which divide all units into pieces of `units`.
+  int64_t of(int64_t m, int64_t mates, int64_t units) const {
+    const int64_t widest = run.widest_stage(), matrices = products();
+    const bool is_cached = matrices * int64_t(sizeof(T)) <= cached_bytes * mates;
+    const int64_t waiting = matrices ? waiting_entries * (is_cached ? 1 : 2) : 0;
+    const int64_t work = (m + waiting) * dense() + listed(m);
+    if (mates == 1) return work;
+    int64_t barriers = 0;
+    const int64_t moved = met(&barriers) * m * (mates - 1) / mates;
+    return work * (units < widest ? units : widest) / widest + moved * moving_work + barriers * mates * barrier_work;
+  }
+  int64_t of(int64_t m) const { return of(m, 1, 0); }
 };
 
-// The rule. Where there is little work, one thread does it. Without products, threads divide the batch where it has an
-// entry for each of them, else the units. With products, either way costs a thread its entries times its share of the
-// units. Dividing units adds a barrier per stage, which takes about as long as `barrier_work` multiply-adds. It must
-// win by a fifth, because barriers suffer most where other programs want the processor too.
+// The rule. Where there is little work, one thread does it. Else the number of groups is that with the least cost: each
+// thread has its group's entries times its part of the units, and the threads of a group wait for each other. Barriers
+// must win by a fifth, because they suffer most where other programs want the processor too.
 template <class T>
 static Sharing choose_sharing(const Run<T>& run) {
   // To pack a matrix that is used once takes about as long as so many batch entries' products with it.
   constexpr int64_t once_packing = 3;
-  constexpr int64_t least_work = 1 << 18, barrier_work = 20000;
+  constexpr int64_t least_work = 1 << 18;
   const StepCost<T> cost = {run};
   bool listed = false;
   for (int16_t p = 0; p < run.program.product_count; ++p) listed = listed || run.listed[p].listed;
   const bool once = run.call.steps == 1 && !run.call.starts && run.call.batch <= once_entries && !listed &&
                     run.program.product_count > 0;
-  const int64_t threads = thread_count(), entries = run.mean_entries();
-  if (threads <= 1 || cost.dense() * run.rows() + cost.listed(entries) * run.call.steps < least_work)
-    return {1, false, listed, once};
-  if (run.program.product_count == 0) return {threads, entries < threads, false, false};
-  const int64_t alone = cost.of(entries), by_entries = cost.of((entries + threads - 1) / threads);
-  const int64_t by_units = alone / threads + barrier_work * run.program.stage_count;
+  const int64_t threads = thread_count(), entries = run.mean_entries(), widest = run.widest_stage();
+  Sharing best = {1, 1, run.unit_piece(), listed, once};
+  int64_t least = cost.of(entries);
+  if (threads <= 1 || cost.dense() * run.rows() + cost.listed(entries) * run.call.steps < least_work) return best;
   if (once) {
     // A thread that has entries of its own packs every matrix by itself. Units are divided in panels, of which there may
     // be fewer than threads.
-    const int64_t widest = run.widest_stage(), panels = (widest + panel_columns<T> - 1) / panel_columns<T>;
-    const int64_t turns = (panels + threads - 1) / threads;
-    return {threads, panels >= threads && alone * turns / panels < by_entries + once_packing * cost.dense(), false,
-            true};
+    const int64_t panels = (widest + panel_columns<T> - 1) / panel_columns<T>;
+    const int64_t by_units = least * ((panels + threads - 1) / threads) / panels;
+    const int64_t by_entries = cost.of((entries + threads - 1) / threads) + once_packing * cost.dense();
+    best.threads = threads;
+    best.groups = panels >= threads && by_units < by_entries ? 1 : threads;
+    return best;
   }
-  if (alone <= by_entries && alone <= by_units) return {1, false, listed, false};
-  return {threads, by_units * 5 < by_entries * 4, listed, false};
+  for (int64_t mates = 1; mates <= threads; ++mates) {
+    if (threads % mates) continue;
+    Sharing next = best;
+    next.threads = threads;
+    next.groups = threads / mates;
+    const int64_t here = cost.of((entries + next.groups - 1) / next.groups, mates, next.units_of_thread(widest));
+    const int64_t careful = mates > 1 ? here * 5 / 4 : here;
+    if (careful >= least) continue;
+    least = careful;
+    best = next;
+  }
+  return best;
 }
 
 }  // namespace RNNCC_ISA_NAMESPACE

@@ -1,0 +1,38 @@
+// The rule by which threads divide a loop, for an LSTM's.
+#include "rnncc/cpu/sharing.h"
+
+using namespace rnncc;
+
+extern "C" {
+
+// Sets how many threads the loop has, and in how many groups.
+void divided(int64_t steps, int64_t batch, int64_t units, int64_t* threads, int64_t* groups) {
+  const int64_t dims[] = {units, 1};
+  const MatrixInfo matrix = {0, 0, 0, 0, 1, 1, false};
+  const ProductInfo product = {0, 0, 0, 0, 4, 1, false, false};
+  const int16_t names[] = {0, 0, 0, 0};
+  SlotInfo slot = {};
+  StageInfo stage = {};
+  stage.barrier = true;
+  stage.products = 1;
+  Program<float> program = {};
+  program.slots = &slot;
+  program.matrices = &matrix;
+  program.products = &product;
+  program.product_matrices = names;
+  program.stages = &stage;
+  program.product_count = program.stage_count = 1;
+  const rnncc_tensor weight = {};
+  Call call = {};
+  call.steps = steps;
+  call.batch = batch;
+  call.table[WEIGHTS] = &weight;
+  ListedProduct<float> listed = {};
+  Run<float> run = {program, call};
+  run.dims = dims;
+  run.listed = &listed;
+  const Sharing sharing = choose_sharing(run);
+  *threads = sharing.threads;
+  *groups = sharing.groups;
+}
+}

@@ -1,0 +1,47 @@
+"""rnncc/cpu/sharing.h: how threads divide a loop."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from tests.cpu.host import build, call
+
+Divided = Callable[..., tuple[int, int]]
+
+
+@pytest.fixture
+def divided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Divided]:
+    """Of so many threads, how many a loop takes, and in how many groups."""
+    library: ctypes.CDLL = build("sharing_host.cpp", "generic", tmp_path_factory.mktemp("sharing"))
+    before = torch.get_num_threads()
+
+    def ask(threads: int, steps: int, batch: int, units: int) -> tuple[int, int]:
+        torch.set_num_threads(threads)
+        found = np.zeros(2, np.int64)
+        call(library, "divided", steps, batch, units, found[:1], found[1:])
+        return int(found[0]), int(found[1])
+
+    yield ask
+    torch.set_num_threads(before)
+
+
+def test_how_threads_divide_a_loop(divided: Divided) -> None:
+    assert divided(8, 1, 1, 8) == (1, 1)
+    # A small loop, and one of a single entry: all divide its units.
+    assert divided(8, 300, 1, 32) == (1, 1)
+    assert divided(8, 300, 1, 512) == (8, 1)
+    # Many entries for each thread.
+    assert divided(8, 300, 512, 128) == (8, 8)
+    # Some: groups of threads. A thread that had two entries of its own would wait for the matrices, and one that met
+    # seven others for what they write.
+    threads, groups = divided(8, 300, 16, 256)
+    assert threads == 8 and groups in (2, 4)
+    # There are never more groups than entries that they could have.
+    for batch in range(1, 40):
+        threads, groups = divided(12, 300, batch, 512)
+        assert threads == 12 and (groups <= batch or groups == 12)
