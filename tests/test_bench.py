@@ -94,6 +94,7 @@ def test_passes_and_parties_are_chosen(tmp_path: Path) -> None:
     assert [(row["pass"], row["who"]) for row in cell["rows"]] == [("training", OURS), ("training", EAGER)]
 
 
+@pytest.mark.long
 def test_inputs_of_a_cell_s_own_and_several_cells(tmp_path: Path) -> None:
     path = tmp_path / "two.rnn"
     path.write_text(CELLS, encoding="utf-8")

@@ -36,7 +36,7 @@ def run(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folders["work"], env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("number", [1000, pytest.param(5000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("number", [2000, pytest.param(5000, marks=pytest.mark.long)])
 def test_hostile_files_run_nothing_and_write_nothing(tmp_path: Path, number: int) -> None:
     done = run(tmp_path, f"from tests.hostile_pickles import main; main(43, {number})")
     assert done.returncode == 0, done.stderr

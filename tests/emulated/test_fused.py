@@ -255,6 +255,7 @@ def test_threads_in_any_order(cell: str, family: Family, head_dim: int, tmp_path
         assert all(error <= BOUNDS["bf16"] for error in errors.values()), errors
 
 
+@pytest.mark.long
 def test_a_sum_of_two_matrices_of_one_operand(tmp_path: Path) -> None:
     """Each matrix meets a copy of the operand of its own, which two sums share."""
     path = tmp_path / "two.rnn"
@@ -334,7 +335,7 @@ def test_a_scalar_beside_a_narrow_width(tmp_path: Path) -> None:
     assert max(EmulatedCase(loops(str(path))[False], problem, made).measured().values()) <= BOUNDS["f32"]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.long
 @pytest.mark.parametrize(("family", "masked"), [(GATHER, False), (GATHER, True), (GRID, False)], ids=str)
 def test_derivatives_that_the_text_gives(family: Family, masked: bool, tmp_path: Path) -> None:
     """Steps and stopped gradients in a loop with products."""
@@ -345,7 +346,7 @@ def test_derivatives_that_the_text_gives(family: Family, masked: bool, tmp_path:
     assert {name: error for name, error in errors.items() if not error <= BOUNDS["f32"]} == {}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.long
 @pytest.mark.parametrize(("family", "masked"), [(GATHER, True), (SCATTER, False), (GRID, True)], ids=str)
 def test_older_values_are_streams(family: Family, masked: bool, tmp_path: Path) -> None:
     path = tmp_path / "older.rnn"

@@ -48,6 +48,7 @@ def test_a_seed_is_a_cell() -> None:
     assert (one.text, one.settings, one.case.arguments) == (two.text, two.settings, two.case.arguments)
 
 
+@pytest.mark.long
 def test_the_cells_hold_all_of_matrices() -> None:
     """Shapes, layouts, products, reductions and functions, with what the design lists."""
     shapes = (

@@ -241,6 +241,7 @@ def _matrix(tensor: Tensor | None) -> _Matrix:
     return _Matrix(tensor.data_ptr(), tensor.stride(0) if tensor.dim() == 2 else 0, DTYPES[tensor.dtype])
 
 
+@pytest.mark.always(isa=[BEST])
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (7, 5, 33), (700, 70, 131), (130, 600, 65), (0, 3, 4)])
 @pytest.mark.parametrize("isa", instruction_sets())

@@ -93,7 +93,7 @@ def test_the_result_has_the_vectors_dtype(op: Callable[..., Any], vectors: str) 
     assert means.dtype == scales.dtype == torch.float32 and means.shape == scales.shape == (5, 2, HEADS)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.long
 @pytest.mark.parametrize("vectors", ["wb", "w", "b", ""])
 def test_gradients_once_twice_and_many_at_once(op: Callable[..., Any], vectors: str) -> None:
     given = tensors(vectors)

@@ -220,7 +220,7 @@ class Decoder(nn.Module):
         return self.step(x, one(states), inplace=True)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.long
 @pytest.mark.parametrize("file", ["lstm", "gla"])
 @torch.no_grad()
 def test_compiled_exported_and_traced(file: str) -> None:

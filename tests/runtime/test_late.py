@@ -230,6 +230,7 @@ def test_a_built_package_has_every_dtype_and_asks_for_none(tmp_path: Path) -> No
         assert all(hasattr(symbols, f"late_0_forward_{isa}_{suffix}") for suffix in ("f32", "f64"))
 
 
+@pytest.mark.long
 def test_a_package_remembers_which_program_it_is(late_cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Constants that one of its cells has otherwise, and zoneout."""
     text = "\n".join(

@@ -85,6 +85,7 @@ def saved(module: Any) -> Any:
         return torch.load(buffer, weights_only=True)
 
 
+@pytest.mark.long
 @usual
 @every
 def test_compiled_for_every_size(file: str) -> None:

@@ -373,3 +373,21 @@ def test_which_shipped_cells_have_such_a_step() -> None:
         "griffinblock", "ltc_pairs", "mamba2", "mamba3", "mogrifierlstm", "qrnn", "taugru", "ternarylstm", "tgru",
         "tlstm",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [1, 5, 16, 40])
+def test_threads_do_not_change_results(batch: int) -> None:
+    """Threads divide rows and columns of a product that is taken once, and entries and units of the step."""
+    step, x = rnncc.load("lstm").LSTMCell(70, 256), torch.randn(batch, 70, requires_grad=True)
+    frozen = copy.deepcopy(step).eval().freeze()
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 3, 8):
+            torch.set_num_threads(count)
+            h, c = step(x)
+            with torch.no_grad():
+                found.append([h, c, *frozen(x), *torch.autograd.grad((h + c).sum(), [x, *step.parameters()])])
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert all(map(torch.equal, found[0], other))

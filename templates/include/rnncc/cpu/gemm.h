@@ -244,6 +244,9 @@ static void gemm_direct(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t 
 template <class T>
 constexpr int64_t once_scratch_elements = panel_columns<T> * k_block<T>;
 
+// To pack a matrix that is used once takes about as long as so many rows' products with it.
+constexpr int64_t once_packing = 3;
+
 // Computes C[rows, n] = A[rows, k] * B (+ bias) (+ C) where B is used once: it is packed block by block into `scratch`,
 // which has once_scratch_elements<T>, so that it need not go to memory and back. B is W^T for W[n, k] (BY_OUTPUT), or
 // lies as B[k, n]; its rows are ld elements apart. The result has the bits of gemm.

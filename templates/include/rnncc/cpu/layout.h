@@ -147,12 +147,12 @@ static Tiling make_tiling(const StageInfo& stage, const int64_t* dims, const Sha
   t.blocks = t.heads == 1 ? 1 : stage.parts * t.heads;
   t.depth = width / t.blocks;
   const int64_t accumulators = stage.accumulators > 0 ? stage.accumulators : 1;
-  if (sharing.once) {
-    t.units = panel_columns<T>;
-  } else if (sharing.by_units()) {
-    const int64_t most = sharing.listed ? listed_tile_columns : tile_columns;
+  if (sharing.by_units()) {
+    const int64_t most = sharing.once ? panel_columns<T> : sharing.listed ? listed_tile_columns : tile_columns;
     t.units = sharing.units_of_thread(t.depth);
     if (t.units > most) t.units = most;
+  } else if (sharing.once) {
+    t.units = panel_columns<T>;
   } else {
     t.units = stage.products ? round_up((tile_columns + accumulators - 1) / accumulators, panel_columns<T>) : t.depth;
   }

@@ -82,19 +82,46 @@ RNNCC_INLINE int64_t linear_threads(int64_t rows, int64_t inputs, int64_t output
 // So many rows of x are few: the weight is packed block by block, and not as a whole.
 constexpr int64_t few_rows = 512;
 
-// Computes out[rows, n] = in[rows, k] * B (+ bias) for few rows, with B as in gemm_once. Threads divide the columns
-// where there are panels enough for all, else the rows.
+// A product in parts for threads: so many ranges of its rows, by so many of its columns.
+struct Parts {
+  int64_t rows, columns;
+};
+
+// The parts that take a thread least. To pack what a part has of the weight takes as long as `packing` rows.
+template <class T>
+static Parts parts_for(int64_t threads, int64_t rows, int64_t n, int64_t packing) {
+  const int64_t tiles = rows > 0 ? (rows + kernel_rows - 1) / kernel_rows : 1, panels = panel_count<T>(n);
+  Parts best = {1, 1};
+  int64_t least = (tiles * kernel_rows + packing) * panels;
+  for (int64_t columns = 1; columns <= threads && columns <= panels; ++columns) {
+    const int64_t ranges = threads / columns < tiles ? threads / columns : tiles;
+    const int64_t work = ((tiles + ranges - 1) / ranges * kernel_rows + packing) * ((panels + columns - 1) / columns);
+    if (work >= least) continue;
+    least = work;
+    best = {ranges, columns};
+  }
+  return best;
+}
+
+// Calls f(rows, columns) for the parts of a thread.
+template <class T, class F>
+RNNCC_INLINE void for_parts(const Parts& parts, int64_t rows, int64_t n, int64_t index, int64_t members, const F& f) {
+  const Range own = share(parts.rows * parts.columns, 1, index, members);
+  for (int64_t part = own.begin; part < own.end; ++part) {
+    const Range columns = share(n, panel_columns<T>, part % parts.columns, parts.columns);
+    const Range some = share(rows, kernel_rows, part / parts.columns, parts.rows);
+    if (columns.begin < columns.end && some.begin < some.end) f(some, columns);
+  }
+}
+
+// Computes a part of out[rows, n] = in[rows, k] * B (+ bias) for few rows, with B as in gemm_once.
 template <bool BY_OUTPUT, class T>
 static void multiply_once(const rnncc_matrix& out, const rnncc_matrix& in, const rnncc_matrix& b, const T* bias,
-                          int64_t rows, int64_t n, int64_t k, T* scratch, int64_t index, int64_t members) {
-  const bool by_columns = n >= 2 * members * panel_columns<T> || rows < 2 * kernel_rows;
-  const Range columns = by_columns ? share(n, panel_columns<T>, index, members) : Range{0, n};
-  const Range own = by_columns ? Range{0, rows} : share(rows, kernel_rows, index, members);
-  if (columns.begin == columns.end || own.begin == own.end) return;
+                          const Range& rows, const Range& columns, int64_t k, T* scratch) {
   const T* factor = static_cast<const T*>(b.data) + columns.begin * (BY_OUTPUT ? b.row : 1);
-  gemm_once<BY_OUTPUT>(static_cast<T*>(out.data) + own.begin * out.row + columns.begin, out.row,
-                       static_cast<const T*>(in.data) + own.begin * in.row, in.row, own.end - own.begin, factor, b.row,
-                       columns.end - columns.begin, k, bias ? bias + columns.begin : nullptr, false, scratch);
+  gemm_once<BY_OUTPUT>(static_cast<T*>(out.data) + rows.begin * out.row + columns.begin, out.row,
+                       static_cast<const T*>(in.data) + rows.begin * in.row, in.row, rows.end - rows.begin, factor,
+                       b.row, columns.end - columns.begin, k, bias ? bias + columns.begin : nullptr, false, scratch);
 }
 
 // The same for y.
@@ -104,9 +131,12 @@ static int32_t linear_once(const rnncc_linear_call& call) {
   Buffer buffer;
   if (!buffer.allocate(threads * once_scratch_elements<T> * int64_t(sizeof(T)))) return OUT_OF_MEMORY;
   T* scratch = reinterpret_cast<T*>(buffer.data);
+  const Parts parts = parts_for<T>(threads, call.rows, call.outputs, once_packing);
   const int32_t failed = team_run(threads, [&](Team&, int32_t index, int32_t members) {
-    multiply_once<true>(call.y, call.x, call.weight, static_cast<const T*>(call.bias.data), call.rows, call.outputs,
-                        call.inputs, scratch + index * once_scratch_elements<T>, index, members);
+    for_parts<T>(parts, call.rows, call.outputs, index, members, [&](const Range& rows, const Range& columns) {
+      multiply_once<true>(call.y, call.x, call.weight, static_cast<const T*>(call.bias.data), rows, columns,
+                          call.inputs, scratch + index * once_scratch_elements<T>);
+    });
   });
   return failed ? NO_THREADS : DONE;
 }
@@ -129,16 +159,15 @@ static int32_t linear_direct(const rnncc_linear_call& call) {
 template <class T>
 static int32_t linear_packed(const rnncc_linear_call& call) {
   const Packed<T> b = {static_cast<T*>(const_cast<void*>(call.packed)), call.outputs, call.inputs};
-  const int32_t failed =
-      team_run(linear_threads(call.rows, call.inputs, call.outputs), [&](Team&, int32_t index, int32_t members) {
-        const bool by_columns = call.rows < 2 * kernel_rows;
-        const int64_t panels = panel_count<T>(b.n);
-        const Range rows = by_columns ? Range{0, call.rows} : share(call.rows, kernel_rows, index, members);
-        const Range own = by_columns ? share(panels, 2, index, members) : Range{0, panels};
-        if (rows.begin == rows.end || own.begin == own.end) return;
-        gemm(static_cast<T*>(call.y.data), call.y.row, static_cast<const T*>(call.x.data), call.x.row, b, rows.begin,
-             rows.end, own.begin, own.end, static_cast<const T*>(call.bias.data), false);
-      });
+  const int64_t threads = linear_threads(call.rows, call.inputs, call.outputs);
+  const Parts parts = parts_for<T>(threads, call.rows, b.n, int64_t(0));
+  const int32_t failed = team_run(threads, [&](Team&, int32_t index, int32_t members) {
+    for_parts<T>(parts, call.rows, b.n, index, members, [&](const Range& rows, const Range& columns) {
+      gemm(static_cast<T*>(call.y.data), call.y.row, static_cast<const T*>(call.x.data), call.x.row, b, rows.begin,
+           rows.end, columns.begin / panel_columns<T>, panel_count<T>(columns.end),
+           static_cast<const T*>(call.bias.data), false);
+    });
+  });
   return failed ? NO_THREADS : DONE;
 }
 
@@ -269,12 +298,15 @@ static int32_t linear_backward(const rnncc_linear_backward_call& call) {
     rooms = arena.take<T>(own * threads);
     if (!placing && !buffer.allocate(arena.used)) return OUT_OF_MEMORY;
   }
+  const Parts parts = parts_for<T>(threads, call.rows, call.inputs, once_packing);
   const int32_t failed = team_run(threads, [&](Team& team, int32_t index, int32_t members) {
     T* room = rooms + index * own;
     T* rows = room + round_up(scratch, 16);
     if (call.d_x.data && few) {
-      multiply_once<false>(call.d_x, call.d_y, call.weight, static_cast<const T*>(nullptr), call.rows, call.inputs,
-                           call.outputs, packed + index * once_scratch_elements<T>, index, members);
+      for_parts<T>(parts, call.rows, call.inputs, index, members, [&](const Range& some, const Range& columns) {
+        multiply_once<false>(call.d_x, call.d_y, call.weight, static_cast<const T*>(nullptr), some, columns,
+                             call.outputs, packed + index * once_scratch_elements<T>);
+      });
     } else if (call.d_x.data) {
       if (weight) {
         const Range part = share(call.outputs, 1, index, members);

@@ -61,9 +61,10 @@ struct Run {
     return !product.transposed && tensor(WEIGHTS, first.index).entry == packed_entry;
   }
 
-  // Threads divide units by vectors. Matrices that came packed are divided by panels.
-  int64_t unit_piece() const {
-    bool by_panels = false;
+  // Threads divide units by vectors. Matrices that came packed, or that are packed block by block, are divided by
+  // panels.
+  int64_t unit_piece(bool once) const {
+    bool by_panels = once && !direct();
     for (int16_t p = 0; p < program.product_count; ++p) by_panels = by_panels || came_packed(program.products[p]);
     return by_panels ? panel_columns<T> : lanes<T>;
   }

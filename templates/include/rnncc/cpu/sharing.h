@@ -83,8 +83,6 @@ struct StepCost {
 // must win by a fifth, because they suffer most where other programs want the processor too.
 template <class T>
 static Sharing choose_sharing(const Run<T>& run) {
-  // To pack a matrix that is used once takes about as long as so many batch entries' products with it.
-  constexpr int64_t once_packing = 3;
   constexpr int64_t least_work = 1 << 18;
   const StepCost<T> cost = {run};
   bool listed = false;
@@ -92,25 +90,18 @@ static Sharing choose_sharing(const Run<T>& run) {
   const bool once = run.call.steps == 1 && !run.call.starts && run.call.batch <= once_entries && !listed &&
                     run.program.product_count > 0;
   const int64_t threads = thread_count(), entries = run.mean_entries(), widest = run.widest_stage();
-  Sharing best = {1, 1, run.unit_piece(), listed, once};
+  Sharing best = {1, 1, run.unit_piece(once), listed, once};
   int64_t least = cost.of(entries);
   if (threads <= 1 || cost.dense() * run.rows() + cost.listed(entries) * run.call.steps < least_work) return best;
-  if (once) {
-    // A thread that has entries of its own packs every matrix by itself. Units are divided in panels, of which there may
-    // be fewer than threads.
-    const int64_t panels = (widest + panel_columns<T> - 1) / panel_columns<T>;
-    const int64_t by_units = least * ((panels + threads - 1) / threads) / panels;
-    const int64_t by_entries = cost.of((entries + threads - 1) / threads) + once_packing * cost.dense();
-    best.threads = threads;
-    best.groups = panels >= threads && by_units < by_entries ? 1 : threads;
-    return best;
-  }
+  // Each thread packs its part of the matrices by itself where they are used once.
+  const int64_t packing = once && !run.direct() ? once_packing : 0;
   for (int64_t mates = 1; mates <= threads; ++mates) {
     if (threads % mates) continue;
     Sharing next = best;
     next.threads = threads;
     next.groups = threads / mates;
-    const int64_t here = cost.of((entries + next.groups - 1) / next.groups, mates, next.units_of_thread(widest));
+    const int64_t own = (entries + next.groups - 1) / next.groups + packing;
+    const int64_t here = cost.of(own, mates, next.units_of_thread(widest));
     const int64_t careful = mates > 1 ? here * 5 / 4 : here;
     if (careful >= least) continue;
     least = careful;
