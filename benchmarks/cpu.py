@@ -2,19 +2,23 @@
 eager loop and against nn.LSTM's rate of arithmetic.
 
     python benchmarks/cpu.py [--quick] [--cells lstm,gru,...] [--json FILE]
-    python benchmarks/cpu.py --threads 1,2,4,8,16 [...]
+    python benchmarks/cpu.py --threads 1,2,4,8,16 [...] [--plot PNG]
+    python benchmarks/cpu.py --show FILE [--plot PNG]
 
 Every figure is a median over interleaved calls; every ratio the median of ratios round by round. float32, the input
 product included everywhere. GFLOP/s counts matrix products only: 2·rows·columns per batch entry and step forward, three
 times that with backward.
 
 --threads measures how times fall with the number of threads: layers and single steps beside torch.nn's, in float32 and
-bfloat16, and other cells beside nn.LSTM (cpu_threads.py).
+bfloat16, and other cells beside nn.LSTM (cpu_threads.py). Its rows go to the file of --json as they come, and a run
+leaves there what others wrote for other cases. --show prints the table of such a file.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+from pathlib import Path
 from typing import Any
 
 import cpu_threads
@@ -100,15 +104,20 @@ def main() -> None:
     parser.add_argument("--cells", help="default: those of the table in docs/results.md")
     parser.add_argument("--threads", type=counts, help="numbers of threads, separated by commas")
     parser.add_argument("--json", type=output)
+    parser.add_argument("--show", type=Path, metavar="FILE", help="rows of --threads: measure nothing")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw rows of --threads (needs matplotlib)")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     chosen = arguments.cells.split(",") if arguments.cells else None
-    if arguments.threads:
-        threaded = cpu_threads.run(
-            chosen or (*cpu_threads.TWINS, *cpu_threads.SCALING), arguments.threads, arguments.quick
-        )
-        if arguments.json:
-            write(arguments.json, threaded)
+    if arguments.show or arguments.threads:
+        if arguments.show:
+            threaded = json.loads(arguments.show.read_text(encoding="utf-8"))["results"]
+            print(cpu_threads.show(threaded))
+        else:
+            cells = chosen or (*cpu_threads.TWINS, *cpu_threads.SCALING)
+            threaded = cpu_threads.run(cells, arguments.threads, arguments.quick, arguments.json)
+        if arguments.plot:
+            cpu_threads.plot(threaded, arguments.plot)
         return
     rows = []
     print(f"{'cell':14}{'T x B x H':>14}{'pass':>8}{'ours ms':>10}{'GFLOP/s':>9}  {'against':24}{'must':>6}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import torch
-from measure import Function, interleaved, median_ms, ratio
+from measure import Function, environment, interleaved, median_ms, ratio, write
 from torch import Tensor, nn
 
 import rnncc
@@ -16,6 +19,7 @@ from rnncc.pipeline import compile_cells
 
 # (T, B, H), and cells beside the module of torch.nn that computes the same.
 SIZES = ((128, 16, 128), (256, 32, 256), (128, 64, 512), (32, 128, 1024), (16, 16, 256), (1, 16, 256))
+Rows = list[dict[str, Any]]
 Twin = type[nn.LSTM] | type[nn.GRU] | type[nn.RNN]
 TWINS: dict[str, Twin] = {"lstm": nn.LSTM, "gru": nn.GRU, "nn_rnn": nn.RNN}
 # In bfloat16, and for how times fall with the number of threads: cells beside nn.LSTM.
@@ -114,13 +118,87 @@ def report(rows: Sequence[dict[str, Any]]) -> str:
     return f"{row['cell']:14}{shape:>13} {row['dtype']:9}{what:>6}{values}  ours, ms:{times}"
 
 
-def run(cells: Sequence[str], threads: Sequence[int], quick: bool) -> list[dict[str, Any]]:
-    """Measure all cases, and print a line of each."""
-    heads = "".join(f"{count:7} " for count in threads)
-    print(f"torch.nn's time over ours; threads:\n{'':42}{heads}")
-    found: list[dict[str, Any]] = []
+def head(threads: Sequence[int]) -> str:
+    """What stands above the lines."""
+    return f"torch.nn's time over ours; threads:\n{'':42}" + "".join(f"{count:7} " for count in threads)
+
+
+def run(cells: Sequence[str], threads: Sequence[int], quick: bool, path: Path | None) -> Rows:
+    """Measure all cases, and print a line of each. Rows go to the file as they come, and an earlier run's rows of other
+    cases stay there. Returns all rows of the file."""
+    found: Rows = read(path, environment()) if path and path.exists() else []
+    print(head(threads))
     for case in cases(cells):
         rows = list(measure(case, threads, 0.15 if quick else 0.6))
         print(report(rows), flush=True)
-        found += rows
+        found = [row for row in found if case_of(row) != case_of(rows[0])] + rows
+        if path:
+            write(path, found)
     return found
+
+
+def read(path: Path, here: dict[str, Any]) -> Rows:
+    """The rows of a file that was measured `here`, else an error."""
+    known = json.loads(path.read_text(encoding="utf-8"))
+    if known["environment"] != here:
+        raise SystemExit(f"cpu: {path} was measured on something else: choose another --json, or remove it")
+    rows: Rows = known["results"]
+    return rows
+
+
+def case_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What all rows of a case have in common."""
+    return tuple(row[key] for key in ("cell", "T", "B", "H", "dtype", "backward"))
+
+
+def show(rows: Rows) -> str:
+    """The table of some rows."""
+    counts = sorted({row["threads"] for row in rows})
+    return "\n".join([head(counts), *(report(list(of)) for _, of in groupby(rows, case_of))])
+
+
+def scaling(rows: Rows, size: tuple[int, int, int], backward: bool) -> dict[str, list[tuple[int, float]]]:
+    """How many times as fast as alone so many threads are, in float32: of each cell, and of nn.LSTM."""
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        if (row["T"], row["B"], row["H"]) != size or row["dtype"] != "float32" or row["backward"] != backward:
+            continue
+        lines.setdefault(row["cell"], []).append((row["threads"], row["ms"]))
+        if row["cell"] == "lstm":
+            lines.setdefault("nn.LSTM", []).append((row["threads"], row["torch_ms"]))
+    found = {}
+    for name, points in lines.items():
+        (_, alone), *_ = sorted(points)
+        found[name] = [(threads, alone / time) for threads, time in sorted(points)]
+    return found
+
+
+def plot(rows: Rows, path: Path) -> None:
+    """Draw how times fall with the number of threads, into a PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, len(LARGE), figsize=(13, 9), sharex=True)
+    for backward, rank in zip((False, True), axes, strict=True):
+        for size, place in zip(LARGE, rank, strict=True):
+            lines = scaling(rows, size, backward)
+            for name, points in lines.items():
+                place.plot(*zip(*points, strict=True), "k^:" if name == "nn.LSTM" else "o-", label=name)
+            counts = sorted({threads for points in lines.values() for threads, _ in points})
+            place.plot(counts, counts, color="0.8", zorder=0)
+            words = "forward + backward" if backward else "forward"
+            place.set(title=f"{words}, {' × '.join(map(str, size))}", xlabel="threads")
+            place.grid(visible=True, alpha=0.3)
+            if counts:
+                place.set(xscale="log", yscale="log")
+                place.set_xticks(counts, list(map(str, counts)))
+                place.set_yticks(counts, list(map(str, counts)))
+                place.minorticks_off()
+    for rank in axes:
+        rank[0].set_ylabel("times as fast as one thread")
+    axes[0][0].legend(fontsize="small")
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)

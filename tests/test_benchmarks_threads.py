@@ -43,3 +43,36 @@ def test_what_is_no_number_of_threads() -> None:
     for given in ("1,a", "0", "", "-2", "1,,2"):
         with pytest.raises(ArgumentTypeError, match="is no list of numbers of threads"):
             counts(given)
+
+
+def test_rows_of_another_run_stay(threads: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.json"
+    one = threads.Case("lstm", 3, 2, 8, torch.float32, False)
+    cases = {"lstm": [one], "all": [one, threads.Case("gru", 3, 2, 8, torch.float32, False)]}
+    monkeypatch.setattr(threads, "cases", lambda cells: cases[cells[0]])
+    write = import_module("measure").write
+    monkeypatch.setattr(threads, "environment", lambda: {"processor": "one"})
+    monkeypatch.setattr(threads, "write", lambda path, rows: write(path, rows, {"processor": "one"}))
+    first = threads.run(["all"], (1, 2), True, path)
+    again = threads.run(["lstm"], (1,), True, path)
+    assert [(row["cell"], row["threads"]) for row in again] == [("gru", 1), ("gru", 2), ("lstm", 1)]
+    assert again[:2] == [row for row in first if row["cell"] == "gru"]
+    assert threads.read(path, {"processor": "one"}) == again and threads.show(again).count("\n") == 3
+    with pytest.raises(SystemExit, match="measured on something else"):
+        threads.read(path, {"processor": "other"})
+
+
+def test_how_times_fall(threads: Any, tmp_path: Path) -> None:
+    about = {"T": 256, "B": 32, "H": 256, "dtype": "float32", "backward": False, "beside": "LSTM", "must": None}
+    rows = [
+        about | {"cell": cell, "threads": count, "ms": 8 / count, "torch_ms": 9.0, "speedup": 1.0}
+        for cell in ("lstm", "s6")
+        for count in (1, 4)
+    ]
+    assert threads.scaling(rows, (256, 32, 256), False) == {
+        "lstm": [(1, 1), (4, 4)], "nn.LSTM": [(1, 1), (4, 1)], "s6": [(1, 1), (4, 4)],
+    }  # fmt: skip
+    assert threads.scaling(rows, (256, 32, 256), True) == {}
+    pytest.importorskip("matplotlib")
+    threads.plot(rows, tmp_path / "made" / "scaling.png")
+    assert (tmp_path / "made" / "scaling.png").read_bytes().startswith(b"\x89PNG")

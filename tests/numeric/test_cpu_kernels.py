@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -154,6 +154,18 @@ def test_empty_problems(steps: int, batch: int) -> None:
             compare(loop, library, Problem(steps, batch, {"I": 4, "H": 12}))
 
 
+def same_with_threads(case: Case, library: ctypes.CDLL, counts: Sequence[int]) -> None:
+    """With so many threads a loop gives what it gives with one."""
+    results = []
+    for count in (1, *counts):
+        torch.set_num_threads(count)
+        found = case.kernel(library, BEST)
+        results.append([tensor for group in found for tensor in group if tensor is not None])
+    for result in results[1:]:
+        for ours, alone in zip(result, results[0], strict=True):
+            assert torch.equal(ours, alone)
+
+
 @pytest.mark.one_in(12)
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", ["lstm", "gru", "gruv3", "layernormlstm", "indrnn", "timeawarelstm"])
@@ -165,15 +177,7 @@ def test_threads_do_not_change_results(name: str, dtype: torch.dtype) -> None:
         # One batch entry: threads divide units; more blocks of steps than one for three threads alone, since they meet
         # at every step. Forty: they divide rows. Four rows in all: products of matrices as they lie.
         for steps, batch, counts in ((600, 1, (3,)), (20, 1, (2, 5)), (20, 40, (2, 3, 5)), (2, 2, (2, 3, 5))):
-            case = Case(loop, Problem(steps, batch, sizes, 3, dtype))
-            results = []
-            for count in (1, *counts):
-                torch.set_num_threads(count)
-                found = case.kernel(library, BEST)
-                results.append([tensor for group in found for tensor in group if tensor is not None])
-            for result in results[1:]:
-                for ours, alone in zip(result, results[0], strict=True):
-                    assert torch.equal(ours, alone)
+            same_with_threads(Case(loop, Problem(steps, batch, sizes, 3, dtype)), library, counts)
 
 
 @pytest.mark.one_in(4)
@@ -183,15 +187,8 @@ def test_groups_of_threads_do_not_change_results(name: str) -> None:
     """tests/cpu/test_sharing.py: some threads divide the units of some entries."""
     loops, library = shipped(name, torch.float32)
     for loop in loops:
-        case = Case(loop, Problem(6, 16, {**sizes_of(loop.cell), "I": 256, "H": 256}, 1, torch.float32))
-        results = []
-        for count in (1, 6, 8):
-            torch.set_num_threads(count)
-            found = case.kernel(library, BEST)
-            results.append([tensor for group in found for tensor in group if tensor is not None])
-        for result in results[1:]:
-            for ours, alone in zip(result, results[0], strict=True):
-                assert torch.equal(ours, alone)
+        sizes = {**sizes_of(loop.cell), "I": 256, "H": 256}
+        same_with_threads(Case(loop, Problem(6, 16, sizes, 1, torch.float32)), library, (6, 8))
 
 
 def test_diagonal_blocks_steps_against_the_reference() -> None:
