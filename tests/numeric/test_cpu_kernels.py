@@ -175,8 +175,9 @@ def test_threads_do_not_change_results(name: str, dtype: torch.dtype) -> None:
     for loop in loops:
         sizes = {**sizes_of(loop.cell), "I": 150, "H": 150}
         # One batch entry: threads divide units; more blocks of steps than one for three threads alone, since they meet
-        # at every step. Forty: they divide rows. Four rows in all: products of matrices as they lie.
-        for steps, batch, counts in ((600, 1, (3,)), (20, 1, (2, 5)), (20, 40, (2, 3, 5)), (2, 2, (2, 3, 5))):
+        # at every step. Forty: they divide rows; and there are more threads than blocks of matrices. Four rows in all:
+        # products of matrices as they lie.
+        for steps, batch, counts in ((600, 1, (3,)), (20, 1, (2, 5)), (20, 40, (2, 5, 14)), (2, 2, (2, 3, 5))):
             same_with_threads(Case(loop, Problem(steps, batch, sizes, 3, dtype)), library, counts)
 
 

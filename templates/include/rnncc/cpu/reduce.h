@@ -134,11 +134,15 @@ static void outer_product(const Steps<T>& steps, int16_t first, int16_t count, T
       return;
     }
     const int64_t row_blocks = matrix.parts * blocks, depth = rows / row_blocks, part_length = row_length / outer.parts;
-    const Range own = share(row_blocks, 1, index, members);
-    for (int64_t block = own.begin; block < own.end; ++block) {
-      for (int64_t part = 0; part < outer.parts; ++part) {
+    // Where there are fewer blocks than threads, several have one.
+    const int64_t cuts = (members + row_blocks - 1) / row_blocks;
+    const Range own = share(row_blocks * cuts, 1, index, members);
+    for (int64_t piece = own.begin; piece < own.end; ++piece) {
+      const int64_t block = piece / cuts;
+      const Range cut = share(depth, kernel_rows, piece % cuts, cuts);
+      for (int64_t part = 0; part < outer.parts && cut.begin < cut.end; ++part) {
         gemm_tn(gradient + block * depth * row_length + part * part_length, row_length, a + block * depth, a_row,
-                x + (part * blocks + block % blocks) * part_length, x_row, part_length, k, int64_t(0), depth, adds,
+                x + (part * blocks + block % blocks) * part_length, x_row, part_length, k, cut.begin, cut.end, adds,
                 scratch);
       }
     }
