@@ -201,6 +201,7 @@ def test_a_relative_error_has_no_unit(largest: float) -> None:
     assert not verify.relative_error(exact, exact * math.inf) <= 1e300
 
 
+@pytest.mark.long
 def test_what_is_chaotic_in_float64_too_is_judged_by_its_first_steps() -> None:
     report = verify.verify(*awkward("Chaotic"), dtypes=(torch.float64, torch.bfloat16))
     assert report.passed and all(row.cases > 1 for row in report.rows)

@@ -192,7 +192,7 @@ def test_autocast() -> None:
         assert same(gradients(again, x, **MASKS), gradients(plain, x, **MASKS))
 
 
-@pytest.mark.always(backend=["aot_eager_decomp_partition"])
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["aot_eager", "aot_eager_decomp_partition"])
 def test_compiles_as_one_graph_and_keeps_as_little(backend: str) -> None:
     """The second backend divides the joint graph as inductor does, by what is cheapest to keep."""

@@ -366,6 +366,7 @@ def test_buffers_further_inputs_and_numbers_of_heads(name: str) -> None:
             assert_same(found, step(x, **further), 2e-6)
 
 
+@pytest.mark.long
 def test_which_shipped_cells_have_such_a_step() -> None:
     """Those that need older values have none, and those whose operators are no loop's."""
     without = {stem for stem in STEMS for cell in cells(stem) if single(cell) is None}
