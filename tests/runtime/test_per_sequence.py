@@ -288,7 +288,6 @@ def test_verified_in_other_dtypes(name: str) -> None:
     assert report.passed, [row for row in report.rows if not row.passed]
 
 
-@pytest.mark.long
 def test_under_autocast() -> None:
     text = text_of("Decay", TEXT)
     layer = rnncc.compile(text, "once").Decay(IN, H)

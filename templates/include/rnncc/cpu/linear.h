@@ -1,5 +1,6 @@
-// The product of inputs with a weight, and its gradients (linear_call.h). Threads divide the rows; for the weight's
-// gradient they divide the outputs. Every element is summed in the same order whatever their number.
+// The product of inputs with a weight, and its gradients (linear_call.h). Threads divide the rows, and where there are few
+// of them the columns too; for the weight's gradient they divide the outputs. Every element is summed in the same order
+// whatever their number.
 #pragma once
 
 #include "gemm.h"
