@@ -17,8 +17,7 @@ inline namespace RNNCC_ISA_NAMESPACE {
 
 // A thread of the team.
 struct Member {
-  Team& team;
-  int64_t index, count;  // among all
+  int64_t index;         // among all
   Barrier* barrier;      // of its group
   int64_t place, mates;  // in its group, and how many that has
   Range entries;         // the group's
@@ -48,7 +47,7 @@ static Range share_entries(const Run<T>& run, int64_t index, int64_t members) {
 }
 
 template <class T>
-static Member member_of(const Run<T>& run, Team& team, int64_t index, int64_t count) {
+static Member member_of(const Run<T>& run, int64_t index, int64_t count) {
   const int64_t groups = run.sharing.groups < count ? run.sharing.groups : count;
   const int64_t group = ((index + 1) * groups - 1) / count;
   const Range threads = share(count, 1, group, groups);
@@ -56,7 +55,7 @@ static Member member_of(const Run<T>& run, Team& team, int64_t index, int64_t co
   const int64_t place = index - threads.begin, mates = threads.end - threads.begin;
   const Range part = share(entries.end - entries.begin, 1, place, mates);
   const Range own = {entries.begin + part.begin, entries.begin + part.end};
-  return {team, index, count, run.barriers + group, place, mates, entries, own};
+  return {index, run.barriers + group, place, mates, entries, own};
 }
 
 RNNCC_INLINE Range both(const Range& a, const Range& b) {
@@ -249,7 +248,7 @@ static void run_member(const Run<T>& run, Team& team, int64_t index, int64_t mem
   }
   team.barrier();
   const bool reduces = program.outer_count + program.sum_count > 0;
-  const Member member = member_of(run, team, index, members);
+  const Member member = member_of(run, index, members);
   if (call.steps == 0) write_finals(run, -1, member.own);
   for (int64_t n = 0, end; n < call.steps; n = end) {
     end = run.block_end(n);
