@@ -17,7 +17,6 @@ leaves there what others wrote for other cases. --show prints the table of such 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +110,7 @@ def main() -> None:
     chosen = arguments.cells.split(",") if arguments.cells else None
     if arguments.show or arguments.threads:
         if arguments.show:
-            threaded = json.loads(arguments.show.read_text(encoding="utf-8"))["results"]
+            threaded = cpu_threads.read(arguments.show)
             print(cpu_threads.show(threaded))
         else:
             cells = chosen or (*cpu_threads.TWINS, *cpu_threads.SCALING)

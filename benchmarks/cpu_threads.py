@@ -137,12 +137,16 @@ def run(cells: Sequence[str], threads: Sequence[int], quick: bool, path: Path | 
     return found
 
 
-def read(path: Path, here: dict[str, Any]) -> Rows:
-    """The rows of a file that was measured `here`, else an error."""
-    known = json.loads(path.read_text(encoding="utf-8"))
-    if known["environment"] != here:
+def read(path: Path, here: dict[str, Any] | None = None) -> Rows:
+    """The rows of a file, which was measured `here` where that is said. Else an error."""
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+        rows: Rows = [row for row in known["results"] if (*case_of(row), row["threads"])]
+        environment_then = known["environment"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SystemExit(f"cpu: {path} has no rows of --threads: {error!r}") from None
+    if here is not None and environment_then != here:
         raise SystemExit(f"cpu: {path} was measured on something else: choose another --json, or remove it")
-    rows: Rows = known["results"]
     return rows
 
 

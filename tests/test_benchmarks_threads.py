@@ -60,6 +60,10 @@ def test_rows_of_another_run_stay(threads: Any, tmp_path: Path, monkeypatch: pyt
     assert threads.read(path, {"processor": "one"}) == again and threads.show(again).count("\n") == 3
     with pytest.raises(SystemExit, match="measured on something else"):
         threads.read(path, {"processor": "other"})
+    for text in ("no JSON", '{"environment": {}, "results": [{"cell": "lstm"}]}', "[]"):
+        path.write_text(text)
+        with pytest.raises(SystemExit, match="has no rows of --threads"):
+            threads.read(path)
 
 
 def test_how_times_fall(threads: Any, tmp_path: Path) -> None:
