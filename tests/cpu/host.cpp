@@ -119,7 +119,7 @@ LISTS(double)
   int64_t gemm_tn_scratch_elements_##T(int64_t n) { return gemm_tn_scratch_elements<T>(n); }                          \
   void gemm_tn_##T(T* c, int64_t c_row, const T* a, int64_t a_row, const T* x, int64_t x_row, int64_t n, int64_t k,   \
                    int64_t row_begin, int64_t row_end, bool accumulate, T* scratch) {                                 \
-    gemm_tn(c, c_row, a, a_row, x, x_row, n, k, row_begin, row_end, accumulate, scratch);                             \
+    gemm_tn(c, c_row, a, a_row, x, x_row, n, k, row_begin, row_end, accumulate, scratch, false);                      \
   }
 PRODUCTS(float)
 PRODUCTS(double)

@@ -10,7 +10,7 @@
 // GCC's default for C++.
 #pragma once
 
-#include "panels.h"
+#include "pairs.h"
 
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
@@ -153,6 +153,9 @@ static void multiply_block(T* c, int64_t c_row, const T* a, int64_t a_row, int64
 template <class T>
 static void gemm(T* c, int64_t c_row, const T* a, int64_t a_row, const Packed<T>& b, int64_t row_begin, int64_t row_end,
                  int64_t panel_begin, int64_t panel_end, const T* bias, bool accumulate) {
+  if constexpr (sizeof(T) == 4) {
+    if (b.pairs) return gemm_pairs(c, c_row, a, a_row, b, row_begin, row_end, panel_begin, panel_end, bias, accumulate);
+  }
   for (int64_t row = row_begin; row < row_end; row += row_block) {
     const int64_t rows = row_end - row < row_block ? row_end - row : row_block;
     int64_t term = 0;
@@ -282,10 +285,13 @@ RNNCC_INLINE int64_t gemm_tn_scratch_elements(int64_t n) {
 // Computes rows [row_begin, row_end) of C[m, n] = A^T * X (+ C if accumulate) with A[k, m] and X[k, n], which have
 // contiguous rows. A weight's gradient is such a product, dW[out, in] = dG[T*B, out]^T * X[T*B, in]. a_row, x_row and
 // c_row are strides in elements. `scratch` belongs to this thread and has gemm_tn_scratch_elements<T>(n) elements, best
-// aligned to 64 bytes.
+// aligned to 64 bytes. `pairs`: both factors are rounded to bfloat16 (pairs.h).
 template <class T>
 static void gemm_tn(T* c, int64_t c_row, const T* a, int64_t a_row, const T* x, int64_t x_row, int64_t n, int64_t k,
-                    int64_t row_begin, int64_t row_end, bool accumulate, T* scratch) {
+                    int64_t row_begin, int64_t row_end, bool accumulate, T* scratch, bool pairs) {
+  if constexpr (sizeof(T) == 4) {
+    if (pairs) return gemm_tn_pairs(c, c_row, a, a_row, x, x_row, n, k, row_begin, row_end, accumulate, scratch);
+  }
   T* packed_a = scratch + padded_columns<T>(n) * k_block<T>;
   int64_t term = 0;
   do {

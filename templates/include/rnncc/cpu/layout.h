@@ -94,6 +94,7 @@ struct Sharing {
   int64_t piece;  // threads divide units in pieces of so many
   bool listed;
   bool once;  // there is one step, so that each product is taken once
+  bool pairs = false;  // some product is taken by the processor's matrix unit (pairs.h)
 
   bool by_units() const { return groups < threads; }
 
@@ -164,6 +165,7 @@ static Tiling make_tiling(const StageInfo& stage, const int64_t* dims, const Sha
   const int64_t piece = sharing.listed ? list_entries<T> : kernel_rows;
   t.entries = entries < piece ? piece : entries / piece * piece;
   if (t.entries > row_block) t.entries = row_block / piece * piece;
+  if (sharing.pairs) t.entries = round_up(t.entries, 2 * amx_size);
   if (sharing.once) t.entries = batch;
   if (t.entries > batch) t.entries = batch > 0 ? batch : 1;
   return t;

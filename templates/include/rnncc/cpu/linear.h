@@ -22,6 +22,12 @@ RNNCC_INLINE bool in_place(const rnncc_matrix& m) {
   return m.dtype == compute_dtype<T>;
 }
 
+// Whether a product of `depth` terms with the weight is taken in bfloat16, by the processor's matrix unit (pairs.h).
+template <class T>
+RNNCC_INLINE bool in_pairs(const rnncc_matrix& weight, int64_t depth) {
+  return sizeof(T) == 4 && weight.dtype == RNNCC_BFLOAT16 && depth >= amx_terms / 2 && amx_ready();
+}
+
 // Returns rows [begin, end) of n elements in the compute type: where they are, or converted into `room`.
 template <class T>
 static const T* rows_at(const rnncc_matrix& m, int64_t begin, int64_t end, int64_t n, T* room, int64_t* row) {
@@ -204,12 +210,13 @@ static int32_t linear_forward(const rnncc_linear_call& call) {
   const int64_t out_room = in_place<T>(call.y) ? 0 : linear_rows * call.outputs;
   const int64_t pack_room = in_place<T>(call.weight) ? 0 : panel_columns<T> * call.inputs;
   const int64_t own = round_up(in_room + out_room + pack_room, 16);
-  const int64_t packed = round_up(packed_elements<T>(call.outputs, call.inputs), 16);
+  const bool pairs = in_pairs<T>(call.weight, call.inputs);
+  const int64_t packed = round_up(packed_elements<T>(call.outputs, call.inputs, pairs), 16);
   Buffer buffer;
   if (!buffer.allocate((packed + round_up(call.outputs, 16) + own * threads) * int64_t(sizeof(T))))
     return OUT_OF_MEMORY;
   T* memory = reinterpret_cast<T*>(buffer.data);
-  const Packed<T> b = {memory, call.outputs, call.inputs};
+  const Packed<T> b = {memory, call.outputs, call.inputs, pairs};
   T* bias = nullptr;
   if (call.bias.data) {
     bias = memory + packed;
@@ -259,7 +266,8 @@ static void weight_gradient(const rnncc_linear_backward_call& call, Team& team, 
     const T* d_y = in_place<T>(call.d_y) ? static_cast<const T*>(call.d_y.data) + r * d_y_row : d_y_room;
     if (own.begin == own.end) continue;
     if (d_weight)
-      gemm_tn(d_weight, call.inputs, d_y, d_y_row, x, x_row, call.inputs, end - r, own.begin, own.end, r > 0, scratch);
+      gemm_tn(d_weight, call.inputs, d_y, d_y_row, x, x_row, call.inputs, end - r, own.begin, own.end, r > 0, scratch,
+              in_pairs<T>(call.weight, call.rows));
     for (int64_t k = r; d_bias && k < end; k += gradient_rows) {
       const int64_t last = k + gradient_rows < end ? k + gradient_rows : end;
       add_rows(d_bias, d_y + (k - r) * d_y_row, d_y_row, last - k, own);
@@ -279,6 +287,7 @@ static int32_t linear_backward(const rnncc_linear_backward_call& call) {
     *d_y_block = nullptr;
   T* rooms = nullptr;
   const int64_t elements = call.inputs * call.outputs;
+  const bool pairs = in_pairs<T>(call.weight, call.outputs);
   const bool few = call.rows <= few_rows && in_place<T>(call.d_y) && in_place<T>(call.weight) && in_place<T>(call.d_x);
   const int64_t d_y_room = call.d_x.data && !in_place<T>(call.d_y) ? linear_rows * call.outputs : 0;
   const int64_t d_x_room = call.d_x.data && !in_place<T>(call.d_x) ? linear_rows * call.inputs : 0;
@@ -287,7 +296,8 @@ static int32_t linear_backward(const rnncc_linear_backward_call& call) {
   for (int placing = 0; placing < 2; ++placing) {
     Arena arena = {buffer.data, 0};
     if (call.d_x.data) {
-      packed = arena.take<T>(few ? once_scratch_elements<T> * threads : packed_elements<T>(call.inputs, call.outputs));
+      packed =
+          arena.take<T>(few ? once_scratch_elements<T> * threads : packed_elements<T>(call.inputs, call.outputs, pairs));
     }
     if (call.d_x.data && !in_place<T>(call.weight)) weight = arena.take<T>(elements);
     if (call.d_weight.data)
@@ -315,7 +325,7 @@ static int32_t linear_backward(const rnncc_linear_backward_call& call) {
         rows_at(call.weight, part.begin, part.end, call.inputs, weight + part.begin * call.inputs, &row);
         team.barrier();
       }
-      const Packed<T> b = {packed, call.inputs, call.outputs};
+      const Packed<T> b = {packed, call.inputs, call.outputs, pairs};
       pack_weight(b, call.weight, false, weight, index, members);
       team.barrier();
       multiply_rows(call.d_x, call.d_y, b, static_cast<const T*>(nullptr),

@@ -124,13 +124,15 @@ static void outer_product(const Steps<T>& steps, int16_t first, int16_t count, T
   const int64_t row_length = run.dim(matrix.columns) / blocks;
   T* gradient = run.gradients[matrix.index] + run.dim(matrix.row) * row_length;
   const bool adds = !is_made_at_once(run, matrix.index);
+  const bool pairs = run.in_pairs(matrix.index, run.block_capacity());
   int64_t rows = 0;
   for (int16_t o = 0; o < count; ++o) rows += run.dim(run.program.matrices[run.program.outers[first + o].matrix].rows);
   for_rows(steps, outer.cotangent, outer.operand, [&](const T* a, int64_t a_row, const T* x, int64_t x_row, int64_t k) {
     if (blocks == 1) {
       const Range own = share(rows, kernel_rows, index, members);
       if (own.begin == own.end) return;
-      gemm_tn(gradient, row_length, a, a_row, x, x_row, row_length, k, own.begin, own.end, adds, scratch);
+      gemm_tn(gradient, row_length, a, a_row, x, x_row, row_length, k, own.begin, own.end, adds, scratch,
+              pairs);
       return;
     }
     const int64_t row_blocks = matrix.parts * blocks, depth = rows / row_blocks, part_length = row_length / outer.parts;
@@ -143,7 +145,7 @@ static void outer_product(const Steps<T>& steps, int16_t first, int16_t count, T
       for (int64_t part = 0; part < outer.parts && cut.begin < cut.end; ++part) {
         gemm_tn(gradient + block * depth * row_length + part * part_length, row_length, a + block * depth, a_row,
                 x + (part * blocks + block % blocks) * part_length, x_row, part_length, k, cut.begin, cut.end, adds,
-                scratch);
+                scratch, pairs);
       }
     }
   });
@@ -193,9 +195,9 @@ static void reduce_block(const Run<T>& run, int64_t begin, int64_t end, T* scrat
   }
 }
 
-// Makes the vectors' gradients of their sums, then writes every gradient to its tensor. One thread does this.
+// Makes the vectors' gradients of their sums. One thread does this.
 template <class T>
-static void finish_gradients(const Run<T>& run) {
+static void make_vector_gradients(const Run<T>& run) {
   const Program<T>& program = run.program;
   for (int16_t s = 0; s < program.sum_count; ++s) {
     const SumInfo& info = program.sums[s];
@@ -206,10 +208,15 @@ static void finish_gradients(const Run<T>& run) {
     const int64_t depth = to == 1 || from == to ? 1 : from / (slot.parts * to);
     for (int64_t u = 0; u < from; ++u) out[from == to ? u : to == 1 ? 0 : u / depth % to] += run.sums[s][u];
   }
-  for (int16_t w = 0; w < program.weight_count; ++w) {
-    if (!run.gradients[w]) continue;
-    const rnncc_tensor& tensor = run.tensor(D_WEIGHTS, w);
-    if (tensor.dtype != compute_dtype<T>) write_row(tensor, int64_t(0), run.gradients[w], run.weight_elements(w));
+}
+
+// Writes a thread's share of the gradients whose tensors have another dtype.
+template <class T>
+static void write_gradients(const Run<T>& run, int64_t index, int64_t members) {
+  for (int16_t w = 0; w < run.program.weight_count; ++w) {
+    if (!run.gradients[w] || run.tensor(D_WEIGHTS, w).dtype == compute_dtype<T>) continue;
+    const Range own = share(run.weight_elements(w), lanes<T>, index, members);
+    write_row(run.tensor(D_WEIGHTS, w), own.begin, run.gradients[w] + own.begin, own.end - own.begin);
   }
 }
 

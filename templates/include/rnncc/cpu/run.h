@@ -61,6 +61,21 @@ struct Run {
     return !product.transposed && tensor(WEIGHTS, first.index).entry == packed_entry;
   }
 
+  // Whether products of `depth` terms with a weight are taken in bfloat16, by the processor's matrix unit. A shorter product
+  // would be half zeros.
+  bool in_pairs(int16_t weight, int64_t depth) const {
+    return sizeof(T) == 4 && tensor(WEIGHTS, weight).dtype == RNNCC_BFLOAT16 && depth >= amx_terms / 2 && amx_ready();
+  }
+  bool in_pairs(const ProductInfo& product) const {
+    const MatrixInfo& matrix = program.matrices[program.product_matrices[product.matrix]];
+    return is_packed(product) && in_pairs(matrix.index, product_shape(product, matrix, dims).depth);
+  }
+  bool has_pairs() const {
+    for (int16_t p = 0; p < program.product_count; ++p)
+      if (in_pairs(program.products[p])) return true;
+    return false;
+  }
+
   // Threads divide units by vectors. Matrices that came packed, or that are packed block by block, are divided by
   // panels.
   int64_t unit_piece(bool once) const {
@@ -273,14 +288,14 @@ struct Run {
       for (int16_t p = 0; p < stage.products; ++p) {
         if (listed[stage.first_product + p].listed) continue;
         const ProductInfo& product = program.products[stage.first_product + p];
-        const ProductShape shape =
-            product_shape(product, program.matrices[program.product_matrices[product.matrix]], dims);
+        const MatrixInfo& matrix = program.matrices[program.product_matrices[product.matrix]];
+        const ProductShape shape = product_shape(product, matrix, dims);
         const int64_t n = product.count * (range.end - range.begin);
-        const bool packs_product = is_packed(product);
+        const bool packs_product = is_packed(product), pairs = in_pairs(matrix.index, shape.depth);
         for (int64_t part = 0; part < shape.parts; ++part) {
           const int64_t operand = shape.blocks == 1 ? 0 : (part * shape.blocks + range.head) * shape.depth;
-          T* memory = packs_product ? arena.take<T>(packed_elements<T>(n, shape.depth)) : nullptr;
-          packs[next++] = {{memory, n, shape.depth}, operand};
+          T* memory = packs_product ? arena.take<T>(packed_elements<T>(n, shape.depth, pairs)) : nullptr;
+          packs[next++] = {{memory, n, shape.depth, pairs}, operand};
         }
       }
     }
@@ -309,7 +324,7 @@ struct Run {
     }
   }
 
-  // Takes the weights in the compute type, and memory to count the elements of sparse ones. It is called twice: to count,
+  // Takes memory for weights in the compute type, and to count the elements of sparse ones. It is called twice: to count,
   // and then to place.
   void take_weights(Arena& arena) {
     matrices = arena.take<const T*>(program.weight_count + 1);
@@ -319,7 +334,7 @@ struct Run {
       T* copy = t.dtype == compute_dtype<T> ? nullptr : arena.take<T>(count);
       if (!matrices) continue;
       matrices[w] = copy ? copy : static_cast<const T*>(t.data);
-      if (copy) read_row(copy, t, int64_t(0), count);
+      if (copy && is_counted(w)) read_row(copy, t, int64_t(0), count);
     }
     listed = arena.take<ListedProduct<T>>(program.product_count + 1);
     for (int16_t p = 0; p < program.product_count; ++p) {
@@ -331,6 +346,27 @@ struct Run {
       const int64_t all = product.count * units * (rows / dim(first.blocks));
       if (listed) listed[p] = {false, {begin, nullptr, nullptr}, units, 0, all, rows, 0};
     }
+  }
+
+  // Whether a weight's elements are counted before threads start.
+  bool is_counted(int16_t w) const {
+    for (int16_t m = 0; m < program.matrix_count; ++m)
+      if (program.matrices[m].index == w && program.matrices[m].sparse) return true;
+    return false;
+  }
+
+  // Converts a thread's share of the other weights that have another dtype than the compute type. Returns whether there
+  // are any.
+  bool convert_weights(int64_t index, int64_t members) const {
+    bool any = false;
+    for (int16_t w = 0; w < program.weight_count; ++w) {
+      const rnncc_tensor& t = tensor(WEIGHTS, w);
+      if (t.dtype == compute_dtype<T> || is_counted(w)) continue;
+      any = true;
+      const Range own = share(weight_elements(w), lanes<T>, index, members);
+      read_row(const_cast<T*>(matrices[w]) + own.begin, t, own.begin, own.end - own.begin);
+    }
+    return any;
   }
 
   // Whether the call has enough steps, and all matrices of a product may have many zeros.

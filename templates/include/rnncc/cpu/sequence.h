@@ -239,6 +239,7 @@ static void run_member(const Run<T>& run, Team& team, int64_t index, int64_t mem
   const Call& call = run.call;
   Frame<T> frame = run.frame(index);
   clear(run, index, members);
+  if (run.convert_weights(index, members)) team.barrier();
   for (int16_t s = 0; s < program.stage_count; ++s) {
     if (!program.stages[s].products) continue;
     // Where threads divide units, each packs what it will use itself.
@@ -264,7 +265,9 @@ static void run_member(const Run<T>& run, Team& team, int64_t index, int64_t mem
     team.barrier();
   }
   team.barrier();
-  if (index == 0) finish_gradients(run);
+  if (index == 0) make_vector_gradients(run);
+  team.barrier();
+  write_gradients(run, index, members);
 }
 
 // Whether the call's tensors all have dtypes that T takes.

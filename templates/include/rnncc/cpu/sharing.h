@@ -18,23 +18,28 @@ struct StepCost {
   static constexpr int64_t waiting_entries = vector_bytes / 8, cached_bytes = 3 << 19;
   // What another thread wrote comes with a cache line of its own: the work per element. A barrier's, per thread.
   static constexpr int64_t moving_work = 6 * vector_bytes, barrier_work = 150 * vector_bytes;
+  // In the matrix unit so many multiply-adds take as long as one elsewhere.
+  static constexpr int64_t pairs_speed = 8;
 
-  // The multiply-adds of dense products, per batch entry.
-  int64_t products() const {
+  // The multiply-adds of dense products, per batch entry. `bytes`: of their matrices.
+  int64_t products(int64_t* bytes) const {
     const Program<T>& program = run.program;
     int64_t work = 0;
     for (int16_t p = 0; p < program.product_count; ++p) {
       const ProductInfo& product = program.products[p];
       const MatrixInfo& matrix = program.matrices[program.product_matrices[product.matrix]];
-      if (!run.listed[p].listed)
-        work += product.count * run.dim(matrix.rows) * (run.dim(matrix.columns) / run.dim(matrix.blocks));
+      if (run.listed[p].listed) continue;
+      const int64_t elements = product.count * run.dim(matrix.rows) * (run.dim(matrix.columns) / run.dim(matrix.blocks));
+      const bool pairs = run.in_pairs(product);
+      work += pairs ? elements / pairs_speed : elements;
+      *bytes += elements * (pairs ? 2 : int64_t(sizeof(T)));
     }
     return work;
   }
 
   // The cost of dense products and of functions, per batch entry. A function is guessed to be worth 20 per unit.
   int64_t dense() const {
-    int64_t work = products();
+    int64_t bytes = 0, work = products(&bytes);
     for (int16_t s = 0; s < run.program.stage_count; ++s) work += 20 * run.dim(run.program.stages[s].width);
     return work;
   }
@@ -66,9 +71,10 @@ struct StepCost {
 
   // The cost of m batch entries for each of `mates` threads, which divide all units into pieces of `units`.
   int64_t of(int64_t m, int64_t mates, int64_t units) const {
-    const int64_t widest = run.widest_stage(), matrices = products();
-    const bool is_cached = matrices * int64_t(sizeof(T)) <= cached_bytes * mates;
-    const int64_t waiting = matrices ? waiting_entries * (is_cached ? 1 : 2) : 0;
+    const int64_t widest = run.widest_stage();
+    int64_t bytes = 0;
+    products(&bytes);
+    const int64_t waiting = bytes == 0 ? 0 : waiting_entries * (bytes <= cached_bytes * mates ? 1 : 2);
     const int64_t work = (m + waiting) * dense() + listed(m);
     if (mates == 1) return work;
     int64_t barriers = 0;
@@ -90,7 +96,7 @@ static Sharing choose_sharing(const Run<T>& run) {
   const bool once = run.call.steps == 1 && !run.call.starts && run.call.batch <= once_entries && !listed &&
                     run.program.product_count > 0;
   const int64_t threads = thread_count(), entries = run.mean_entries(), widest = run.widest_stage();
-  Sharing best = {1, 1, run.unit_piece(once), listed, once};
+  Sharing best = {1, 1, run.unit_piece(once), listed, once, run.has_pairs()};
   int64_t least = cost.of(entries);
   if (threads <= 1 || cost.dense() * run.rows() + cost.listed(entries) * run.call.steps < least_work) return best;
   // Each thread packs its part of the matrices by itself where they are used once.
