@@ -12,7 +12,9 @@ from .. import package
 from ..arguments.tensors import without_autocast
 from ..spec import CellSpec
 from .directions import compute
-from .whole import WHOLE_DTYPES, Layout, WholeOps, is_watched
+from .whole import Layout, WholeOps, is_watched
+
+_PACKED_DTYPES = (torch.float32, torch.float64)
 
 
 class Frozen:
@@ -107,7 +109,7 @@ class Freezable(nn.Module):
         if layout is None or kernels is None or layout.made:
             return None
         found = [self._parameters.get(name) for name in layout.names]
-        tensors = [t for t in found if type(t) is nn.Parameter and t.is_cpu and t.dtype in WHOLE_DTYPES]
+        tensors = [t for t in found if type(t) is nn.Parameter and t.is_cpu and t.dtype in _PACKED_DTYPES]
         if len(tensors) < len(found):
             return None
         _check_versions(tensors)

@@ -32,7 +32,8 @@ from .parameters import blocks_of
 _SEVERAL = (tuple, list)
 # What a module holds: parameters, and buffers, as a matrix that is not trained is one.
 _HELD = (Parameter, Tensor)
-WHOLE_DTYPES = (torch.float32, torch.float64)
+# On a CPU.
+WHOLE_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 _GPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # x, the parameters and the states: the bits of an int64 tell the backward which of these need gradients.
 _MOST_TENSORS = 62

@@ -19,6 +19,14 @@ struct rnncc_linear_call {
   const void* packed;
 };
 
+// The product that makes the first `streams` streams of a loop's call, which lie side by side in y. `columns` has the first
+// column of each. Where y has no data, nobody but the loop reads them, and these streams of the call have no data either.
+struct rnncc_stream_product {
+  rnncc_linear_call product;
+  int64_t streams;
+  const int64_t* columns;
+};
+
 // Packs a weight [rows, columns] as factors of products with its transpose: `members` of them lie below each other, with
 // as many rows each. `packed` has `elements`; where it is null, `elements` is set.
 struct rnncc_pack_call {

@@ -179,13 +179,13 @@ RNNCC_INLINE Vec<float> paired(Vec<float> even, Vec<float> odd) {
 #if defined(RNNCC_HAS_AMX) && !defined(RNNCC_EMULATE_AMX)
   typedef uint16_t Halves __attribute__((vector_size(64)));
   const Vec<float> both = rounded(even, odd);
-  const Halves order = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                        8,  24, 9,  25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const Halves order = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   Vec<float> pairs;
   asm("vpermw %1, %2, %0" : "=v"(pairs) : "v"(both), "v"(order));
   return pairs;
 #else
-  return reinterpret_cast<Vec<float>>(float_to_bf16(even) | float_to_bf16(odd) << 16);
+  return reinterpret_cast<Vec<float> >(float_to_bf16(even) | float_to_bf16(odd) << 16);
 #endif
 }
 

@@ -93,7 +93,7 @@ struct Sharing {
   int64_t threads, groups;
   int64_t piece;  // threads divide units in pieces of so many
   bool listed;
-  bool once;  // there is one step, so that each product is taken once
+  bool once;           // there is one step, so that each product is taken once
   bool pairs = false;  // some product is taken by the processor's matrix unit (pairs.h)
 
   bool by_units() const { return groups < threads; }

@@ -28,6 +28,11 @@ RNNCC_INLINE bool in_pairs(const rnncc_matrix& weight, int64_t depth) {
   return sizeof(T) == 4 && weight.dtype == RNNCC_BFLOAT16 && depth >= amx_terms / 2 && amx_ready();
 }
 
+// The matrix without its first rows.
+RNNCC_INLINE rnncc_matrix rows_from(const rnncc_matrix& m, int64_t first) {
+  return {static_cast<char*>(m.data) + first * m.row * element_bytes(dtype_of[m.dtype]), m.row, m.dtype};
+}
+
 // Returns rows [begin, end) of n elements in the compute type: where they are, or converted into `room`.
 template <class T>
 static const T* rows_at(const rnncc_matrix& m, int64_t begin, int64_t end, int64_t n, T* room, int64_t* row) {
@@ -296,8 +301,8 @@ static int32_t linear_backward(const rnncc_linear_backward_call& call) {
   for (int placing = 0; placing < 2; ++placing) {
     Arena arena = {buffer.data, 0};
     if (call.d_x.data) {
-      packed =
-          arena.take<T>(few ? once_scratch_elements<T> * threads : packed_elements<T>(call.inputs, call.outputs, pairs));
+      packed = arena.take<T>(few ? once_scratch_elements<T> * threads
+                                 : packed_elements<T>(call.inputs, call.outputs, pairs));
     }
     if (call.d_x.data && !in_place<T>(call.weight)) weight = arena.take<T>(elements);
     if (call.d_weight.data)

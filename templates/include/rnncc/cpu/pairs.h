@@ -165,8 +165,13 @@ static void multiply_rounded(float* c, int64_t c_row, const RoundedRows& a, int6
         const int64_t shape = some * amx_size + tile_width;
         if (shaped != shape) amx_begin(shapes_for(some, tile_width));
         shaped = shape;
-        const PairProduct product = {a.data + row * a.row, 2 * a.row, panel + column, 4 * width, c + row * c_row + first + column,
-                                     4 * c_row, a.row};
+        const PairProduct product = {a.data + row * a.row,
+                                     2 * a.row,
+                                     panel + column,
+                                     4 * width,
+                                     c + row * c_row + first + column,
+                                     4 * c_row,
+                                     a.row};
         pair_kernel(product, some, tiles, accumulate);
       }
       column += tiles * tile_width;

@@ -135,7 +135,8 @@ static void pack_nk(const Packed<T>& b, const T* src, int64_t ld, int64_t column
       transpose_into(out, width, src + done * ld, ld, step, b.k);
     }
     done += step;
-    if (column + done == b.n && offset + step < width) zero_columns(panel_data(b, p), width, stored_rows(b.k, b.pairs), offset + step);
+    if (column + done == b.n && offset + step < width)
+      zero_columns(panel_data(b, p), width, stored_rows(b.k, b.pairs), offset + step);
   }
 }
 
@@ -171,7 +172,8 @@ static void pack_kn(const Packed<T>& b, const T* src, int64_t ld, int64_t column
       }
     }
     done += step;
-    if (column + done == b.n && offset + step < width) zero_columns(panel_data(b, p), width, stored_rows(b.k, b.pairs), offset + step);
+    if (column + done == b.n && offset + step < width)
+      zero_columns(panel_data(b, p), width, stored_rows(b.k, b.pairs), offset + step);
   }
 }
 

@@ -131,8 +131,7 @@ static void outer_product(const Steps<T>& steps, int16_t first, int16_t count, T
     if (blocks == 1) {
       const Range own = share(rows, kernel_rows, index, members);
       if (own.begin == own.end) return;
-      gemm_tn(gradient, row_length, a, a_row, x, x_row, row_length, k, own.begin, own.end, adds, scratch,
-              pairs);
+      gemm_tn(gradient, row_length, a, a_row, x, x_row, row_length, k, own.begin, own.end, adds, scratch, pairs);
       return;
     }
     const int64_t row_blocks = matrix.parts * blocks, depth = rows / row_blocks, part_length = row_length / outer.parts;

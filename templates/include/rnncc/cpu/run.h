@@ -1,6 +1,7 @@
 // The state of one call: the places of all slots, packed weights, gradients of weights, and what each thread needs.
 #pragma once
 
+#include "../core/linear_call.h"
 #include "sparse.h"
 #include "team.h"
 
@@ -20,12 +21,24 @@ struct Part {
   bool first, last;
 };
 
+// The product that makes the first streams (streams.h), where the caller did not.
+template <class T>
+struct StreamProduct {
+  const rnncc_stream_product* given = nullptr;
+  Packed<T> weight = {nullptr, 0, 0};
+  T* bias = nullptr;
+  T* block = nullptr;  // the rows of a block of steps, where nobody keeps them
+  T* rooms = nullptr;  // per thread
+  int64_t in_room = 0, out_room = 0, room = 0;
+};
+
 template <class T>
 struct Run {
   const Program<T>& program;
   const Call& call;
   const int64_t* dims = nullptr;
   Sharing sharing = {1, 1, 1, false, false};
+  StreamProduct<T> streams;
   int64_t block_steps = 1;
   int16_t last_stages = 0;
   int64_t ring_mask = 1;
@@ -194,6 +207,12 @@ struct Run {
     switch (info.kind) {
       case Kind::read: {
         const rnncc_tensor& t = tensor(info.table, info.index);
+        if (info.table == STREAMS && streams.given && info.index < streams.given->streams &&
+            !streams.given->product.y.data) {
+          const int64_t row = streams.given->product.outputs;
+          return {streams.block + streams.given->columns[info.index] + dim(info.offset), call.batch * row, row,
+                  Mode::block};
+        }
         if (!t.data) return {zeros, 0, 0, Mode::fixed};
         return staged(info) ? workspace(arena, info) : in_place(t, dim(info.offset));
       }

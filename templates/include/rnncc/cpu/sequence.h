@@ -7,9 +7,9 @@
 #pragma once
 
 #include "listing.h"
-#include "reduce.h"
 #include "matrices.h"
 #include "sharing.h"
+#include "streams.h"
 #include "tiles.h"
 
 namespace rnncc {
@@ -240,6 +240,7 @@ static void run_member(const Run<T>& run, Team& team, int64_t index, int64_t mem
   Frame<T> frame = run.frame(index);
   clear(run, index, members);
   if (run.convert_weights(index, members)) team.barrier();
+  pack_streams(run, index, members);
   for (int16_t s = 0; s < program.stage_count; ++s) {
     if (!program.stages[s].products) continue;
     // Where threads divide units, each packs what it will use itself.
@@ -253,6 +254,11 @@ static void run_member(const Run<T>& run, Team& team, int64_t index, int64_t mem
   if (call.steps == 0) write_finals(run, -1, member.own);
   for (int64_t n = 0, end; n < call.steps; n = end) {
     end = run.block_end(n);
+    if (run.streams.given) {
+      if (n > 0 && !reduces) team.barrier();
+      make_streams(run, n, end, index, members);
+      team.barrier();
+    }
     for (int64_t step = n; step < end; ++step) {
       run_step(run, member, frame, step);
       // A block's first step reads the last step of the block before. In a packed call a thread's later steps may lie
@@ -295,6 +301,7 @@ template <class T>
 int32_t run(const Program<T>& program, const Call& call) {
   if (!dtypes_fit(program, call)) return WRONG_DTYPE;
   Run<T> run = {program, call};
+  run.streams.given = static_cast<const rnncc_stream_product*>(call.products);
   Buffer sizes, weights, tables, workspace;
   if (!sizes.allocate(program.dim_count * int64_t(sizeof(int64_t)))) return OUT_OF_MEMORY;
   int64_t* dims = reinterpret_cast<int64_t*>(sizes.data);
@@ -310,7 +317,7 @@ int32_t run(const Program<T>& program, const Call& call) {
   // Where threads divide units, a slow one and a fast one are less than one step apart, so four steps in the ring are
   // enough. Else two are.
   run.ring_mask = run.sharing.by_units() ? 3 : 1;
-  const int64_t wanted = rows_of_block / (call.batch > 0 ? call.batch : 1);
+  const int64_t wanted = wanted_rows(run) / (call.batch > 0 ? call.batch : 1);
   run.block_steps = wanted < 4 ? 4 : wanted;
   if (run.block_steps > call.steps) run.block_steps = call.steps > 0 ? call.steps : 1;
   for (int placing = 0; placing < 2; ++placing) {
@@ -348,9 +355,11 @@ int32_t run(const Program<T>& program, const Call& call) {
   run.place_blocks();
   run.last_stages = stages_of_last_step(run);
   Arena count;
+  lay_out_streams(run, count);
   run.lay_out(count);
   if (!workspace.allocate(count.used)) return OUT_OF_MEMORY;
   Arena place = {workspace.data, 0};
+  lay_out_streams(run, place);
   run.lay_out(place);
   const int32_t failed = team_run(
       run.sharing.threads, [&](Team& team, int32_t index, int32_t members) { run_member(run, team, index, members); });

@@ -29,7 +29,8 @@ struct StepCost {
       const ProductInfo& product = program.products[p];
       const MatrixInfo& matrix = program.matrices[program.product_matrices[product.matrix]];
       if (run.listed[p].listed) continue;
-      const int64_t elements = product.count * run.dim(matrix.rows) * (run.dim(matrix.columns) / run.dim(matrix.blocks));
+      const int64_t elements =
+          product.count * run.dim(matrix.rows) * (run.dim(matrix.columns) / run.dim(matrix.blocks));
       const bool pairs = run.in_pairs(product);
       work += pairs ? elements / pairs_speed : elements;
       *bytes += elements * (pairs ? 2 : int64_t(sizeof(T)));

@@ -43,6 +43,8 @@ class Layout : public LayerFacts {
     has_one_bias = biases.size() == 1 && biases[0].row == 0 && biases[0].column == 0 && biases[0].rows == columns() &&
                    biases[0].rows == shapes[2 * biases[0].parameter];
     stream_widths = widths(segment.stream_widths, segment.streams);
+    for (int64_t i = 0, column = 0; i < product_streams(); column += stream_widths[i++])
+      stream_columns.push_back(column);
     state_widths = widths(segment.state_widths, segment.states);
     weight_elements = widths(segment.plain.weight_elements, segment.plain.weights);
     if (output < -1 || output >= segment.sequences) fail(std::string(segment.name) + ": there is no such output");
@@ -84,7 +86,7 @@ class Layout : public LayerFacts {
   const rnncc_segment& segment;
   int64_t output_width, saved_width;
   bool has_one_bias;  // the biases are one parameter, all of it
-  std::vector<int64_t> stream_widths, state_widths, weight_elements;
+  std::vector<int64_t> stream_widths, stream_columns, state_widths, weight_elements;
   // For each saved tensor its first column in what a training forward keeps, which begins with the streams where they
   // are kept; -1: it is the output.
   std::vector<int64_t> saved_at, saved_widths;

@@ -13,20 +13,56 @@ namespace rnncc {
 
 inline const Device the_cpu = {aoti_torch_device_type_cpu(), 0};
 
-// Adds n numbers of the type.
-inline void add_numbers(rnncc_dtype type, void* to, int64_t to_first, const void* from, int64_t from_first, int64_t n) {
+// A number as torch keeps it in bfloat16.
+struct BFloat16 {
+  uint16_t bits;
+
+  operator float() const {
+    const uint32_t wide = uint32_t(bits) << 16;
+    float value;
+    __builtin_memcpy(&value, &wide, sizeof value);
+    return value;
+  }
+  // Rounds to nearest, ties to even.
+  BFloat16& operator+=(float more) {
+    const float sum = *this + more;
+    uint32_t wide;
+    __builtin_memcpy(&wide, &sum, sizeof wide);
+    bits = uint16_t(sum == sum ? (wide + 0x7fffu + (wide >> 16 & 1)) >> 16 : wide >> 16 | 0x40u);
+    return *this;
+  }
+};
+
+// Numbers of a tensor of one row, from `first` on.
+struct Numbers {
+  const Tensor& tensor;
+  int64_t first;
+};
+
+// Adds n numbers. Of two dtypes, one is float32.
+inline void add_numbers(const Numbers& to, const Numbers& from, int64_t n) {
   const auto add = [&](auto* target, const auto* source) {
-    for (int64_t i = 0; i < n; ++i) target[to_first + i] += source[from_first + i];
+    for (int64_t i = 0; i < n; ++i) target[to.first + i] += source[from.first + i];
   };
-  if (type == RNNCC_FLOAT64)
-    add(static_cast<double*>(to), static_cast<const double*>(from));
+  void* target = to.tensor.data();
+  const void* source = from.tensor.data();
+  if (to.tensor.dtype() == RNNCC_FLOAT64)
+    add(static_cast<double*>(target), static_cast<const double*>(source));
+  else if (to.tensor.dtype() == RNNCC_BFLOAT16)
+    add(static_cast<BFloat16*>(target), static_cast<const float*>(source));
+  else if (from.tensor.dtype() == RNNCC_BFLOAT16)
+    add(static_cast<float*>(target), static_cast<const BFloat16*>(source));
   else
-    add(static_cast<float*>(to), static_cast<const float*>(from));
+    add(static_cast<float*>(target), static_cast<const float*>(source));
 }
 
-inline Tensor zeros(const Whole& given, int64_t count) {
-  Tensor made = given.make({count});
-  __builtin_memset(made.data(), 0, size_t(count * given.item()));
+// A vector of the tensors' dtype, but of float32 where that has fewer bits: many numbers are to be added to it.
+inline Tensor sum_like(const Whole& given, int64_t count) {
+  return given.item() == 2 ? empty({count}, aoti_torch_dtype_float32(), given.device) : given.make({count});
+}
+
+inline Tensor zeros(Tensor made) {
+  __builtin_memset(made.data(), 0, size_t(made.elements() * dtype_bytes(made.dtype())));
   return made;
 }
 
@@ -40,20 +76,25 @@ inline rnncc_tensor saved_at(const Whole& given, void* data, int64_t column, int
   return {static_cast<char*>(data) + column * given.rows() * given.item(), given.batch * width, width, given.type};
 }
 
-// Makes the streams side by side: x weightᵀ and the biases.
-inline void multiply_input(const Whole& given, const void* packed, void* stream) {
+// Makes the sum of the biases, where there are several.
+inline Tensor sum_of_biases(const Whole& given) {
   const Layout& layout = given.layout;
-  Tensor sum;
+  if (layout.has_one_bias || layout.biases.empty()) return Tensor();
+  Tensor sum = zeros(sum_like(given, layout.columns()));
+  for (const Bias& part : layout.biases)
+    add_numbers({sum, part.column}, {given.parameter(part.parameter), part.row}, part.rows);
+  return sum;
+}
+
+// The product that makes the streams side by side: x weightᵀ and the biases.
+inline rnncc_linear_call input_product(const Whole& given, const Tensor& sum, const void* packed, void* stream) {
+  const Layout& layout = given.layout;
   rnncc_matrix bias = no_matrix;
-  if (layout.has_one_bias) {
+  if (sum)
+    bias = {sum.data(), 0, sum.dtype()};
+  else if (layout.has_one_bias)
     bias = {given.parameter(layout.biases[0].parameter).data(), 0, given.type};
-  } else if (!layout.biases.empty()) {
-    sum = zeros(given, layout.columns());
-    bias = {sum.data(), 0, given.type};
-    for (const Bias& part : layout.biases)
-      add_numbers(given.type, bias.data, part.column, given.parameter(part.parameter).data(), part.row, part.rows);
-  }
-  const rnncc_linear_call call = {
+  return {
       .rows = given.rows(),
       .inputs = layout.inputs(),
       .outputs = layout.columns(),
@@ -63,8 +104,10 @@ inline void multiply_input(const Whole& given, const void* packed, void* stream)
       .y = {stream, layout.columns(), given.type},
       .packed = packed,
   };
-  finish("linear", rnncc_linear_forward(&call));
 }
+
+// Streams of more rows are made block by block (cpu/streams.h). The loop has blocks of about as many.
+constexpr int64_t rows_made_at_once = 512;
 
 // Returns: the output of a layer (none of a single step), the final states, and in training what the backward reads.
 inline void run_whole_forward(const rnncc_segment& segment, StableValue* stack) {
@@ -80,10 +123,17 @@ inline void run_whole_forward(const rnncc_segment& segment, StableValue* stack) 
   for (size_t i = 0; i < packed.size(); ++i)
     if (!is_frozen || packed[i].torch_type() != given.dtype || !packed[i].on_cpu()) fail("other packed weights");
   Tensor kept = call.training ? given.make({given.rows() * layout.saved_width}) : Tensor();
+  const bool by_blocks = given.rows() > rows_made_at_once, keeps_streams = call.training && layout.keeps_streams;
   Tensor own;
-  if (!kept || !layout.keeps_streams) own = given.make({given.rows() * layout.columns()});
-  void* const stream = own ? own.data() : kept.data();
-  multiply_input(given, is_frozen ? packed[0].data() : nullptr, stream);
+  if (!keeps_streams && !by_blocks) own = given.make({given.rows() * layout.columns()});
+  void* const stream = own ? own.data() : keeps_streams ? kept.data() : nullptr;
+  const Tensor bias = sum_of_biases(given);
+  const rnncc_stream_product product = {
+      input_product(given, bias, is_frozen ? packed[0].data() : nullptr, stream),
+      layout.product_streams(),
+      layout.stream_columns.data(),
+  };
+  if (!by_blocks) finish("linear", rnncc_linear_forward(&product.product));
 
   ForwardTables tables(
       call, stream,
@@ -98,7 +148,8 @@ inline void run_whole_forward(const rnncc_segment& segment, StableValue* stack) 
         const int64_t place = layout.saved_at[i];
         return place >= 0 ? saved_at(given, kept.data(), place, layout.saved_widths[i]) : output;
       });
-  const rnncc_forward_call run = tables.loop();
+  rnncc_forward_call run = tables.loop();
+  if (by_blocks) run.products = &product;
   finish(segment.name, segment.plain.forward(&run));
   if (call.training) tables.made.push_back(std::move(kept));
   stack[0] = give(std::move(tables.made));
@@ -111,10 +162,10 @@ inline void product_gradients(const Whole& given, void* d_stream, const Tensor& 
   bool needs_bias = false;
   for (const Bias& bias : layout.biases) needs_bias = needs_bias || gradients[bias.parameter];
   const bool in_place = needs_bias && layout.has_one_bias && !layout.is_read_by_loop(layout.biases[0].parameter);
-  Tensor sum = needs_bias && !in_place ? given.make({layout.columns()}) : Tensor();
+  Tensor sum = needs_bias && !in_place ? sum_like(given, layout.columns()) : Tensor();
   const Tensor& d_bias = in_place ? gradients[layout.biases[0].parameter] : sum;
   const auto matrix = [&](const Tensor& tensor, int64_t row) {
-    return tensor ? rnncc_matrix{tensor.data(), row, given.type} : no_matrix;
+    return tensor ? rnncc_matrix{tensor.data(), row, tensor.dtype()} : no_matrix;
   };
   const rnncc_linear_backward_call call = {
       .rows = given.rows(),
@@ -130,7 +181,7 @@ inline void product_gradients(const Whole& given, void* d_stream, const Tensor& 
   if (call.d_x.data || call.d_weight.data || call.d_bias.data) finish("linear", rnncc_linear_backward(&call));
   for (const Bias& bias : layout.biases) {
     if (!sum || !gradients[bias.parameter]) continue;
-    add_numbers(given.type, gradients[bias.parameter].data(), bias.row, sum.data(), bias.column, bias.rows);
+    add_numbers({gradients[bias.parameter], bias.row}, {sum, bias.column}, bias.rows);
   }
 }
 
@@ -153,7 +204,7 @@ inline void run_whole_backward(const rnncc_segment& segment, StableValue* stack)
       [&](int64_t i) {
         const int64_t rows = layout.shapes[2 * i], columns = layout.shapes[2 * i + 1];
         const bool is_summed = i > 0 && !layout.is_read_by_loop(i) && !layout.has_one_bias;
-        return columns >= 0 ? given.make({rows, columns}) : is_summed ? zeros(given, rows) : given.make({rows});
+        return columns >= 0 ? given.make({rows, columns}) : is_summed ? zeros(given.make({rows})) : given.make({rows});
       });
   const rnncc_backward_call run = tables.loop();
   finish(segment.name, segment.plain.backward(&run));

@@ -173,13 +173,12 @@ struct Whole {
   }
 
   bool is_taken() const {
-    if (dtype == aoti_torch_dtype_float32()) return true;
-    if (!on_gpu) return dtype == aoti_torch_dtype_float64();
-    return dtype == aoti_torch_dtype_bfloat16() || dtype == aoti_torch_dtype_float16();
+    if (dtype == aoti_torch_dtype_float32() || dtype == aoti_torch_dtype_bfloat16()) return true;
+    return dtype == (on_gpu ? aoti_torch_dtype_float16() : aoti_torch_dtype_float64());
   }
 
   void fill(const Tensor& tensor, int64_t count, double value) const {
-    if (on_gpu)
+    if (on_gpu || item() == 2)
       RNNCC_TORCH(aoti_torch_aten_fill__Scalar(tensor.get(), value));
     else if (type == RNNCC_FLOAT64)
       std::fill_n(static_cast<double*>(tensor.data()), count, value);

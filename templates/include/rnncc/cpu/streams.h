@@ -1,0 +1,70 @@
+// The product that makes a loop's streams (rnncc_stream_product), a block of steps at a time: all threads of the team
+// make the block's rows, and the loop then reads them from cache. Where nobody keeps the streams, the next block takes
+// the same memory: the streams of a long call would be new memory, which takes longer to touch than to fill.
+#pragma once
+
+#include "linear.h"
+
+namespace rnncc {
+inline namespace RNNCC_ISA_NAMESPACE {
+
+// How many rows a block of steps should have. Streams of fewer rows stay in a second-level cache, where they are wide.
+template <class T>
+static int64_t wanted_rows(const Run<T>& run) {
+  if (!run.streams.given) return rows_of_block;
+  constexpr int64_t cached_bytes = int64_t(2) << 20, least = rows_of_block / 4;
+  const int64_t rows = cached_bytes / (run.streams.given->product.outputs * int64_t(sizeof(T)));
+  return rows < least ? least : rows < rows_of_block ? rows : rows_of_block;
+}
+
+// Lays out the weight as the product reads it, the bias in the compute type, the block's rows and each thread's rooms. It
+// is called twice: to count, and then to place.
+template <class T>
+static void lay_out_streams(Run<T>& run, Arena& arena) {
+  StreamProduct<T>& streams = run.streams;
+  if (!streams.given) return;
+  const rnncc_linear_call& call = streams.given->product;
+  const bool pairs = !call.packed && in_pairs<T>(call.weight, call.inputs);
+  T* memory = call.packed ? static_cast<T*>(const_cast<void*>(call.packed))
+                          : arena.take<T>(packed_elements<T>(call.outputs, call.inputs, pairs));
+  streams.weight = {memory, call.outputs, call.inputs, pairs};
+  streams.bias = call.bias.data ? arena.take<T>(call.outputs) : nullptr;
+  if (streams.bias) load_row(streams.bias, call.bias.data, int64_t(0), call.outputs, dtype_of[call.bias.dtype]);
+  streams.block = call.y.data ? nullptr : arena.take<T>(run.block_capacity() * call.outputs);
+  streams.in_room = in_place<T>(call.x) ? 0 : linear_rows * call.inputs;
+  streams.out_room = !call.y.data || in_place<T>(call.y) ? 0 : linear_rows * call.outputs;
+  const int64_t weight_room = in_place<T>(call.weight) ? 0 : panel_columns<T> * call.inputs;
+  streams.room =
+      round_up(streams.in_room + streams.out_room > weight_room ? streams.in_room + streams.out_room : weight_room, 16);
+  streams.rooms = arena.take<T>(streams.room * run.sharing.threads);
+}
+
+// Packs a thread's share of the weight.
+template <class T>
+static void pack_streams(const Run<T>& run, int64_t index, int64_t members) {
+  const StreamProduct<T>& streams = run.streams;
+  if (!streams.given || streams.given->product.packed) return;
+  pack_weight(streams.weight, streams.given->product.weight, true, streams.rooms + index * streams.room, index,
+              members);
+}
+
+// Makes a thread's share of the rows of steps [begin, end).
+template <class T>
+static void make_streams(const Run<T>& run, int64_t begin, int64_t end, int64_t index, int64_t members) {
+  const StreamProduct<T>& streams = run.streams;
+  const rnncc_linear_call& call = streams.given->product;
+  const int64_t first_step = run.call.descending ? run.time(end - 1) : begin;
+  const int64_t first = first_step * run.call.batch;
+  const Range rows =
+      share((end - begin) * run.call.batch, streams.weight.pairs ? 2 * amx_size : kernel_rows, index, members);
+  const rnncc_matrix x = rows_from(call.x, first);
+  const int64_t place = run.offset({nullptr, run.call.batch, 1, Mode::block}, run.call.descending ? end - 1 : begin);
+  const rnncc_matrix y = call.y.data
+                             ? rows_from(call.y, first)
+                             : rnncc_matrix{streams.block + place * call.outputs, call.outputs, compute_dtype<T>};
+  T* room = streams.rooms + index * streams.room;
+  multiply_rows(y, x, streams.weight, streams.bias, rows, room, room + streams.in_room);
+}
+
+}  // namespace RNNCC_ISA_NAMESPACE
+}  // namespace rnncc
