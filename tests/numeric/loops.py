@@ -74,6 +74,10 @@ class _Forward(ctypes.Structure):
         ),
         ("rows", ctypes.c_int64),
         ("lengths", ctypes.c_void_p),
+        ("biases", ctypes.c_void_p),
+        ("bias_count", ctypes.c_int64),
+        ("products", ctypes.c_void_p),
+        ("stream_product", ctypes.c_void_p),
     )
 
 

@@ -113,6 +113,59 @@ def test_both_ways_compute_the_same(
             assert (one - other).abs().max() <= bound * max(1.0, float(other.abs().max()))
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("file", "name", "frozen"), [("lstm", "LSTM", True), ("gruv3", "GRUv3", False)])
+def test_a_long_call_makes_its_streams_block_by_block(
+    file: str, name: str, frozen: bool, dtype: torch.dtype, threads: int
+) -> None:
+    """Several blocks, the last of which is shorter: the same bits as the product of the whole input, in training (where
+    streams may be kept) and without gradients, and with packed weights."""
+    torch.manual_seed(0)
+    module = make(file, name, 11, 37, dtype=dtype)
+    x = torch.randn(61, 21, 11, dtype=dtype, requires_grad=True)
+    given = [x, *module.parameters()]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with LongWay():
+            expected = gradients(module, x, None, given)
+        found = gradients(module, x, None, given)
+        with torch.no_grad():
+            plain = flat(module(x))
+            packed = flat(module.eval().freeze()(x)) if frozen else plain
+    finally:
+        torch.set_num_threads(before)
+    count = len(plain)
+    for values in (found[:count], plain, packed):
+        assert all(map(torch.equal, values, expected[:count]))
+    bound = 1e-4 if dtype == torch.float32 else 1e-12
+    for one, other in zip(found[count:], expected[count:], strict=True):
+        assert (one - other).abs().max() <= bound * max(1.0, float(other.abs().max()))
+
+
+@pytest.mark.parametrize(("file", "name"), [("lstm", "LSTM"), ("nn_gru", "nn_GRU"), ("started", "Started")])
+@pytest.mark.parametrize("steps", [None, 3, 90])
+def test_bfloat16_without_gradients_is_one_op(file: str, name: str, steps: int | None) -> None:
+    """Beside float64 of the same numbers, values are as near as those of the long way, which rounds the streams."""
+    torch.manual_seed(0)
+    module = make(file, name if steps else f"{name}Cell", 24, 40, dtype=torch.bfloat16)
+    x = torch.randn(*([steps] if steps else []), 9, 24, dtype=torch.bfloat16)
+    hx = states_of(module, (1, 9) if steps else (9,), torch.bfloat16)
+    exact_hx = hx.double() if isinstance(hx, Tensor) else tuple(each.double() for each in hx)
+    with torch.no_grad():
+        module(x, hx)
+        assert [op.rpartition("_whole_")[2] for op in called(lambda: module(x, hx))] == ["forward"]
+        for states, exact_states in ((hx, exact_hx), (None, None)):
+            with LongWay():
+                long = flat(module(x, states))
+            exact = flat(copy.deepcopy(module).double()(x.double(), exact_states))
+            for one, other, right in zip(flat(module(x, states)), long, exact, strict=True):
+                assert one.dtype == other.dtype == torch.bfloat16
+                assert (one - right).norm() <= 1.2 * (other - right).norm() + 2**-9 * right.norm()
+    assert module(x)[0].grad_fn is not None
+
+
 TIED = """
 cell Tied
 input x: H
@@ -248,8 +301,8 @@ def test_tensors_of_other_kinds_go_the_long_way() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert not whole(lambda: layer(x))
         assert layer(x)[0].dtype == torch.bfloat16
-    half = copy.deepcopy(layer).bfloat16()
-    assert not whole(lambda: half(x.bfloat16())) and half(x.bfloat16())[0].dtype == torch.bfloat16
+    half = copy.deepcopy(layer).half()
+    assert not whole(lambda: half(x.half())) and half(x.half())[0].dtype == torch.float16
     meta = copy.deepcopy(layer).to("meta")
     assert meta(x.to("meta"))[0].is_meta
     with pytest.raises(RuntimeError, match="not at the same device"):

@@ -67,9 +67,9 @@ struct rnncc_forward_call {
   const int64_t* lengths;
   const rnncc_bias* biases;
   int64_t bias_count;
-  // What makes the first streams, null where they are given: on a GPU rnncc::StepProducts, before the loop; on the CPU
-  // an rnncc_stream_product (linear_call.h), a block of steps at a time.
-  const void* products;
+  const void* products;  // rnncc::StepProducts that a GPU makes before the loop; null: none
+  // The product that makes the first streams on the CPU, a block of steps at a time (linear_call.h); null: they are given.
+  const struct rnncc_stream_product* stream_product;
 };
 
 struct rnncc_backward_call {
@@ -93,5 +93,5 @@ struct rnncc_backward_call {
   const int64_t* lengths;
   const rnncc_bias* biases;
   int64_t bias_count;
-  const void* products;  // the same, on a GPU, after the loop
+  const void* products;  // the same, after the loop
 };

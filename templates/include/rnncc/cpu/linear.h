@@ -1,18 +1,20 @@
-// The product of inputs with a weight, and its gradients (linear_call.h). Threads divide the rows, and where there are few
-// of them the columns too; for the weight's gradient they divide the outputs. Every element is summed in the same order
-// whatever their number.
+// The product of inputs with a weight, and its gradients (linear_call.h).
+// Threads divide the rows, and where there are few of them the columns too; for
+// the weight's gradient they divide the outputs. Every element is summed in the
+// same order whatever their number.
 #pragma once
 
+#include "../core/linear_call.h"
 #include "gemm.h"
 #include "layout.h"
-#include "../core/linear_call.h"
 #include "reduce.h"
 #include "team.h"
 
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// One thread works on so many rows at a time. Rows of another dtype are converted first.
+// One thread works on so many rows at a time. Rows of another dtype are
+// converted first.
 constexpr int64_t linear_rows = row_block;
 // For the weight's gradient so many rows are converted at a time.
 constexpr int64_t gradient_rows = 512;
@@ -22,7 +24,8 @@ RNNCC_INLINE bool in_place(const rnncc_matrix& m) {
   return m.dtype == compute_dtype<T>;
 }
 
-// Whether a product of `depth` terms with the weight is taken in bfloat16, by the processor's matrix unit (pairs.h).
+// Whether a product of `depth` terms with the weight is taken in bfloat16, by
+// the processor's matrix unit (pairs.h).
 template <class T>
 RNNCC_INLINE bool in_pairs(const rnncc_matrix& weight, int64_t depth) {
   return sizeof(T) == 4 && weight.dtype == RNNCC_BFLOAT16 && depth >= amx_terms / 2 && amx_ready();
@@ -33,7 +36,8 @@ RNNCC_INLINE rnncc_matrix rows_from(const rnncc_matrix& m, int64_t first) {
   return {static_cast<char*>(m.data) + first * m.row * element_bytes(dtype_of[m.dtype]), m.row, m.dtype};
 }
 
-// Returns rows [begin, end) of n elements in the compute type: where they are, or converted into `room`.
+// Returns rows [begin, end) of n elements in the compute type: where they are,
+// or converted into `room`.
 template <class T>
 static const T* rows_at(const rnncc_matrix& m, int64_t begin, int64_t end, int64_t n, T* room, int64_t* row) {
   if (in_place<T>(m)) {
@@ -50,7 +54,8 @@ static void rows_to(const rnncc_matrix& m, int64_t begin, int64_t end, int64_t n
   for (int64_t r = begin; r < end; ++r) store_row(m.data, r * m.row, room + (r - begin) * n, n, dtype_of[m.dtype]);
 }
 
-// Packs a thread's panels of b from the weight: Wᵀ for the forward product (`by_output`), or W for the gradient of x.
+// Packs a thread's panels of b from the weight: Wᵀ for the forward product
+// (`by_output`), or W for the gradient of x.
 template <class T>
 static void pack_weight(const Packed<T>& b, const rnncc_matrix& weight, bool by_output, T* room, int64_t index,
                         int64_t members) {
@@ -71,17 +76,20 @@ static void pack_weight(const Packed<T>& b, const rnncc_matrix& weight, bool by_
   }
 }
 
-// Computes a thread's rows of out[rows, b.n] = in[rows, b.k] * b (+ bias).
+// Computes a thread's rows of out[rows, b.n] = in[rows, b.k] * b (+ bias), and
+// of these the columns given, which begin at a panel. Where `out` has another
+// dtype, the columns are all of them.
 template <class T>
 static void multiply_rows(const rnncc_matrix& out, const rnncc_matrix& in, const Packed<T>& b, const T* bias,
-                          const Range& rows, T* in_room, T* out_room) {
+                          const Range& rows, const Range& columns, T* in_room, T* out_room) {
   for (int64_t r = rows.begin; r < rows.end; r += linear_rows) {
     const int64_t end = r + linear_rows < rows.end ? r + linear_rows : rows.end;
     int64_t in_row;
     const T* a = rows_at(in, r, end, b.k, in_room, &in_row);
     const bool direct = in_place<T>(out);
     T* c = direct ? static_cast<T*>(out.data) + r * out.row : out_room;
-    gemm(c, direct ? out.row : b.n, a, in_row, b, int64_t(0), end - r, int64_t(0), panel_count<T>(b.n), bias, false);
+    gemm(c, direct ? out.row : b.n, a, in_row, b, int64_t(0), end - r, columns.begin / panel_columns<T>,
+         panel_count<T>(columns.end), bias, false);
     if (!direct) rows_to(out, r, end, b.n, out_room);
   }
 }
@@ -91,26 +99,29 @@ RNNCC_INLINE int64_t linear_threads(int64_t rows, int64_t inputs, int64_t output
   return rows * inputs * outputs < least_work ? 1 : thread_count();
 }
 
-// So many rows of x are few: the weight is packed block by block, and not as a whole.
+// So many rows of x are few: the weight is packed block by block, and not as a
+// whole.
 constexpr int64_t few_rows = 512;
 
-// A product in parts for threads: so many ranges of its rows, by so many of its columns.
+// A product in parts for threads: so many ranges of its rows, in pieces of so
+// many, by so many ranges of its columns.
 struct Parts {
-  int64_t rows, columns;
+  int64_t rows, piece, columns;
 };
 
-// The parts that take a thread least. To pack what a part has of the weight takes as long as `packing` rows.
+// The parts that take a thread least. To pack what a part has of the weight, or
+// to wait for it, takes as long as `packing` rows.
 template <class T>
-static Parts parts_for(int64_t threads, int64_t rows, int64_t n, int64_t packing) {
-  const int64_t tiles = rows > 0 ? (rows + kernel_rows - 1) / kernel_rows : 1, panels = panel_count<T>(n);
-  Parts best = {1, 1};
-  int64_t least = (tiles * kernel_rows + packing) * panels;
+static Parts parts_for(int64_t threads, int64_t rows, int64_t n, int64_t packing, int64_t piece = kernel_rows) {
+  const int64_t tiles = rows > 0 ? (rows + piece - 1) / piece : 1, panels = panel_count<T>(n);
+  Parts best = {1, piece, 1};
+  int64_t least = (tiles * piece + packing) * panels;
   for (int64_t columns = 1; columns <= threads && columns <= panels; ++columns) {
     const int64_t ranges = threads / columns < tiles ? threads / columns : tiles;
-    const int64_t work = ((tiles + ranges - 1) / ranges * kernel_rows + packing) * ((panels + columns - 1) / columns);
+    const int64_t work = ((tiles + ranges - 1) / ranges * piece + packing) * ((panels + columns - 1) / columns);
     if (work >= least) continue;
     least = work;
-    best = {ranges, columns};
+    best = {ranges, piece, columns};
   }
   return best;
 }
@@ -121,12 +132,13 @@ RNNCC_INLINE void for_parts(const Parts& parts, int64_t rows, int64_t n, int64_t
   const Range own = share(parts.rows * parts.columns, 1, index, members);
   for (int64_t part = own.begin; part < own.end; ++part) {
     const Range columns = share(n, panel_columns<T>, part % parts.columns, parts.columns);
-    const Range some = share(rows, kernel_rows, part / parts.columns, parts.rows);
+    const Range some = share(rows, parts.piece, part / parts.columns, parts.rows);
     if (columns.begin < columns.end && some.begin < some.end) f(some, columns);
   }
 }
 
-// Computes a part of out[rows, n] = in[rows, k] * B (+ bias) for few rows, with B as in gemm_once.
+// Computes a part of out[rows, n] = in[rows, k] * B (+ bias) for few rows, with
+// B as in gemm_once.
 template <bool BY_OUTPUT, class T>
 static void multiply_once(const rnncc_matrix& out, const rnncc_matrix& in, const rnncc_matrix& b, const T* bias,
                           const Range& rows, const Range& columns, int64_t k, T* scratch) {
@@ -153,7 +165,8 @@ static int32_t linear_once(const rnncc_linear_call& call) {
   return failed ? NO_THREADS : DONE;
 }
 
-// Computes y for a few rows of x, from the weight as it lies. Threads divide the outputs.
+// Computes y for a few rows of x, from the weight as it lies. Threads divide
+// the outputs.
 template <class T>
 static int32_t linear_direct(const rnncc_linear_call& call) {
   const int32_t failed =
@@ -232,12 +245,14 @@ static int32_t linear_forward(const rnncc_linear_call& call) {
     T* room = rooms + index * own;
     pack_weight(b, call.weight, true, room + in_room + out_room, index, members);
     team.barrier();
-    multiply_rows(call.y, call.x, b, bias, share(call.rows, kernel_rows, index, members), room, room + in_room);
+    multiply_rows(call.y, call.x, b, bias, share(call.rows, kernel_rows, index, members), Range{0, b.n}, room,
+                  room + in_room);
   });
   return failed ? NO_THREADS : DONE;
 }
 
-// Converts a thread's rows of a block into `room`, unless the rows can be read where they are.
+// Converts a thread's rows of a block into `room`, unless the rows can be read
+// where they are.
 template <class T>
 static void convert_block(const rnncc_matrix& m, int64_t begin, int64_t end, int64_t n, T* room, int64_t index,
                           int64_t members) {
@@ -247,7 +262,8 @@ static void convert_block(const rnncc_matrix& m, int64_t begin, int64_t end, int
   rows_at(m, begin + own.begin, begin + own.end, n, room + own.begin * n, &row);
 }
 
-// Computes d_weight and d_bias, block by block of rows. Threads divide the outputs.
+// Computes d_weight and d_bias, block by block of rows. Threads divide the
+// outputs.
 template <class T>
 static void weight_gradient(const rnncc_linear_backward_call& call, Team& team, int64_t index, int64_t members,
                             T* d_weight, T* d_bias, T* x_room, T* d_y_room, T* scratch) {
@@ -334,7 +350,7 @@ static int32_t linear_backward(const rnncc_linear_backward_call& call) {
       pack_weight(b, call.weight, false, weight, index, members);
       team.barrier();
       multiply_rows(call.d_x, call.d_y, b, static_cast<const T*>(nullptr),
-                    share(call.rows, kernel_rows, index, members), rows, rows + d_y_room);
+                    share(call.rows, kernel_rows, index, members), Range{0, b.n}, rows, rows + d_y_room);
     }
     if (d_weight || d_bias) weight_gradient(call, team, index, members, d_weight, d_bias, x_block, d_y_block, room);
   });

@@ -19,7 +19,7 @@ struct RoundedRows {
 };
 
 // Rounds rows of a, and fills them up with zeros to a multiple of amx_terms.
-static void round_rows(RoundedRows& out, const float* a, int64_t a_row, int64_t rows, int64_t terms) {
+static inline void round_rows(RoundedRows& out, const float* a, int64_t a_row, int64_t rows, int64_t terms) {
   out.row = stored_terms(terms);
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t t = 0; t < out.row; t += 2 * lanes<float>)
@@ -28,7 +28,7 @@ static void round_rows(RoundedRows& out, const float* a, int64_t a_row, int64_t 
 }
 
 // The same for a matrix whose columns are the rows wanted.
-static void round_columns(RoundedRows& out, const float* a, int64_t a_row, int64_t rows, int64_t terms) {
+static inline void round_columns(RoundedRows& out, const float* a, int64_t a_row, int64_t rows, int64_t terms) {
   constexpr int L = lanes<float>;
   out.row = stored_terms(terms);
   float* pairs = reinterpret_cast<float*>(out.data);
@@ -126,7 +126,7 @@ static __attribute__((noinline)) void pair_kernel_2(const PairProduct& product, 
   if constexpr (COLUMNS > 1) end_sum<3>(product, amx_size, amx_size);
 }
 
-static void pair_kernel(const PairProduct& product, int64_t rows, int64_t tiles, bool accumulate) {
+static inline void pair_kernel(const PairProduct& product, int64_t rows, int64_t tiles, bool accumulate) {
   if (rows > amx_size) return tiles > 1 ? pair_kernel_2<2>(product, accumulate) : pair_kernel_2<1>(product, accumulate);
   switch (tiles) {
     case 1: return pair_kernel_1<1>(product, accumulate);
@@ -137,7 +137,7 @@ static void pair_kernel(const PairProduct& product, int64_t rows, int64_t tiles,
 }
 
 // The shapes of tiles for `rows` rows and tiles of `columns` columns, as the kernels use them.
-static AmxShapes shapes_for(int64_t rows, int64_t columns) {
+static inline AmxShapes shapes_for(int64_t rows, int64_t columns) {
   const bool two = rows > amx_size;
   const int64_t first = two ? amx_size : rows, second = two ? rows - amx_size : rows;
   AmxShapes shapes;
@@ -149,8 +149,8 @@ static AmxShapes shapes_for(int64_t rows, int64_t columns) {
 }
 
 // Multiplies up to rounded_rows rows of A by panels [panel_begin, panel_end). `term`: B's first row, which is even.
-static void multiply_rounded(float* c, int64_t c_row, const RoundedRows& a, int64_t rows, const Packed<float>& b,
-                             int64_t term, int64_t panel_begin, int64_t panel_end, bool accumulate) {
+static inline void multiply_rounded(float* c, int64_t c_row, const RoundedRows& a, int64_t rows, const Packed<float>& b,
+                                    int64_t term, int64_t panel_begin, int64_t panel_end, bool accumulate) {
   int64_t shaped = 0;
   const int64_t most = rows > amx_size ? 2 : 4;
   for (int64_t p = panel_begin; p < panel_end; ++p) {
@@ -181,9 +181,9 @@ static void multiply_rounded(float* c, int64_t c_row, const RoundedRows& a, int6
 }
 
 // gemm for a B of pairs.
-static void gemm_pairs(float* c, int64_t c_row, const float* a, int64_t a_row, const Packed<float>& b,
-                       int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end, const float* bias,
-                       bool accumulate) {
+static inline void gemm_pairs(float* c, int64_t c_row, const float* a, int64_t a_row, const Packed<float>& b,
+                              int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end,
+                              const float* bias, bool accumulate) {
   const int64_t begin = panel_begin * panel_columns<float>, limit = panel_end * panel_columns<float>;
   const int64_t end = limit < b.n ? limit : b.n;
   RoundedRows rounded;
@@ -207,8 +207,9 @@ static void gemm_pairs(float* c, int64_t c_row, const float* a, int64_t a_row, c
 }
 
 // gemm_tn with rounded factors.
-static void gemm_tn_pairs(float* c, int64_t c_row, const float* a, int64_t a_row, const float* x, int64_t x_row,
-                          int64_t n, int64_t k, int64_t row_begin, int64_t row_end, bool accumulate, float* scratch) {
+static inline void gemm_tn_pairs(float* c, int64_t c_row, const float* a, int64_t a_row, const float* x, int64_t x_row,
+                                 int64_t n, int64_t k, int64_t row_begin, int64_t row_end, bool accumulate,
+                                 float* scratch) {
   RoundedRows rounded;
   int64_t term = 0;
   do {

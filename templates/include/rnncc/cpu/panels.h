@@ -94,8 +94,8 @@ static void transpose_into(T* dst, int64_t dst_stride, const T* src, int64_t src
 
 // Sets dst[t * dst_stride + i] = (src[i * src_stride + 2t], src[i * src_stride + 2t + 1]) for i < columns, and for as many t
 // as panels of `terms` terms have rows.
-static void pair_into(float* dst, int64_t dst_stride, const float* src, int64_t src_stride, int64_t columns,
-                      int64_t terms) {
+static inline void pair_into(float* dst, int64_t dst_stride, const float* src, int64_t src_stride, int64_t columns,
+                             int64_t terms) {
   constexpr int L = lanes<float>;
   for (int64_t t = 0; t < stored_terms(terms); t += 2 * L) {
     for (int64_t i = 0; i < columns; i += L) {

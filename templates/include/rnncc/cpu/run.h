@@ -38,7 +38,7 @@ struct Run {
   const Call& call;
   const int64_t* dims = nullptr;
   Sharing sharing = {1, 1, 1, false, false};
-  StreamProduct<T> streams;
+  StreamProduct<T> streams = {};
   int64_t block_steps = 1;
   int16_t last_stages = 0;
   int64_t ring_mask = 1;
@@ -62,9 +62,11 @@ struct Run {
   // Whether products read matrices as they lie: such a call is too short to gain from packed ones.
   bool direct() const { return rows() <= direct_rows; }
 
-  // Whether a product's matrices are packed as a whole. One that is taken once reads them as they lie.
+  // Whether a product's matrices are packed as a whole. One that is taken once reads them as they lie, unless they are to
+  // be rounded: a step has the bits that it has in a sequence.
   bool is_packed(const ProductInfo& product) const {
-    return !sharing.once && (product.transposed || !direct()) && !came_packed(product);
+    if (came_packed(product)) return false;
+    return in_pairs(product) || (!sharing.once && (product.transposed || !direct()));
   }
 
   // Whether the caller packed a product's matrices before (rnncc_pack), which `entry` of their weight says: only for
@@ -81,7 +83,7 @@ struct Run {
   }
   bool in_pairs(const ProductInfo& product) const {
     const MatrixInfo& matrix = program.matrices[program.product_matrices[product.matrix]];
-    return is_packed(product) && in_pairs(matrix.index, product_shape(product, matrix, dims).depth);
+    return in_pairs(matrix.index, product_shape(product, matrix, dims).depth);
   }
   bool has_pairs() const {
     for (int16_t p = 0; p < program.product_count; ++p)

@@ -301,7 +301,7 @@ template <class T>
 int32_t run(const Program<T>& program, const Call& call) {
   if (!dtypes_fit(program, call)) return WRONG_DTYPE;
   Run<T> run = {program, call};
-  run.streams.given = static_cast<const rnncc_stream_product*>(call.products);
+  run.streams.given = call.stream_product;
   Buffer sizes, weights, tables, workspace;
   if (!sizes.allocate(program.dim_count * int64_t(sizeof(int64_t)))) return OUT_OF_MEMORY;
   int64_t* dims = reinterpret_cast<int64_t*>(sizes.data);

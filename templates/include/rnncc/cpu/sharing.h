@@ -75,8 +75,8 @@ struct StepCost {
     const int64_t widest = run.widest_stage();
     int64_t bytes = 0;
     products(&bytes);
-    const int64_t waiting = bytes == 0 ? 0 : waiting_entries * (bytes <= cached_bytes * mates ? 1 : 2);
-    const int64_t work = (m + waiting) * dense() + listed(m);
+    const int64_t waiting = waiting_entries * (bytes <= cached_bytes * mates ? 1 : 2) * (bytes / int64_t(sizeof(T)));
+    const int64_t work = m * dense() + waiting + listed(m);
     if (mates == 1) return work;
     int64_t barriers = 0;
     const int64_t moved = met(&barriers) * m * (mates - 1) / mates;
@@ -94,10 +94,11 @@ static Sharing choose_sharing(const Run<T>& run) {
   const StepCost<T> cost = {run};
   bool listed = false;
   for (int16_t p = 0; p < run.program.product_count; ++p) listed = listed || run.listed[p].listed;
-  const bool once = run.call.steps == 1 && !run.call.starts && run.call.batch <= once_entries && !listed &&
+  const bool pairs = run.has_pairs();
+  const bool once = run.call.steps == 1 && !run.call.starts && run.call.batch <= once_entries && !listed && !pairs &&
                     run.program.product_count > 0;
   const int64_t threads = thread_count(), entries = run.mean_entries(), widest = run.widest_stage();
-  Sharing best = {1, 1, run.unit_piece(once), listed, once, run.has_pairs()};
+  Sharing best = {1, 1, run.unit_piece(once), listed, once, pairs};
   int64_t least = cost.of(entries);
   if (threads <= 1 || cost.dense() * run.rows() + cost.listed(entries) * run.call.steps < least_work) return best;
   // Each thread packs its part of the matrices by itself where they are used once.

@@ -1,6 +1,8 @@
-// The product that makes a loop's streams (rnncc_stream_product), a block of steps at a time: all threads of the team
-// make the block's rows, and the loop then reads them from cache. Where nobody keeps the streams, the next block takes
-// the same memory: the streams of a long call would be new memory, which takes longer to touch than to fill.
+// The product that makes a loop's streams (rnncc_stream_product), a block of
+// steps at a time: all threads of the team make the block's rows, and the loop
+// then reads them from cache. Where nobody keeps the streams, the next block
+// takes the same memory: the streams of a long call would be new memory, which
+// takes longer to touch than to fill.
 #pragma once
 
 #include "linear.h"
@@ -8,17 +10,24 @@
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// How many rows a block of steps should have. Streams of fewer rows stay in a second-level cache, where they are wide.
+// A weight comes from farther than the first-level cache: as if there were so
+// many more rows.
+constexpr int64_t waiting_rows = 16, waiting_rows_of_pairs = 64;
+
+// How many rows a block of steps should have. Streams of fewer rows stay in
+// second-level caches, where they are wide.
 template <class T>
 static int64_t wanted_rows(const Run<T>& run) {
   if (!run.streams.given) return rows_of_block;
   constexpr int64_t cached_bytes = int64_t(2) << 20, least = rows_of_block / 4;
-  const int64_t rows = cached_bytes / (run.streams.given->product.outputs * int64_t(sizeof(T)));
+  const int64_t caches = 1 + run.sharing.threads / 4;
+  const int64_t rows = caches * cached_bytes / (run.streams.given->product.outputs * int64_t(sizeof(T)));
   return rows < least ? least : rows < rows_of_block ? rows : rows_of_block;
 }
 
-// Lays out the weight as the product reads it, the bias in the compute type, the block's rows and each thread's rooms. It
-// is called twice: to count, and then to place.
+// Lays out the weight as the product reads it, the bias in the compute type,
+// the block's rows and each thread's rooms. It is called twice: to count, and
+// then to place.
 template <class T>
 static void lay_out_streams(Run<T>& run, Arena& arena) {
   StreamProduct<T>& streams = run.streams;
@@ -55,15 +64,19 @@ static void make_streams(const Run<T>& run, int64_t begin, int64_t end, int64_t 
   const rnncc_linear_call& call = streams.given->product;
   const int64_t first_step = run.call.descending ? run.time(end - 1) : begin;
   const int64_t first = first_step * run.call.batch;
-  const Range rows =
-      share((end - begin) * run.call.batch, streams.weight.pairs ? 2 * amx_size : kernel_rows, index, members);
+  const int64_t rows = (end - begin) * run.call.batch, piece = streams.weight.pairs ? 2 * amx_size : kernel_rows;
   const rnncc_matrix x = rows_from(call.x, first);
   const int64_t place = run.offset({nullptr, run.call.batch, 1, Mode::block}, run.call.descending ? end - 1 : begin);
   const rnncc_matrix y = call.y.data
                              ? rows_from(call.y, first)
                              : rnncc_matrix{streams.block + place * call.outputs, call.outputs, compute_dtype<T>};
+  const int64_t waiting = streams.weight.pairs ? waiting_rows_of_pairs : waiting_rows;
+  const Parts parts =
+      in_place<T>(y) ? parts_for<T>(members, rows, call.outputs, waiting, piece) : Parts{members, piece, 1};
   T* room = streams.rooms + index * streams.room;
-  multiply_rows(y, x, streams.weight, streams.bias, rows, room, room + streams.in_room);
+  for_parts<T>(parts, rows, call.outputs, index, members, [&](const Range& some, const Range& columns) {
+    multiply_rows(y, x, streams.weight, streams.bias, some, columns, room, room + streams.in_room);
+  });
 }
 
 }  // namespace RNNCC_ISA_NAMESPACE

@@ -23,23 +23,15 @@ struct BFloat16 {
     __builtin_memcpy(&value, &wide, sizeof value);
     return value;
   }
-  // Rounds to nearest, ties to even.
-  BFloat16& operator+=(float more) {
-    const float sum = *this + more;
-    uint32_t wide;
-    __builtin_memcpy(&wide, &sum, sizeof wide);
-    bits = uint16_t(sum == sum ? (wide + 0x7fffu + (wide >> 16 & 1)) >> 16 : wide >> 16 | 0x40u);
-    return *this;
-  }
 };
 
-// Numbers of a tensor of one row, from `first` on.
+// Numbers of a vector, from `first` on.
 struct Numbers {
   const Tensor& tensor;
   int64_t first;
 };
 
-// Adds n numbers. Of two dtypes, one is float32.
+// Adds n numbers: of one dtype, or bfloat16 to float32.
 inline void add_numbers(const Numbers& to, const Numbers& from, int64_t n) {
   const auto add = [&](auto* target, const auto* source) {
     for (int64_t i = 0; i < n; ++i) target[to.first + i] += source[from.first + i];
@@ -48,17 +40,10 @@ inline void add_numbers(const Numbers& to, const Numbers& from, int64_t n) {
   const void* source = from.tensor.data();
   if (to.tensor.dtype() == RNNCC_FLOAT64)
     add(static_cast<double*>(target), static_cast<const double*>(source));
-  else if (to.tensor.dtype() == RNNCC_BFLOAT16)
-    add(static_cast<BFloat16*>(target), static_cast<const float*>(source));
   else if (from.tensor.dtype() == RNNCC_BFLOAT16)
     add(static_cast<float*>(target), static_cast<const BFloat16*>(source));
   else
     add(static_cast<float*>(target), static_cast<const float*>(source));
-}
-
-// A vector of the tensors' dtype, but of float32 where that has fewer bits: many numbers are to be added to it.
-inline Tensor sum_like(const Whole& given, int64_t count) {
-  return given.item() == 2 ? empty({count}, aoti_torch_dtype_float32(), given.device) : given.make({count});
 }
 
 inline Tensor zeros(Tensor made) {
@@ -80,7 +65,8 @@ inline rnncc_tensor saved_at(const Whole& given, void* data, int64_t column, int
 inline Tensor sum_of_biases(const Whole& given) {
   const Layout& layout = given.layout;
   if (layout.has_one_bias || layout.biases.empty()) return Tensor();
-  Tensor sum = zeros(sum_like(given, layout.columns()));
+  const int64_t columns = layout.columns();
+  Tensor sum = zeros(given.item() == 2 ? empty({columns}, aoti_torch_dtype_float32(), the_cpu) : given.make({columns}));
   for (const Bias& part : layout.biases)
     add_numbers({sum, part.column}, {given.parameter(part.parameter), part.row}, part.rows);
   return sum;
@@ -115,7 +101,8 @@ inline void run_whole_forward(const rnncc_segment& segment, StableValue* stack) 
   const Layout& layout = call.layout;
   const Whole& given = call.given;
   const std::vector<Tensor>& packed = call.packed;
-  if (!call.fits()) {
+  // What a backward reads has more bits than bfloat16.
+  if (!call.fits() || (call.training && given.item() == 2)) {
     stack[0] = give(std::vector<Tensor>());
     return;
   }
@@ -149,7 +136,7 @@ inline void run_whole_forward(const rnncc_segment& segment, StableValue* stack) 
         return place >= 0 ? saved_at(given, kept.data(), place, layout.saved_widths[i]) : output;
       });
   rnncc_forward_call run = tables.loop();
-  if (by_blocks) run.products = &product;
+  if (by_blocks) run.stream_product = &product;
   finish(segment.name, segment.plain.forward(&run));
   if (call.training) tables.made.push_back(std::move(kept));
   stack[0] = give(std::move(tables.made));
@@ -162,10 +149,10 @@ inline void product_gradients(const Whole& given, void* d_stream, const Tensor& 
   bool needs_bias = false;
   for (const Bias& bias : layout.biases) needs_bias = needs_bias || gradients[bias.parameter];
   const bool in_place = needs_bias && layout.has_one_bias && !layout.is_read_by_loop(layout.biases[0].parameter);
-  Tensor sum = needs_bias && !in_place ? sum_like(given, layout.columns()) : Tensor();
+  Tensor sum = needs_bias && !in_place ? given.make({layout.columns()}) : Tensor();
   const Tensor& d_bias = in_place ? gradients[layout.biases[0].parameter] : sum;
   const auto matrix = [&](const Tensor& tensor, int64_t row) {
-    return tensor ? rnncc_matrix{tensor.data(), row, tensor.dtype()} : no_matrix;
+    return tensor ? rnncc_matrix{tensor.data(), row, given.type} : no_matrix;
   };
   const rnncc_linear_backward_call call = {
       .rows = given.rows(),
