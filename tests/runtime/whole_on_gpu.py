@@ -108,7 +108,7 @@ def take(folder: Path, module: Any, space: str, cells: Sequence[Any]) -> None:
     assert opened() is None
     runtime = importlib.import_module(f"{module.__name__}._runtime.modules.whole")
     package = importlib.import_module(f"{module.__name__}._runtime.package")
-    runtime.__dict__["WHOLE_DTYPES"] = runtime._GPU_DTYPES
+    runtime.__dict__["WHOLE_DTYPES"] = runtime.__dict__["RECORDED_DTYPES"] = runtime._GPU_DTYPES
     library = torch.library.Library(space, "FRAGMENT")  # type: ignore[no-untyped-call]
     LIBRARIES.append(library)
     for cell in cells:

@@ -32,8 +32,9 @@ from .parameters import blocks_of
 _SEVERAL = (tuple, list)
 # What a module holds: parameters, and buffers, as a matrix that is not trained is one.
 _HELD = (Parameter, Tensor)
-# On a CPU; where autograd records, the last goes the long way, since a backward reads more bits.
+# On a CPU. Where autograd records, bfloat16 goes the long way, because a backward reads more bits.
 WHOLE_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+RECORDED_DTYPES = WHOLE_DTYPES[:2]
 _GPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # x, the parameters and the states: the bits of an int64 tell the backward which of these need gradients.
 _MOST_TENSORS = 62
@@ -241,7 +242,7 @@ def run_whole(
         tensors[0] = x.transpose(0, 1).contiguous()
     constants = [number_of(name, module.constants, layout.sizes) for name in layout.constants]
     if torch.is_grad_enabled():
-        records = layout.runs_everywhere and not in_place and not (on_cpu and x.dtype.itemsize == 2)
+        records = layout.runs_everywhere and not in_place and (not on_cpu or x.dtype in RECORDED_DTYPES)
         for tensor in tensors:
             if tensor.requires_grad:
                 return ops.record((layout, constants), *tensors) if records else None

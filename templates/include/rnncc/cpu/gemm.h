@@ -276,6 +276,26 @@ static void gemm_once(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t ro
   }
 }
 
+// Up to so many terms, a weight's gradient takes as long as C takes to be written.
+constexpr int64_t few_terms = 8;
+
+// gemm_tn for few terms: C is written row by row, as it lies in memory. The result has the bits of the micro kernel.
+template <class T>
+static void gemm_tn_by_rows(T* c, int64_t c_row, const T* a, int64_t a_row, const T* x, int64_t x_row, int64_t n,
+                            int64_t k, int64_t row_begin, int64_t row_end, bool accumulate) {
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    T* to = c + row * c_row;
+    for (int64_t j = 0; j < n; j += lanes<T>) {
+      Vec<T> sum = {};
+      for (int64_t term = 0; term < k; ++term)
+        sum += broadcast(a[term * a_row + row]) * load_upto(x + term * x_row + j, n - j);
+      sum += Vec<T>{};
+      if (accumulate) sum += load_upto(to + j, n - j);
+      store_upto(to + j, sum, n - j);
+    }
+  }
+}
+
 // How many elements of scratch gemm_tn needs for n columns.
 template <class T>
 RNNCC_INLINE int64_t gemm_tn_scratch_elements(int64_t n) {
@@ -292,6 +312,7 @@ static void gemm_tn(T* c, int64_t c_row, const T* a, int64_t a_row, const T* x, 
   if constexpr (sizeof(T) == 4) {
     if (pairs) return gemm_tn_pairs(c, c_row, a, a_row, x, x_row, n, k, row_begin, row_end, accumulate, scratch);
   }
+  if (k <= few_terms) return gemm_tn_by_rows(c, c_row, a, a_row, x, x_row, n, k, row_begin, row_end, accumulate);
   T* packed_a = scratch + padded_columns<T>(n) * k_block<T>;
   int64_t term = 0;
   do {

@@ -61,6 +61,13 @@ RNNCC_INLINE bool takes(rnncc_dtype dtype) {
   return dtype == compute_dtype<T> || (sizeof(T) == 4 && dtype != RNNCC_FLOAT64);
 }
 
+// Whether products of `depth` terms with a weight of this dtype are taken in bfloat16, by the processor's matrix unit
+// (pairs.h). A shorter product would be half zeros.
+template <class T>
+RNNCC_INLINE bool takes_pairs(rnncc_dtype weight, int64_t depth) {
+  return sizeof(T) == 4 && weight == RNNCC_BFLOAT16 && depth >= amx_terms / 2 && amx_ready();
+}
+
 template <class T>
 RNNCC_INLINE void read_row(T* out, const rnncc_tensor& tensor, int64_t first, int64_t n) {
   load_row(out, tensor.data, first, n, dtype_of[tensor.dtype]);

@@ -1,20 +1,18 @@
-// The product of inputs with a weight, and its gradients (linear_call.h).
-// Threads divide the rows, and where there are few of them the columns too; for
-// the weight's gradient they divide the outputs. Every element is summed in the
-// same order whatever their number.
+// The product of inputs with a weight, and its gradients (linear_call.h). Threads divide the rows, and where there are few
+// of them the columns too; for the weight's gradient they divide the outputs. Every element is summed in the same order
+// whatever their number.
 #pragma once
 
-#include "../core/linear_call.h"
 #include "gemm.h"
 #include "layout.h"
+#include "../core/linear_call.h"
 #include "reduce.h"
 #include "team.h"
 
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// One thread works on so many rows at a time. Rows of another dtype are
-// converted first.
+// One thread works on so many rows at a time. Rows of another dtype are converted first.
 constexpr int64_t linear_rows = row_block;
 // For the weight's gradient so many rows are converted at a time.
 constexpr int64_t gradient_rows = 512;
@@ -24,20 +22,12 @@ RNNCC_INLINE bool in_place(const rnncc_matrix& m) {
   return m.dtype == compute_dtype<T>;
 }
 
-// Whether a product of `depth` terms with the weight is taken in bfloat16, by
-// the processor's matrix unit (pairs.h).
-template <class T>
-RNNCC_INLINE bool in_pairs(const rnncc_matrix& weight, int64_t depth) {
-  return sizeof(T) == 4 && weight.dtype == RNNCC_BFLOAT16 && depth >= amx_terms / 2 && amx_ready();
-}
-
 // The matrix without its first rows.
 RNNCC_INLINE rnncc_matrix rows_from(const rnncc_matrix& m, int64_t first) {
   return {static_cast<char*>(m.data) + first * m.row * element_bytes(dtype_of[m.dtype]), m.row, m.dtype};
 }
 
-// Returns rows [begin, end) of n elements in the compute type: where they are,
-// or converted into `room`.
+// Returns rows [begin, end) of n elements in the compute type: where they are, or converted into `room`.
 template <class T>
 static const T* rows_at(const rnncc_matrix& m, int64_t begin, int64_t end, int64_t n, T* room, int64_t* row) {
   if (in_place<T>(m)) {
@@ -54,8 +44,7 @@ static void rows_to(const rnncc_matrix& m, int64_t begin, int64_t end, int64_t n
   for (int64_t r = begin; r < end; ++r) store_row(m.data, r * m.row, room + (r - begin) * n, n, dtype_of[m.dtype]);
 }
 
-// Packs a thread's panels of b from the weight: Wᵀ for the forward product
-// (`by_output`), or W for the gradient of x.
+// Packs a thread's panels of b from the weight: Wᵀ for the forward product (`by_output`), or W for the gradient of x.
 template <class T>
 static void pack_weight(const Packed<T>& b, const rnncc_matrix& weight, bool by_output, T* room, int64_t index,
                         int64_t members) {
@@ -76,9 +65,15 @@ static void pack_weight(const Packed<T>& b, const rnncc_matrix& weight, bool by_
   }
 }
 
-// Computes a thread's rows of out[rows, b.n] = in[rows, b.k] * b (+ bias), and
-// of these the columns given, which begin at a panel. Where `out` has another
-// dtype, the columns are all of them.
+// Whether nothing of the call is to be converted.
+template <class T>
+RNNCC_INLINE bool as_they_lie(const rnncc_linear_call& call) {
+  return in_place<T>(call.x) && in_place<T>(call.weight) && in_place<T>(call.y) &&
+         (!call.bias.data || in_place<T>(call.bias));
+}
+
+// Computes a thread's rows of out[rows, b.n] = in[rows, b.k] * b (+ bias), and of these the columns given, which begin
+// at a panel. Where `out` has another dtype, the columns are all of them.
 template <class T>
 static void multiply_rows(const rnncc_matrix& out, const rnncc_matrix& in, const Packed<T>& b, const T* bias,
                           const Range& rows, const Range& columns, T* in_room, T* out_room) {
@@ -99,18 +94,16 @@ RNNCC_INLINE int64_t linear_threads(int64_t rows, int64_t inputs, int64_t output
   return rows * inputs * outputs < least_work ? 1 : thread_count();
 }
 
-// So many rows of x are few: the weight is packed block by block, and not as a
-// whole.
+// So many rows of x are few: the weight is packed block by block, and not as a whole.
 constexpr int64_t few_rows = 512;
 
-// A product in parts for threads: so many ranges of its rows, in pieces of so
-// many, by so many ranges of its columns.
+// A product in parts for threads: so many ranges of its rows, in pieces of so many, by so many ranges of its columns.
 struct Parts {
   int64_t rows, piece, columns;
 };
 
-// The parts that take a thread least. To pack what a part has of the weight, or
-// to wait for it, takes as long as `packing` rows.
+// The parts that take a thread least. To pack what a part has of the weight, or to wait for it, takes as long as
+// `packing` rows.
 template <class T>
 static Parts parts_for(int64_t threads, int64_t rows, int64_t n, int64_t packing, int64_t piece = kernel_rows) {
   const int64_t tiles = rows > 0 ? (rows + piece - 1) / piece : 1, panels = panel_count<T>(n);
@@ -137,8 +130,7 @@ RNNCC_INLINE void for_parts(const Parts& parts, int64_t rows, int64_t n, int64_t
   }
 }
 
-// Computes a part of out[rows, n] = in[rows, k] * B (+ bias) for few rows, with
-// B as in gemm_once.
+// Computes a part of out[rows, n] = in[rows, k] * B (+ bias) for few rows, with B as in gemm_once.
 template <bool BY_OUTPUT, class T>
 static void multiply_once(const rnncc_matrix& out, const rnncc_matrix& in, const rnncc_matrix& b, const T* bias,
                           const Range& rows, const Range& columns, int64_t k, T* scratch) {
@@ -148,35 +140,34 @@ static void multiply_once(const rnncc_matrix& out, const rnncc_matrix& in, const
                        b.row, columns.end - columns.begin, k, bias ? bias + columns.begin : nullptr, false, scratch);
 }
 
-// The same for y.
+// Computes a thread's share of y for few rows of x, from the weight as it lies. `scratch`: the thread's, where there are
+// more than direct_rows.
 template <class T>
-static int32_t linear_once(const rnncc_linear_call& call) {
-  const int64_t threads = linear_threads(call.rows, call.inputs, call.outputs);
-  Buffer buffer;
-  if (!buffer.allocate(threads * once_scratch_elements<T> * int64_t(sizeof(T)))) return OUT_OF_MEMORY;
-  T* scratch = reinterpret_cast<T*>(buffer.data);
-  const Parts parts = parts_for<T>(threads, call.rows, call.outputs, once_packing);
-  const int32_t failed = team_run(threads, [&](Team&, int32_t index, int32_t members) {
+static void multiply_few(const rnncc_linear_call& call, T* scratch, int64_t index, int64_t members) {
+  const T* bias = static_cast<const T*>(call.bias.data);
+  if (call.rows > direct_rows) {
+    const Parts parts = parts_for<T>(members, call.rows, call.outputs, once_packing);
     for_parts<T>(parts, call.rows, call.outputs, index, members, [&](const Range& rows, const Range& columns) {
-      multiply_once<true>(call.y, call.x, call.weight, static_cast<const T*>(call.bias.data), rows, columns,
-                          call.inputs, scratch + index * once_scratch_elements<T>);
+      multiply_once<true>(call.y, call.x, call.weight, bias, rows, columns, call.inputs, scratch);
     });
-  });
-  return failed ? NO_THREADS : DONE;
+    return;
+  }
+  const Range own = share(call.outputs, 16, index, members);
+  gemm_direct(static_cast<T*>(call.y.data) + own.begin, call.y.row, static_cast<const T*>(call.x.data), call.x.row,
+              call.rows, static_cast<const T*>(call.weight.data) + own.begin * call.weight.row, call.weight.row,
+              own.end - own.begin, call.inputs, bias ? bias + own.begin : nullptr, false);
 }
 
-// Computes y for a few rows of x, from the weight as it lies. Threads divide
-// the outputs.
 template <class T>
-static int32_t linear_direct(const rnncc_linear_call& call) {
-  const int32_t failed =
-      team_run(linear_threads(call.rows, call.inputs, call.outputs), [&](Team&, int32_t index, int32_t members) {
-        const Range own = share(call.outputs, 16, index, members);
-        const T* w = static_cast<const T*>(call.weight.data) + own.begin * call.weight.row;
-        const T* bias = call.bias.data ? static_cast<const T*>(call.bias.data) + own.begin : nullptr;
-        gemm_direct(static_cast<T*>(call.y.data) + own.begin, call.y.row, static_cast<const T*>(call.x.data),
-                    call.x.row, call.rows, w, call.weight.row, own.end - own.begin, call.inputs, bias, false);
-      });
+static int32_t linear_few(const rnncc_linear_call& call) {
+  const int64_t threads = linear_threads(call.rows, call.inputs, call.outputs);
+  const int64_t room = call.rows > direct_rows ? once_scratch_elements<T> : 0;
+  Buffer buffer;
+  if (!buffer.allocate(threads * room * int64_t(sizeof(T)))) return OUT_OF_MEMORY;
+  T* scratch = reinterpret_cast<T*>(buffer.data);
+  const int32_t failed = team_run(threads, [&](Team&, int32_t index, int32_t members) {
+    multiply_few(call, scratch + index * room, index, members);
+  });
   return failed ? NO_THREADS : DONE;
 }
 
@@ -218,17 +209,14 @@ static int32_t linear_forward(const rnncc_linear_call& call) {
   for (const rnncc_matrix* m : given) {
     if (m->data && !takes<T>(m->dtype)) return WRONG_DTYPE;
   }
-  const bool as_they_lie = in_place<T>(call.x) && in_place<T>(call.weight) && in_place<T>(call.y) &&
-                           (!call.bias.data || in_place<T>(call.bias));
-  if (call.packed && as_they_lie) return linear_packed<T>(call);
-  if (call.rows <= direct_rows && as_they_lie) return linear_direct<T>(call);
-  if (call.rows <= few_rows && as_they_lie) return linear_once<T>(call);
+  if (call.packed && as_they_lie<T>(call)) return linear_packed<T>(call);
+  if (call.rows <= few_rows && as_they_lie<T>(call)) return linear_few<T>(call);
   const int64_t threads = linear_threads(call.rows, call.inputs, call.outputs);
   const int64_t in_room = in_place<T>(call.x) ? 0 : linear_rows * call.inputs;
   const int64_t out_room = in_place<T>(call.y) ? 0 : linear_rows * call.outputs;
   const int64_t pack_room = in_place<T>(call.weight) ? 0 : panel_columns<T> * call.inputs;
   const int64_t own = round_up(in_room + out_room + pack_room, 16);
-  const bool pairs = in_pairs<T>(call.weight, call.inputs);
+  const bool pairs = takes_pairs<T>(call.weight.dtype, call.inputs);
   const int64_t packed = round_up(packed_elements<T>(call.outputs, call.inputs, pairs), 16);
   Buffer buffer;
   if (!buffer.allocate((packed + round_up(call.outputs, 16) + own * threads) * int64_t(sizeof(T))))
@@ -251,8 +239,7 @@ static int32_t linear_forward(const rnncc_linear_call& call) {
   return failed ? NO_THREADS : DONE;
 }
 
-// Converts a thread's rows of a block into `room`, unless the rows can be read
-// where they are.
+// Converts a thread's rows of a block into `room`, unless the rows can be read where they are.
 template <class T>
 static void convert_block(const rnncc_matrix& m, int64_t begin, int64_t end, int64_t n, T* room, int64_t index,
                           int64_t members) {
@@ -262,8 +249,7 @@ static void convert_block(const rnncc_matrix& m, int64_t begin, int64_t end, int
   rows_at(m, begin + own.begin, begin + own.end, n, room + own.begin * n, &row);
 }
 
-// Computes d_weight and d_bias, block by block of rows. Threads divide the
-// outputs.
+// Computes d_weight and d_bias, block by block of rows. Threads divide the outputs.
 template <class T>
 static void weight_gradient(const rnncc_linear_backward_call& call, Team& team, int64_t index, int64_t members,
                             T* d_weight, T* d_bias, T* x_room, T* d_y_room, T* scratch) {
@@ -288,7 +274,7 @@ static void weight_gradient(const rnncc_linear_backward_call& call, Team& team, 
     if (own.begin == own.end) continue;
     if (d_weight)
       gemm_tn(d_weight, call.inputs, d_y, d_y_row, x, x_row, call.inputs, end - r, own.begin, own.end, r > 0, scratch,
-              in_pairs<T>(call.weight, call.rows));
+              takes_pairs<T>(call.weight.dtype, call.rows));
     for (int64_t k = r; d_bias && k < end; k += gradient_rows) {
       const int64_t last = k + gradient_rows < end ? k + gradient_rows : end;
       add_rows(d_bias, d_y + (k - r) * d_y_row, d_y_row, last - k, own);
@@ -308,7 +294,7 @@ static int32_t linear_backward(const rnncc_linear_backward_call& call) {
     *d_y_block = nullptr;
   T* rooms = nullptr;
   const int64_t elements = call.inputs * call.outputs;
-  const bool pairs = in_pairs<T>(call.weight, call.outputs);
+  const bool pairs = takes_pairs<T>(call.weight.dtype, call.outputs);
   const bool few = call.rows <= few_rows && in_place<T>(call.d_y) && in_place<T>(call.weight) && in_place<T>(call.d_x);
   const int64_t d_y_room = call.d_x.data && !in_place<T>(call.d_y) ? linear_rows * call.outputs : 0;
   const int64_t d_x_room = call.d_x.data && !in_place<T>(call.d_x) ? linear_rows * call.inputs : 0;

@@ -29,7 +29,8 @@ struct StreamProduct {
   T* bias = nullptr;
   T* block = nullptr;  // the rows of a block of steps, where nobody keeps them
   T* rooms = nullptr;  // per thread
-  int64_t in_room = 0, out_room = 0, room = 0;
+  int64_t in_room = 0, room = 0;
+  bool once = false;  // the weight is read as it lies
 };
 
 template <class T>
@@ -76,11 +77,7 @@ struct Run {
     return !product.transposed && tensor(WEIGHTS, first.index).entry == packed_entry;
   }
 
-  // Whether products of `depth` terms with a weight are taken in bfloat16, by the processor's matrix unit. A shorter product
-  // would be half zeros.
-  bool in_pairs(int16_t weight, int64_t depth) const {
-    return sizeof(T) == 4 && tensor(WEIGHTS, weight).dtype == RNNCC_BFLOAT16 && depth >= amx_terms / 2 && amx_ready();
-  }
+  bool in_pairs(int16_t weight, int64_t depth) const { return takes_pairs<T>(tensor(WEIGHTS, weight).dtype, depth); }
   bool in_pairs(const ProductInfo& product) const {
     const MatrixInfo& matrix = program.matrices[program.product_matrices[product.matrix]];
     return in_pairs(matrix.index, product_shape(product, matrix, dims).depth);

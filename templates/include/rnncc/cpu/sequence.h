@@ -270,6 +270,7 @@ static void run_member(const Run<T>& run, Team& team, int64_t index, int64_t mem
     reduce_block(run, n, end, run.reduction_scratch(index), index, members);
     team.barrier();
   }
+  if (!call.table[D_WEIGHTS]) return;
   team.barrier();
   if (index == 0) make_vector_gradients(run);
   team.barrier();

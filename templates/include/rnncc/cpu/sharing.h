@@ -45,6 +45,13 @@ struct StepCost {
     return work;
   }
 
+  // The cost of the product that makes the streams.
+  int64_t streams() const {
+    if (!run.streams.given) return 0;
+    const rnncc_linear_call& call = run.streams.given->product;
+    return call.rows * call.inputs * call.outputs / (takes_pairs<T>(call.weight.dtype, call.inputs) ? pairs_speed : 1);
+  }
+
   // The cost of m batch entries in products taken from lists.
   int64_t listed(int64_t m) const {
     double work = 0;
@@ -100,7 +107,9 @@ static Sharing choose_sharing(const Run<T>& run) {
   const int64_t threads = thread_count(), entries = run.mean_entries(), widest = run.widest_stage();
   Sharing best = {1, 1, run.unit_piece(once), listed, once, pairs};
   int64_t least = cost.of(entries);
-  if (threads <= 1 || cost.dense() * run.rows() + cost.listed(entries) * run.call.steps < least_work) return best;
+  const int64_t streams = cost.streams();
+  if (threads <= 1 || streams + cost.dense() * run.rows() + cost.listed(entries) * run.call.steps < least_work)
+    return best;
   // Each thread packs its part of the matrices by itself where they are used once.
   const int64_t packing = once && !run.direct() ? once_packing : 0;
   for (int64_t mates = 1; mates <= threads; ++mates) {
@@ -115,6 +124,8 @@ static Sharing choose_sharing(const Run<T>& run) {
     least = careful;
     best = next;
   }
+  // The loop needs one thread, but not the product before it.
+  if (streams >= least_work && best.threads == 1) best.threads = best.groups = threads;
   return best;
 }
 

@@ -92,9 +92,6 @@ inline rnncc_linear_call input_product(const Whole& given, const Tensor& sum, co
   };
 }
 
-// Streams of more rows are made block by block (cpu/streams.h). The loop has blocks of about as many.
-constexpr int64_t rows_made_at_once = 512;
-
 // Returns: the output of a layer (none of a single step), the final states, and in training what the backward reads.
 inline void run_whole_forward(const rnncc_segment& segment, StableValue* stack) {
   WholeForward call(segment, stack, false);
@@ -110,17 +107,13 @@ inline void run_whole_forward(const rnncc_segment& segment, StableValue* stack) 
   for (size_t i = 0; i < packed.size(); ++i)
     if (!is_frozen || packed[i].torch_type() != given.dtype || !packed[i].on_cpu()) fail("other packed weights");
   Tensor kept = call.training ? given.make({given.rows() * layout.saved_width}) : Tensor();
-  const bool by_blocks = given.rows() > rows_made_at_once, keeps_streams = call.training && layout.keeps_streams;
-  Tensor own;
-  if (!keeps_streams && !by_blocks) own = given.make({given.rows() * layout.columns()});
-  void* const stream = own ? own.data() : keeps_streams ? kept.data() : nullptr;
+  void* const stream = call.training && layout.keeps_streams ? kept.data() : nullptr;
   const Tensor bias = sum_of_biases(given);
   const rnncc_stream_product product = {
       input_product(given, bias, is_frozen ? packed[0].data() : nullptr, stream),
       layout.product_streams(),
       layout.stream_columns.data(),
   };
-  if (!by_blocks) finish("linear", rnncc_linear_forward(&product.product));
 
   ForwardTables tables(
       call, stream,
@@ -136,7 +129,7 @@ inline void run_whole_forward(const rnncc_segment& segment, StableValue* stack) 
         return place >= 0 ? saved_at(given, kept.data(), place, layout.saved_widths[i]) : output;
       });
   rnncc_forward_call run = tables.loop();
-  if (by_blocks) run.stream_product = &product;
+  run.stream_product = &product;
   finish(segment.name, segment.plain.forward(&run));
   if (call.training) tables.made.push_back(std::move(kept));
   stack[0] = give(std::move(tables.made));
