@@ -6,7 +6,8 @@
 A row is a cell (lstm, gru, rnn), a single step (`cell`) or a layer of T steps, a batch and a hidden size, which is
 the input's size too, in float32. `infer` runs in inference_mode. `train` is forward and the backward of the output's
 sum, to parameters. The two are called in turn; times are medians, and the ratio is the median of the ratios round by
-round. On a GPU a call is waited for: what counts is the time from the call to its result. TF32 is off for both.
+round. Freed memory stays with the process: else it would come back to whichever is called first after the other, page
+by page. On a GPU a call is waited for: what counts is the time from the call to its result. TF32 is off for both.
 
 `compiled` is torch.compile of the module (`dynamic=True`) and needs a C++ compiler. `graph` replays a CUDA graph of the
 call. torch.compile leaves torch.nn's own layers out, so a compiled nn.LSTM runs as it is.
@@ -30,7 +31,7 @@ from typing import Any
 import torch
 from gpu_run import Results, gpu, in_time, parser_of, part, read_or_measure, words_of
 from latency_calls import CELLS, WARM_CALLS, Beside, Case, Mode, modules, runner
-from measure import environment, installation, median_ms, ratio
+from measure import environment, installation, keep_freed_memory, median_ms, ratio
 
 from rnncc.bench.timing import Timer, by_the_clock, rounds
 
@@ -133,6 +134,7 @@ def main(words: Sequence[str] | None = None) -> int:
         }
 
     def measure(results: Results) -> None:
+        keep_freed_memory()
         known = {tuple(list(row.values())[:6]) for row in results.rows}
         left = [case for case in cases if case.words() not in known]
         seconds = QUICK_SECONDS if arguments.quick else SECONDS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import subprocess
 from collections.abc import Mapping
@@ -45,6 +46,15 @@ def installation(text: str) -> Path:
     if not (path / "rnncc" / "__init__.py").is_file():
         raise argparse.ArgumentTypeError(f"there is no rnncc in {path}")
     return path
+
+
+def keep_freed_memory() -> None:
+    """Tell the C library to give no memory back to the system before the process ends, and to take none apart from the
+    heap. Raises OSError where it does not obey."""
+    trim_threshold, mmap_threshold, most = -1, -3, 32 << 20
+    mallopt = ctypes.CDLL(None).mallopt
+    if not (mallopt(trim_threshold, 1 << 30) and mallopt(mmap_threshold, most)):
+        raise OSError("mallopt failed")
 
 
 def write(path: Path, results: list[dict[str, Any]], about: Mapping[str, Any] | None = None) -> None:

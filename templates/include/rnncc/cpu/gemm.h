@@ -276,25 +276,9 @@ static void gemm_once(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t ro
   }
 }
 
-// Up to so many terms, a weight's gradient takes as long as C takes to be written.
-constexpr int64_t few_terms = 8;
-
-// gemm_tn for few terms: C is written row by row, as it lies in memory. The result has the bits of the micro kernel.
-template <class T>
-static void gemm_tn_by_rows(T* c, int64_t c_row, const T* a, int64_t a_row, const T* x, int64_t x_row, int64_t n,
-                            int64_t k, int64_t row_begin, int64_t row_end, bool accumulate) {
-  for (int64_t row = row_begin; row < row_end; ++row) {
-    T* to = c + row * c_row;
-    for (int64_t j = 0; j < n; j += lanes<T>) {
-      Vec<T> sum = {};
-      for (int64_t term = 0; term < k; ++term)
-        sum += broadcast(a[term * a_row + row]) * load_upto(x + term * x_row + j, n - j);
-      sum += Vec<T>{};
-      if (accumulate) sum += load_upto(to + j, n - j);
-      store_upto(to + j, sum, n - j);
-    }
-  }
-}
+// Up to so many bytes of a packed X, gemm_tn writes C a few rows at a time, from the first column to the last: then C,
+// which may be new memory, is touched as it lies. Else many rows go through a panel, which stays in the first-level cache.
+constexpr int64_t row_by_row_bytes = int64_t(128) << 10;
 
 // How many elements of scratch gemm_tn needs for n columns.
 template <class T>
@@ -312,13 +296,13 @@ static void gemm_tn(T* c, int64_t c_row, const T* a, int64_t a_row, const T* x, 
   if constexpr (sizeof(T) == 4) {
     if (pairs) return gemm_tn_pairs(c, c_row, a, a_row, x, x_row, n, k, row_begin, row_end, accumulate, scratch);
   }
-  if (k <= few_terms) return gemm_tn_by_rows(c, c_row, a, a_row, x, x_row, n, k, row_begin, row_end, accumulate);
   T* packed_a = scratch + padded_columns<T>(n) * k_block<T>;
   int64_t term = 0;
   do {
     const int64_t terms = k - term < k_block<T> ? k - term : k_block<T>;
     const Packed<T> b = {scratch, n, terms};
     pack_kn(b, x + term * x_row, x_row, int64_t(0), n);
+    const bool row_by_row = packed_elements<T>(n, terms) * int64_t(sizeof(T)) <= row_by_row_bytes;
     for (int64_t row = row_begin; row < row_end; row += row_block) {
       const int64_t rows = row_end - row < row_block ? row_end - row : row_block;
       for (int64_t t = 0; t < terms; ++t) {
@@ -327,8 +311,12 @@ static void gemm_tn(T* c, int64_t c_row, const T* a, int64_t a_row, const T* x, 
           store_upto(packed_a + t * row_block + i, load_upto(in + i, rows - i), rows - i);
         }
       }
-      multiply_block(c + row * c_row, c_row, packed_a, int64_t(1), row_block, rows, b, int64_t(0), terms, int64_t(0),
-                     panel_count<T>(n), static_cast<const T*>(nullptr), accumulate || term > 0);
+      const int64_t step = row_by_row ? kernel_rows : row_block;
+      for (int64_t r = 0; r < rows; r += step) {
+        multiply_block(c + (row + r) * c_row, c_row, packed_a + r, int64_t(1), row_block,
+                       rows - r < step ? rows - r : step, b, int64_t(0), terms, int64_t(0), panel_count<T>(n),
+                       static_cast<const T*>(nullptr), accumulate || term > 0);
+      }
     }
     term += terms;
   } while (term < k);
