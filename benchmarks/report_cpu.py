@@ -27,6 +27,21 @@ def _layers() -> str:
     return table(head, lines)
 
 
+def _threads() -> str:
+    about = known("cpu_threads")
+    counts = sorted({row["threads"] for row in about.rows})
+    names = {1: "1 thread"} | {n: f"{n} threads" for n in counts if n > 1}
+    lines = []
+    for cell, dtype, *size in dict.fromkeys((row["cell"], row["dtype"], *_size(row)) for row in about.rows):
+        rows = about.all(cell=cell, dtype=dtype, T=size[0], B=size[1], H=size[2])
+        figures = [
+            ", ".join(faster(row["speedup"], row["speedup"] < 1) for row in rows if row["threads"] == n) or NOTHING
+            for n in counts
+        ]
+        lines.append((f"`{cell}`, {dtype}, {' × '.join(map(str, size))}", *figures))
+    return table(("cell, dtype, T × batch × hidden size", *(names[n] for n in counts)), lines)
+
+
 def _scans() -> str:
     about = known("cpu_scan")
     sizes = list(dict.fromkeys((row["B"], row["H"]) for row in about.rows))
@@ -86,6 +101,7 @@ def _problems() -> str:
 
 TABLES = {
     "layers on a CPU": _layers,
+    "threads of a CPU": _threads,
     "scans on a CPU": _scans,
     "sparse matrices on a CPU": _sparse,
     "schedules solved": _schedules,

@@ -42,6 +42,7 @@ COMMANDS = {
     "cpu": "cpu.py",
     "cpu_scan": "cpu_scan.py --threads 1",
     "cpu_packed": "cpu_packed.py",
+    "cpu_threads": "cpu.py --threads 1,2,4,8,16",
     "cpu_sparse": "cpu_sparse.py --quick --threads 1",
     "constrint": "constrint.py --every 4",
     "build_time": "build_time.py --all --installed SITE --beside CHECKOUT",

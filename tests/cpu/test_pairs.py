@@ -1,5 +1,5 @@
-"""rnncc/cpu/pairs.h: products of factors rounded to bfloat16, by the processor's matrix unit and by code that stands for
-it, against float64 products of what torch rounds."""
+"""rnncc/cpu/pairs.h: products of factors rounded to bfloat16, against float64 products of what torch rounds: by the
+processor's matrix unit, and by code that stands for it."""
 
 from __future__ import annotations
 

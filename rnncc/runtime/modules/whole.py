@@ -30,11 +30,9 @@ from ..spec import CellSpec, SegmentSpec, SingleSpec, Sizes, number_of
 from .parameters import blocks_of
 
 _SEVERAL = (tuple, list)
-# What a module holds: parameters, and buffers, as a matrix that is not trained is one.
-_HELD = (Parameter, Tensor)
-# On a CPU. Where autograd records, bfloat16 goes the long way, because a backward reads more bits.
-WHOLE_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
-RECORDED_DTYPES = WHOLE_DTYPES[:2]
+_HELD = (Parameter, Tensor)  # what a module holds: a matrix that is not trained is a buffer
+WHOLE_DTYPES = (torch.float32, torch.float64, torch.bfloat16)  # on a CPU
+RECORDED_DTYPES = WHOLE_DTYPES[:2]  # the same where autograd records: a backward reads more bits
 _GPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # x, the parameters and the states: the bits of an int64 tell the backward which of these need gradients.
 _MOST_TENSORS = 62
@@ -243,9 +241,8 @@ def run_whole(
     constants = [number_of(name, module.constants, layout.sizes) for name in layout.constants]
     if torch.is_grad_enabled():
         records = layout.runs_everywhere and not in_place and (not on_cpu or x.dtype in RECORDED_DTYPES)
-        for tensor in tensors:
-            if tensor.requires_grad:
-                return ops.record((layout, constants), *tensors) if records else None
+        if any(tensor.requires_grad for tensor in tensors):
+            return ops.record((layout, constants), *tensors) if records else None
     frozen = module._frozen
     packed = frozen.packed(tensors) if frozen is not None and on_cpu and not layout.made else ()
     made: list[Tensor] = ops.forward(tensors, packed, number, constants, False, in_place)

@@ -342,60 +342,6 @@ struct Run {
     }
   }
 
-  // Takes memory for weights in the compute type, and to count the elements of sparse ones. It is called twice: to count,
-  // and then to place.
-  void take_weights(Arena& arena) {
-    matrices = arena.take<const T*>(program.weight_count + 1);
-    for (int16_t w = 0; w < program.weight_count; ++w) {
-      const rnncc_tensor& t = tensor(WEIGHTS, w);
-      const int64_t count = weight_elements(w);
-      T* copy = t.dtype == compute_dtype<T> ? nullptr : arena.take<T>(count);
-      if (!matrices) continue;
-      matrices[w] = copy ? copy : static_cast<const T*>(t.data);
-      if (copy && is_counted(w)) read_row(copy, t, int64_t(0), count);
-    }
-    listed = arena.take<ListedProduct<T>>(program.product_count + 1);
-    for (int16_t p = 0; p < program.product_count; ++p) {
-      const ProductInfo& product = program.products[p];
-      const MatrixInfo& first = program.matrices[program.product_matrices[product.matrix]];
-      const int64_t units = dim(product.transposed ? first.columns : first.rows);
-      const int64_t rows = dim(product.transposed ? first.rows : first.columns);
-      int64_t* begin = may_be_listed(product) ? arena.take<int64_t>(product.count * units + 2) : nullptr;
-      const int64_t all = product.count * units * (rows / dim(first.blocks));
-      if (listed) listed[p] = {false, {begin, nullptr, nullptr}, units, 0, all, rows, 0};
-    }
-  }
-
-  // Whether a weight's elements are counted before threads start.
-  bool is_counted(int16_t w) const {
-    for (int16_t m = 0; m < program.matrix_count; ++m)
-      if (program.matrices[m].index == w && program.matrices[m].sparse) return true;
-    return false;
-  }
-
-  // Converts a thread's share of the other weights that have another dtype than the compute type. Returns whether there
-  // are any.
-  bool convert_weights(int64_t index, int64_t members) const {
-    bool any = false;
-    for (int16_t w = 0; w < program.weight_count; ++w) {
-      const rnncc_tensor& t = tensor(WEIGHTS, w);
-      if (t.dtype == compute_dtype<T> || is_counted(w)) continue;
-      any = true;
-      const Range own = share(weight_elements(w), lanes<T>, index, members);
-      read_row(const_cast<T*>(matrices[w]) + own.begin, t, own.begin, own.end - own.begin);
-    }
-    return any;
-  }
-
-  // Whether the call has enough steps, and all matrices of a product may have many zeros.
-  bool may_be_listed(const ProductInfo& product) const {
-    for (int16_t g = 0; g < product.count; ++g) {
-      const MatrixInfo& matrix = program.matrices[program.product_matrices[product.matrix + g]];
-      if (!matrix.sparse || dim(product.transposed ? matrix.rows : matrix.columns) > most_list_rows) return false;
-    }
-    return !direct();
-  }
-
   // Where a matrix's rows begin; each has row_length elements.
   const T* matrix_data(int16_t matrix, int64_t row_length) const {
     const MatrixInfo& info = program.matrices[matrix];

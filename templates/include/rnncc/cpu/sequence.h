@@ -11,6 +11,7 @@
 #include "sharing.h"
 #include "streams.h"
 #include "tiles.h"
+#include "weights.h"
 
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
@@ -239,7 +240,7 @@ static void run_member(const Run<T>& run, Team& team, int64_t index, int64_t mem
   const Call& call = run.call;
   Frame<T> frame = run.frame(index);
   clear(run, index, members);
-  if (run.convert_weights(index, members)) team.barrier();
+  if (convert_weights(run, index, members)) team.barrier();
   pack_streams(run, index, members);
   for (int16_t s = 0; s < program.stage_count; ++s) {
     if (!program.stages[s].products) continue;
@@ -309,10 +310,10 @@ int32_t run(const Program<T>& program, const Call& call) {
   program.dims(call.sizes, call.heads, dims);
   run.dims = dims;
   Arena weight_bytes;
-  run.take_weights(weight_bytes);
+  take_weights(run, weight_bytes);
   if (!weights.allocate(weight_bytes.used)) return OUT_OF_MEMORY;
   Arena weight_arena = {weights.data, 0};
-  run.take_weights(weight_arena);
+  take_weights(run, weight_arena);
   if (choose_lists(run)) return NO_THREADS;
   run.sharing = choose_sharing(run);
   // Where threads divide units, a slow one and a fast one are less than one step apart, so four steps in the ring are
