@@ -49,8 +49,8 @@ def installation(text: str) -> Path:
 
 
 def keep_freed_memory() -> None:
-    """Tell the C library to give no memory back to the system before the process ends, and to take none apart from the
-    heap. Raises OSError where it does not obey."""
+    """Tell the C library (glibc) to give no memory back to the system before the process ends, but for blocks above 32
+    MiB. Raises OSError where it does not obey."""
     trim_threshold, mmap_threshold, most = -1, -3, 32 << 20
     mallopt = ctypes.CDLL(None).mallopt
     if not (mallopt(trim_threshold, 1 << 30) and mallopt(mmap_threshold, most)):

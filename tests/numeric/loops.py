@@ -65,6 +65,14 @@ _HEAD = (
 )
 
 
+_TAIL = (
+    ("lengths", ctypes.c_void_p),
+    ("biases", ctypes.c_void_p),
+    ("bias_count", ctypes.c_int64),
+    ("products", ctypes.c_void_p),
+)
+
+
 class _Forward(ctypes.Structure):
     _fields_ = (
         *_HEAD,
@@ -73,11 +81,7 @@ class _Forward(ctypes.Structure):
             for name in ("streams", "weights", "states", "sequences", "final", "saved", "starts")
         ),
         ("rows", ctypes.c_int64),
-        ("lengths", ctypes.c_void_p),
-        ("biases", ctypes.c_void_p),
-        ("bias_count", ctypes.c_int64),
-        ("products", ctypes.c_void_p),
-        ("stream_product", ctypes.c_void_p),
+        *_TAIL,
     )
 
 
@@ -100,7 +104,7 @@ class _Backward(ctypes.Structure):
             )
         ),
         ("rows", ctypes.c_int64),
-        ("lengths", ctypes.c_void_p),
+        *_TAIL,
     )
 
 

@@ -27,8 +27,11 @@ LOOP = """
 int32_t {loop}(const rnncc_{way}_call*);
 void {loop}_cuda(const rnncc_{way}_call* calls, int32_t count, int32_t) {{
   if (calls->products) make_given_products(calls->products, calls->streams->dtype);
-  for (int32_t i = 0; i < count; ++i)
-    if ({loop}(calls + i) != 0) throw std::runtime_error("the loop failed");
+  for (int32_t i = 0; i < count; ++i) {{
+    rnncc_{way}_call call = calls[i];
+    call.products = nullptr;  // they are made
+    if ({loop}(&call) != 0) throw std::runtime_error("the loop failed");
+  }}
 }}
 """
 MOST_SHORT_WORK = 2000  # of these calls

@@ -68,8 +68,6 @@ struct rnncc_forward_call {
   const rnncc_bias* biases;
   int64_t bias_count;
   const void* products;  // rnncc::StepProducts that a GPU makes before the loop; null: none
-  // The product that makes the first streams on the CPU, a block of steps at a time (linear_call.h); null: they are given.
-  const struct rnncc_stream_product* stream_product;
 };
 
 struct rnncc_backward_call {

@@ -12,15 +12,17 @@ struct rnncc_matrix {
 };
 
 // y[rows, outputs] = x[rows, inputs] weight[outputs, inputs]ᵀ + bias[outputs]. `packed`: what rnncc_pack made of the
-// weight, as one member, or null.
+// weight, as one member, or null. Only a loop that makes its streams reads it.
 struct rnncc_linear_call {
   int64_t rows, inputs, outputs;
   rnncc_matrix x, weight, bias, y;
   const void* packed;
 };
 
-// The product that makes the first `streams` streams of a loop's call, which lie side by side in y. `columns` has the first
-// column of each. Where y has no data, nobody but the loop reads them, and these streams of the call have no data either.
+// What a call's `products` are on the CPU: the product that makes the first `streams` streams of the loop, which lie side by
+// side in y. `columns` has the first column of each. Where y has no data, nobody but the loop reads them, and these streams
+// of the call have no data either; else y has the type that the loop computes in. The loop runs from the first step to the
+// last.
 struct rnncc_stream_product {
   rnncc_linear_call product;
   int64_t streams;

@@ -310,7 +310,6 @@ struct Call {
   const rnncc_bias* biases;
   int64_t bias_count;
   const void* products;
-  const rnncc_stream_product* stream_product;
 };
 
 inline __attribute__((always_inline)) Call forward_call(const rnncc_forward_call& c) {
@@ -328,7 +327,6 @@ inline __attribute__((always_inline)) Call forward_call(const rnncc_forward_call
       .biases = c.biases,
       .bias_count = c.bias_count,
       .products = c.products,
-      .stream_product = c.stream_product,
   };
 }
 
@@ -348,7 +346,6 @@ inline __attribute__((always_inline)) Call backward_call(const rnncc_backward_ca
       .biases = c.biases,
       .bias_count = c.bias_count,
       .products = c.products,
-      .stream_product = nullptr,
   };
 }
 

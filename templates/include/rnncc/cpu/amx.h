@@ -5,13 +5,13 @@
 // 32 terms. Intel, "Architecture Instruction Set Extensions Programming Reference", chapter 3, 2023.
 //
 // The instructions stand here as assembly, because compilers' functions for them do not say that they read and write
-// memory. With RNNCC_EMULATE_AMX plain code stands for the unit, for tests on processors that have none.
+// memory; and as bytes, because an assembler may be older than they are. With RNNCC_EMULATE_AMX plain code stands for the unit, for tests on processors that have none.
 #pragma once
 
 #include "convert.h"
 
 #if defined(__x86_64__) && defined(__linux__) && RNNCC_ISA_LEVEL == 4 && defined(__has_include)
-#if __has_include(<amxbf16intrin.h>)  // else the assembler may be too old
+#if __has_include(<avx512bf16intrin.h>)  // else an assembler that is as old does not know how to round
 #define RNNCC_HAS_AMX 1
 #include <cpuid.h>
 #include <sys/syscall.h>
@@ -111,25 +111,35 @@ static inline bool amx_ready() {
   return ready;
 }
 
-RNNCC_INLINE void amx_begin(const AmxShapes& shapes) { asm volatile("ldtilecfg %0" : : "m"(shapes) : "memory"); }
+RNNCC_INLINE void amx_begin(const AmxShapes& shapes) {
+  asm volatile(".byte 0xc4, 0xe2, 0x78, 0x49, 0x00  # ldtilecfg (%%rax)" : : "a"(&shapes) : "memory");
+}
 // A thread that leaves tiles in use would make the system save them whenever it switches to another thread.
-RNNCC_INLINE void amx_end() { asm volatile("tilerelease" : : : "memory"); }
+RNNCC_INLINE void amx_end() { asm volatile(".byte 0xc4, 0xe2, 0x78, 0x49, 0xc0  # tilerelease" : : : "memory"); }
 
 template <int TILE>
 RNNCC_INLINE void amx_zero() {
-  asm volatile("tilezero %%tmm%c0" : : "i"(TILE));
+  asm volatile(".byte 0xc4, 0xe2, 0x7b, 0x49, 0xc0 + 8 * %c0  # tilezero %%tmm%c0" : : "i"(TILE));
 }
 template <int TILE>
 RNNCC_INLINE void amx_load(const void* p, int64_t row_bytes) {
-  asm volatile("tileloadd (%1,%2,1), %%tmm%c0" : : "i"(TILE), "r"(p), "r"(row_bytes) : "memory");
+  asm volatile(".byte 0xc4, 0xe2, 0x7b, 0x4b, 0x04 + 8 * %c0, 0x08  # tileloadd (%%rax, %%rcx), %%tmm%c0"
+               :
+               : "i"(TILE), "a"(p), "c"(row_bytes)
+               : "memory");
 }
 template <int TILE>
 RNNCC_INLINE void amx_store(void* p, int64_t row_bytes) {
-  asm volatile("tilestored %%tmm%c0, (%1,%2,1)" : : "i"(TILE), "r"(p), "r"(row_bytes) : "memory");
+  asm volatile(".byte 0xc4, 0xe2, 0x7a, 0x4b, 0x04 + 8 * %c0, 0x08  # tilestored %%tmm%c0, (%%rax, %%rcx)"
+               :
+               : "i"(TILE), "a"(p), "c"(row_bytes)
+               : "memory");
 }
 template <int SUM, int A, int B>
 RNNCC_INLINE void amx_multiply() {
-  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(SUM), "i"(A), "i"(B));
+  asm volatile(".byte 0xc4, 0xe2, 0x7a - 8 * %c2, 0x5c, 0xc0 + 8 * %c0 + %c1  # tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0"
+               :
+               : "i"(SUM), "i"(A), "i"(B));
 }
 
 #else

@@ -171,22 +171,6 @@ static int32_t linear_few(const rnncc_linear_call& call) {
   return failed ? NO_THREADS : DONE;
 }
 
-// Computes y with a weight that was packed before.
-template <class T>
-static int32_t linear_packed(const rnncc_linear_call& call) {
-  const Packed<T> b = {static_cast<T*>(const_cast<void*>(call.packed)), call.outputs, call.inputs};
-  const int64_t threads = linear_threads(call.rows, call.inputs, call.outputs);
-  const Parts parts = parts_for<T>(threads, call.rows, b.n, int64_t(0));
-  const int32_t failed = team_run(threads, [&](Team&, int32_t index, int32_t members) {
-    for_parts<T>(parts, call.rows, b.n, index, members, [&](const Range& rows, const Range& columns) {
-      gemm(static_cast<T*>(call.y.data), call.y.row, static_cast<const T*>(call.x.data), call.x.row, b, rows.begin,
-           rows.end, columns.begin / panel_columns<T>, panel_count<T>(columns.end),
-           static_cast<const T*>(call.bias.data), false);
-    });
-  });
-  return failed ? NO_THREADS : DONE;
-}
-
 template <class T>
 static int32_t pack_members(const rnncc_pack_call& call) {
   if (!in_place<T>(call.weight)) return WRONG_DTYPE;
@@ -209,7 +193,6 @@ static int32_t linear_forward(const rnncc_linear_call& call) {
   for (const rnncc_matrix* m : given) {
     if (m->data && !takes<T>(m->dtype)) return WRONG_DTYPE;
   }
-  if (call.packed && as_they_lie<T>(call)) return linear_packed<T>(call);
   if (call.rows <= few_rows && as_they_lie<T>(call)) return linear_few<T>(call);
   const int64_t threads = linear_threads(call.rows, call.inputs, call.outputs);
   const int64_t in_room = in_place<T>(call.x) ? 0 : linear_rows * call.inputs;

@@ -209,8 +209,8 @@ RNNCC_INLINE V sigmoid(V x) {
   const V s = e + T(1);
   const V dividend = x < T(0) ? e : broadcast(T(1));
   if constexpr (sizeof(T) == 8) return dividend / s;
-  // In float the rounding of 1 + e is put right: else the error could reach 2.3 ulp. Where there is FMA for sure, by what
-  // the quotient leaves over; elsewhere by q (1 - lost / s), with 1 / s to 5 %.
+  // In float the rounding of 1 + e is put right: else the error could reach 2.3 ulp. On AVX-512 that is done
+  // by what the quotient leaves over; elsewhere by q (1 - lost / s), where 1 / s is known to 5 %.
   const V lost = e - (s - T(1));
 #if RNNCC_ISA_LEVEL == 4
   const V r = reciprocal(s), q = dividend * r;

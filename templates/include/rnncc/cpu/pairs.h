@@ -11,7 +11,7 @@ namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
 // So many rows and terms of A are rounded at a time.
-constexpr int64_t rounded_rows = 8 * amx_size, rounded_terms = 512;
+constexpr int64_t rounded_rows = 4 * amx_size, rounded_terms = 512;
 
 struct RoundedRows {
   alignas(64) uint16_t data[rounded_rows * rounded_terms];

@@ -79,8 +79,11 @@ struct Run {
 
   bool in_pairs(int16_t weight, int64_t depth) const { return takes_pairs<T>(tensor(WEIGHTS, weight).dtype, depth); }
   bool in_pairs(const ProductInfo& product) const {
-    const MatrixInfo& matrix = program.matrices[program.product_matrices[product.matrix]];
-    return in_pairs(matrix.index, product_shape(product, matrix, dims).depth);
+    for (int16_t g = 0; g < product.count; ++g) {
+      const MatrixInfo& matrix = program.matrices[program.product_matrices[product.matrix + g]];
+      if (!in_pairs(matrix.index, product_shape(product, matrix, dims).depth)) return false;
+    }
+    return true;
   }
   bool has_pairs() const {
     for (int16_t p = 0; p < program.product_count; ++p)
@@ -309,7 +312,7 @@ struct Run {
         const MatrixInfo& matrix = program.matrices[program.product_matrices[product.matrix]];
         const ProductShape shape = product_shape(product, matrix, dims);
         const int64_t n = product.count * (range.end - range.begin);
-        const bool packs_product = is_packed(product), pairs = in_pairs(matrix.index, shape.depth);
+        const bool packs_product = is_packed(product), pairs = in_pairs(product);
         for (int64_t part = 0; part < shape.parts; ++part) {
           const int64_t operand = shape.blocks == 1 ? 0 : (part * shape.blocks + range.head) * shape.depth;
           T* memory = packs_product ? arena.take<T>(packed_elements<T>(n, shape.depth, pairs)) : nullptr;

@@ -272,7 +272,6 @@ static void run_member(const Run<T>& run, Team& team, int64_t index, int64_t mem
     team.barrier();
   }
   if (!call.table[D_WEIGHTS]) return;
-  team.barrier();
   if (index == 0) make_vector_gradients(run);
   team.barrier();
   write_gradients(run, index, members);
@@ -303,7 +302,7 @@ template <class T>
 int32_t run(const Program<T>& program, const Call& call) {
   if (!dtypes_fit(program, call)) return WRONG_DTYPE;
   Run<T> run = {program, call};
-  run.streams.given = call.stream_product;
+  run.streams.given = static_cast<const rnncc_stream_product*>(call.products);
   Buffer sizes, weights, tables, workspace;
   if (!sizes.allocate(program.dim_count * int64_t(sizeof(int64_t)))) return OUT_OF_MEMORY;
   int64_t* dims = reinterpret_cast<int64_t*>(sizes.data);

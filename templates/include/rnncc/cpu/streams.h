@@ -38,11 +38,9 @@ static void lay_out_streams(Run<T>& run, Arena& arena) {
   streams.bias = call.bias.data && !streams.once ? arena.take<T>(call.outputs) : nullptr;
   if (streams.bias) load_row(streams.bias, call.bias.data, int64_t(0), call.outputs, dtype_of[call.bias.dtype]);
   streams.in_room = in_place<T>(call.x) ? 0 : linear_rows * call.inputs;
-  const int64_t out_room = in_place<T>(call.y) ? 0 : linear_rows * call.outputs;
-  const int64_t rows_room = streams.in_room + out_room;
   const int64_t weight_room = in_place<T>(call.weight) ? 0 : panel_columns<T> * call.inputs;
-  streams.room =
-      streams.once ? once_scratch_elements<T> : round_up(rows_room > weight_room ? rows_room : weight_room, 16);
+  streams.room = streams.once ? once_scratch_elements<T>
+                              : round_up(streams.in_room > weight_room ? streams.in_room : weight_room, 16);
   streams.rooms = arena.take<T>(streams.room * run.sharing.threads);
 }
 
@@ -60,20 +58,17 @@ template <class T>
 static void make_streams(const Run<T>& run, int64_t begin, int64_t end, int64_t index, int64_t members) {
   const StreamProduct<T>& streams = run.streams;
   rnncc_linear_call call = streams.given->product;
-  const int64_t first = (run.call.descending ? run.time(end - 1) : begin) * run.call.batch;
-  const int64_t place = run.offset({nullptr, run.call.batch, 1, Mode::block}, run.call.descending ? end - 1 : begin);
+  const int64_t first = begin * run.call.batch;
   call.rows = (end - begin) * run.call.batch;
   call.x = rows_from(call.x, first);
-  call.y = call.y.data ? rows_from(call.y, first)
-                       : rnncc_matrix{streams.block + place * call.outputs, call.outputs, compute_dtype<T>};
+  call.y = call.y.data ? rows_from(call.y, first) : rnncc_matrix{streams.block, call.outputs, compute_dtype<T>};
   T* room = streams.rooms + index * streams.room;
   if (streams.once) return multiply_few(call, room, index, members);
   const int64_t piece = streams.weight.pairs ? 2 * amx_size : kernel_rows;
   const int64_t waiting = streams.weight.pairs ? waiting_rows_of_pairs : waiting_rows;
-  const Parts parts =
-      in_place<T>(call.y) ? parts_for<T>(members, call.rows, call.outputs, waiting, piece) : Parts{members, piece, 1};
+  const Parts parts = parts_for<T>(members, call.rows, call.outputs, waiting, piece);
   for_parts<T>(parts, call.rows, call.outputs, index, members, [&](const Range& rows, const Range& columns) {
-    multiply_rows(call.y, call.x, streams.weight, streams.bias, rows, columns, room, room + streams.in_room);
+    multiply_rows(call.y, call.x, streams.weight, streams.bias, rows, columns, room, static_cast<T*>(nullptr));
   });
 }
 

@@ -14,14 +14,15 @@ static bool is_counted(const Run<T>& run, int16_t w) {
   return false;
 }
 
-// Whether the call has enough steps, and all matrices of a product may have many zeros.
+// Whether the call has enough steps, and all matrices of a product may have many zeros. The matrix unit takes them all: a
+// step has the bits that it has in a sequence.
 template <class T>
 static bool may_be_listed(const Run<T>& run, const ProductInfo& product) {
   for (int16_t g = 0; g < product.count; ++g) {
     const MatrixInfo& matrix = run.program.matrices[run.program.product_matrices[product.matrix + g]];
     if (!matrix.sparse || run.dim(product.transposed ? matrix.rows : matrix.columns) > most_list_rows) return false;
   }
-  return !run.direct();
+  return !run.direct() && !run.in_pairs(product);
 }
 
 // Takes memory for weights in the compute type, and to count the elements of sparse ones. It is called twice: to count,

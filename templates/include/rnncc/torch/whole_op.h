@@ -31,7 +31,7 @@ struct Numbers {
   int64_t first;
 };
 
-// Adds n numbers: of one dtype, or bfloat16 to float32.
+// Adds n numbers. They have one dtype, or bfloat16 is added to float32.
 inline void add_numbers(const Numbers& to, const Numbers& from, int64_t n) {
   const auto add = [&](auto* target, const auto* source) {
     for (int64_t i = 0; i < n; ++i) target[to.first + i] += source[from.first + i];
@@ -129,7 +129,7 @@ inline void run_whole_forward(const rnncc_segment& segment, StableValue* stack) 
         return place >= 0 ? saved_at(given, kept.data(), place, layout.saved_widths[i]) : output;
       });
   rnncc_forward_call run = tables.loop();
-  run.stream_product = &product;
+  run.products = &product;
   finish(segment.name, segment.plain.forward(&run));
   if (call.training) tables.made.push_back(std::move(kept));
   stack[0] = give(std::move(tables.made));
@@ -171,7 +171,7 @@ inline void run_whole_backward(const rnncc_segment& segment, StableValue* stack)
   const Layout& layout = call.layout;
   Whole& given = call.given;
   const size_t first_kept = given.end();
-  if (call.tensors.size() != first_kept + 1 + layout.has_time || !call.fits()) call.refuse();
+  if (call.tensors.size() != first_kept + 1 + layout.has_time || !call.fits() || given.item() == 2) call.refuse();
   const Tensor& kept = call.take_kept(first_kept, given.dtype, {given.rows() * layout.saved_width});
   const rnncc_tensor output =
       layout.has_time ? given.rows_at(call.take_output().data(), 0, layout.output_width) : given.nothing();
