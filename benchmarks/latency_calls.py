@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from measure import keep_freed_memory
 from torch import Tensor, nn
 
 import rnncc
@@ -143,6 +144,7 @@ class Beside:
 
 def answer(device: str, threads: int) -> None:
     """The program."""
+    keep_freed_memory()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     if threads:
         torch.set_num_threads(threads)

@@ -5,8 +5,8 @@ using namespace rnncc;
 
 extern "C" {
 
-// Sets how many threads the loop has, and in how many groups.
-void divided(int64_t steps, int64_t batch, int64_t units, int64_t* threads, int64_t* groups) {
+// Sets how many threads the loop has, and in how many groups. It makes its streams of so many inputs; 0: they are given.
+void divided(int64_t steps, int64_t batch, int64_t units, int64_t inputs, int64_t* threads, int64_t* groups) {
   const int64_t dims[] = {units, 1};
   const MatrixInfo matrix = {0, 0, 0, 0, 1, 1, false};
   const ProductInfo product = {0, 0, 0, 0, 4, 1, false, false};
@@ -31,6 +31,11 @@ void divided(int64_t steps, int64_t batch, int64_t units, int64_t* threads, int6
   Run<float> run = {program, call};
   run.dims = dims;
   run.listed = &listed;
+  rnncc_stream_product streams = {};
+  streams.product.rows = steps * batch;
+  streams.product.inputs = inputs;
+  streams.product.outputs = 4 * units;
+  if (inputs) run.streams.given = &streams;
   const Sharing sharing = choose_sharing(run);
   *threads = sharing.threads;
   *groups = sharing.groups;

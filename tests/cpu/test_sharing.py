@@ -20,10 +20,10 @@ def divided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Divided]:
     library: ctypes.CDLL = build("sharing_host.cpp", "generic", tmp_path_factory.mktemp("sharing"))
     before = torch.get_num_threads()
 
-    def ask(threads: int, steps: int, batch: int, units: int) -> tuple[int, int]:
+    def ask(threads: int, steps: int, batch: int, units: int, inputs: int = 0) -> tuple[int, int]:
         torch.set_num_threads(threads)
         found = np.zeros(2, np.int64)
-        call(library, "divided", steps, batch, units, found[:1], found[1:])
+        call(library, "divided", steps, batch, units, inputs, found[:1], found[1:])
         return int(found[0]), int(found[1])
 
     yield ask
@@ -35,6 +35,9 @@ def test_how_threads_divide_a_loop(divided: Divided) -> None:
     # A small loop, and one of a single entry: all divide its units.
     assert divided(8, 300, 1, 32) == (1, 1)
     assert divided(8, 300, 1, 512) == (8, 1)
+    # The same small loop with a large product before it, for which all are there; and with a small one.
+    assert divided(8, 300, 1, 32, 4096) == (8, 8)
+    assert divided(8, 3, 1, 32, 8) == (1, 1)
     # Many entries for each thread.
     assert divided(8, 300, 512, 128) == (8, 8)
     # Some: groups of threads. A thread that had two entries of its own would wait for the matrices, and one that met

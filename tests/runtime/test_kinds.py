@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -177,3 +178,28 @@ def test_freed_memory_of_what_torch_reads_first_is_an_error() -> None:
     next(layer.parameters()).data.untyped_storage().resize_(0)
     with pytest.raises(RuntimeError, match="storage"):
         layer(torch.randn(T, B, H))
+
+
+def test_a_backward_in_bfloat16_is_refused_by_the_op_of_a_whole_layer() -> None:
+    """A CPU's backward reads more bits. Layers go the long way, so only a caller of the op itself meets this."""
+    loaded = rnncc.load("lstm")
+    kernels = importlib.import_module(f"{loaded.__name__}._runtime.package").kernels()[0]
+    layer, x = loaded.LSTM(24, 40), torch.randn(3, 9, 24)
+    layer(x)[0].sum().backward()
+    ops, layout = kernels.whole[layer._whole.segment], layer._whole
+
+    def tensors(dtype: torch.dtype) -> list[torch.Tensor]:
+        return [x.to(dtype), *(layer._parameters[name].detach().to(dtype) for name in layout.names)]
+
+    output, *_, kept = ops.forward(tensors(torch.float32), (), layout.number, [], True)
+    assert ops.forward(tensors(torch.bfloat16), (), layout.number, [], True) == []
+    backward = getattr(getattr(torch.ops, ops.forward.namespace), f"{layout.segment}_whole_backward")
+    needs = (1 << len(tensors(torch.float32))) - 1
+    for dtype in (torch.float32, torch.bfloat16):
+        saved = [tensor.to(dtype) for tensor in (torch.ones_like(output), *tensors(dtype), kept, output)]
+        if dtype == torch.float32:
+            made = backward(saved, 1, needs, False, layout.number, [])
+            assert torch.allclose(made[1], layer.weight_ih_l0.grad, atol=1e-5)
+        else:
+            with pytest.raises(RuntimeError, match="backward does not fit its forward"):
+                backward(saved, 1, needs, False, layout.number, [])

@@ -5,7 +5,8 @@
 // 32 terms. Intel, "Architecture Instruction Set Extensions Programming Reference", chapter 3, 2023.
 //
 // The instructions stand here as assembly, because compilers' functions for them do not say that they read and write
-// memory; and as bytes, because an assembler may be older than they are. With RNNCC_EMULATE_AMX plain code stands for the unit, for tests on processors that have none.
+// memory; and as bytes, because an assembler may be older than they are. With RNNCC_EMULATE_AMX plain code stands for the
+// unit, for tests on processors that have none.
 #pragma once
 
 #include "convert.h"

@@ -7,7 +7,7 @@
 // summed in the same order whatever the range, so results do not depend on the number of threads. The terms are summed
 // one after the other in blocks of `k_block<T>`, and the sums of the blocks are added one after the other; then comes
 // the bias, then the old C. On levels with FMA the products are fused into the sum, which needs -ffp-contract=fast,
-// GCC's default for C++.
+// GCC's default for C++. Where B holds pairs, elements are summed as pairs.h says.
 #pragma once
 
 #include "pairs.h"

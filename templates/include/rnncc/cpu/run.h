@@ -77,6 +77,7 @@ struct Run {
     return !product.transposed && tensor(WEIGHTS, first.index).entry == packed_entry;
   }
 
+  // Whether products are taken by the processor's matrix unit: of so many terms with a weight; this one; any.
   bool in_pairs(int16_t weight, int64_t depth) const { return takes_pairs<T>(tensor(WEIGHTS, weight).dtype, depth); }
   bool in_pairs(const ProductInfo& product) const {
     for (int16_t g = 0; g < product.count; ++g) {
