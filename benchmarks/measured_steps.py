@@ -11,7 +11,8 @@ half of that. `gradients` are both kernels of heads.h.
 
 `results/gpu_steps.json` has the LSTM's steps by the kernels that are chosen, and `results/gpu_dense.json` calls of
 several cells, back to back. Its rows that name no commit of their own are older: cuBLAS made the gradients of heads'
-matrices then.
+matrices then. Rows of both with kernels of the grid are left out: operands lay otherwise in the exchange then, and steps
+took up to twice as long.
 """
 
 from __future__ import annotations
@@ -98,11 +99,16 @@ def assumed(changed: Rates) -> Iterator[None]:
 @cache
 def measured_steps() -> tuple[Step, ...]:
     """All of them, with the layouts that the present rates choose."""
-    return (
-        *map(_kernel_step, _rows("gpu_kernels.json")),
+    older = (
         *map(_chosen_step, _rows("gpu_steps.json")),
         *(call_step(row) for row in _rows("gpu_dense.json") if row["who"] == "rnncc" and _is_of_loops(row)),
     )
+    return (*map(_kernel_step, _rows("gpu_kernels.json")), *(step for step in older if not _has_grid(step)))
+
+
+def _has_grid(step: Step) -> bool:
+    """Whether kernels of the grid family have a part in it: they were measured with another exchange."""
+    return any(GRID.name in part.kinds for part in step.parts)
 
 
 def _is_of_loops(row: dict[str, Any]) -> bool:
@@ -123,14 +129,20 @@ def _plan(cell: str) -> LoweredCell:
     return compile_cells(read_request(cell), "lower").cells[0].plan
 
 
+def text_of(cell: str, density: float | None, block: int = 1) -> str:
+    """The text of a cell whose recurrent matrices are sparse; nothing where `density` is None."""
+    if density is None:
+        return ""
+    kind = f"sparse(density={density}, block={block})" if block > 1 else f"sparse(density={density})"
+    return "cell Own\n" + _EQUATIONS[cell].format(kind=kind)
+
+
 @cache
 def _trained(cell: str, density: float | None = None, block: int = 1) -> tuple[FusedLoop, FusedLoop]:
     """A cell's loops in training. `density`: its recurrent matrices are sparse."""
-    plan = _plan(cell)
-    if density is not None:
-        kind = f"sparse(density={density}, block={block})" if block > 1 else f"sparse(density={density})"
-        source = Source("own.rnn", "cell Own\n" + _EQUATIONS[cell].format(kind=kind))
-        plan = compile_cells(Request(source, "own"), "lower").cells[0].plan
+    plan, text = _plan(cell), text_of(cell, density, block)
+    if text:
+        plan = compile_cells(Request(Source("own.rnn", text), "own"), "lower").cells[0].plan
     loop = plan.loops[0]
     assert isinstance(loop.fused_forward, FusedLoop) and isinstance(loop.fused_backward, FusedLoop)
     return loop.fused_forward, loop.fused_backward
@@ -147,16 +159,36 @@ def _kernel_step(row: dict[str, Any]) -> Step:
     problem = Problem(row["head_dim"], row.get("heads", 1), row["dtype"], row["batch"])
     if row["family"] == "gradients":
         return Step(group, name, row["us"], (_gradients(back, problem, row["steps"]),))
-    family = next(family for family in FAMILIES if family.name == row["family"])
     if row["loop"] == "forward + backward + gradients":
-        kernels = tuple(_given(family, loop, loop, problem, row["layout"]) for loop in (ahead, back))
+        family = _family(row)
+        kernels = tuple(
+            _of_kernel(_given(family, loop, problem, row["layout"]), cost_of(loop, problem.dtype), problem)
+            for loop in (ahead, back)
+        )
         return Step(group, name, row["us"], (*kernels, _gradients(back, problem, STEPS)))
+    return Step(group, name, row["us"], (_part(row)[2],))
+
+
+def _family(row: dict[str, Any]) -> Family:
+    return next(family for family in FAMILIES if family.name == row["family"])
+
+
+def _part(row: dict[str, Any]) -> tuple[FusedLoop, KernelLayout, Part]:
+    ahead, back = _trained(row["cell"], row.get("density"), row.get("block", 1))
+    problem = Problem(row["head_dim"], row.get("heads", 1), row["dtype"], row["batch"])
     planned = back if row["loop"] == "backward" else ahead
     run = inference(ahead) if row["loop"] == "inference" else planned
-    return Step(group, name, row["us"], (_given(family, planned, run, problem, row["layout"]),))
+    kernel = _given(_family(row), planned, problem, row["layout"])
+    return planned, kernel, _of_kernel(kernel, cost_of(run, problem.dtype), problem)
 
 
-def _given(family: Family, planned: FusedLoop, run: FusedLoop, problem: Problem, layout: dict[str, int]) -> Part:
+def given_kernel(row: dict[str, Any]) -> tuple[FusedLoop, KernelLayout, float]:
+    """The loop that a row's kernel was planned for, the kernel, and what the cost model says: microseconds per step."""
+    planned, kernel, part = _part(row)
+    return planned, kernel, part.us()
+
+
+def _given(family: Family, planned: FusedLoop, problem: Problem, layout: dict[str, int]) -> KernelLayout:
     """A kernel of that layout. `planned`: the loop that it is planned for, since inference has the layouts of
     training."""
     if family.scope is Scope.CLUSTER:
@@ -171,8 +203,7 @@ def _given(family: Family, planned: FusedLoop, run: FusedLoop, problem: Problem,
             assert tile == layout[name]
         else:
             layout_model.model.require(tile == layout[name], because="given: it was measured")
-    kernel = layout_model.scheduled(layout_model.best(problem.batch, given), problem, H200)
-    return _of_kernel(kernel, cost_of(run, problem.dtype), problem)
+    return layout_model.scheduled(layout_model.best(problem.batch, given), problem, H200)
 
 
 def _of_kernel(kernel: KernelLayout, known: LoopCost, problem: Problem) -> Part:

@@ -29,7 +29,7 @@ COMMANDS = {
     "gpu_scan_newton": "gpu_scan.py --only newton",
     "gpu_packed": "gpu_packed.py",
     "gpu_steps": "",
-    "gpu_kernels": "",
+    "gpu_kernels": "gpu_kernels.py",
     "scan_cs179": "scan_cs179.py",
     "latency": "latency.py",
     "latency_cuda": "latency.py --device cuda",

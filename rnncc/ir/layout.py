@@ -30,7 +30,7 @@ class KernelLayout:
     registers       registers per thread, as planned
     group_batch     the largest batch of a group; None: the whole batch is one group
     multiple        groups have a multiple of so many batch entries, but for the last one
-    exchange_steps  the steps whose operands the exchange of a grid holds; None: all steps
+    exchange_steps  the steps whose operands the exchange of a grid holds; None: there is no exchange
     relayed         where the kernel deals relayed sums out among its CTAs, their head_dim, and how many pieces of 16
                     bytes a lane asks for at a time
     launch_batch    the largest batch of a launch, after which another launch follows; None: a launch takes any batch,

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from rnncc.ir.family import Scope
 from rnncc.ir.fused import FusedVector, FusedWrite, MatrixPart
 from rnncc.ir.kernel import StoredSlot
 from rnncc.ir.step import Edge, Place, Read, Table
@@ -181,16 +180,12 @@ class _Call:
         if schedule.exchange_steps is not None:
             group = schedule.group_batch or 1
             places = -(-problem.batch // group) * group * problem.heads
-            operands = loop.operands * self.kernel.head_dim * self.dtype.itemsize
-            self.exchange = self._exchange(schedule.exchange_steps, places, operands)
-        elif schedule.family.scope is Scope.GRID:
             terms = cost_of(loop, "bf16").exchanged_terms(self.kernel.head_dim, schedule.relayed_head_dim)
-            sources = -(-self.kernel.head_dim // 32) * 16
             reductions = sum(len(phase.reduced) for phase in loop.phases)
-            head = terms * self.dtype.itemsize + reductions * sources
-            self.exchange = self._exchange(problem.steps, problem.batch, problem.heads * head)
-        step, entry = (*self.exchange.stride(), 0, 0)[:2]
-        yield [struct.pack("<qqq", self.exchange.data_ptr(), step, entry)], b""
+            held = terms * self.dtype.itemsize + reductions * -(-self.kernel.head_dim // 32) * 16
+            self.exchange = self._exchange(min(schedule.exchange_steps, problem.steps), places * held)
+        step = self.exchange.stride(0)
+        yield [struct.pack("<qqq", self.exchange.data_ptr(), step, 0)], b""
 
     def _exchange(self, *shape: int) -> Tensor:
         """The memory by which the CTAs of a grid send each other values, before any of them has arrived."""

@@ -11,7 +11,8 @@ struct Launch {
   uint64_t seed;
 };
 
-// Runs a kernel. All CTAs of the launch run side by side. Throws where threads wait for what never comes.
+// Runs a kernel. All CTAs of the launch run side by side. Throws where threads wait for what never comes. With
+// -DEMULATED_SLOW_CTA=n that CTA runs an eighth as often as others.
 inline void launch(const Launch& wanted, void (*kernel)(const void*), const void* parameter) {
   std::vector<std::unique_ptr<Cta>> ctas;
   std::vector<std::unique_ptr<Warp>> warps;
@@ -79,6 +80,12 @@ inline void launch(const Launch& wanted, void (*kernel)(const void*), const void
     }
     if (!asked.empty() && random() % 4 == 0) runnable.push_back(draw(asked));
     Fiber* fiber = draw(runnable);
+#ifdef EMULATED_SLOW_CTA
+    if (fiber->cta->index.x == EMULATED_SLOW_CTA && !runnable.empty() && random() % 8) {
+      asked.push_back(fiber);
+      continue;
+    }
+#endif
     if (fiber->ready && !fiber->ready(fiber->waits_for)) {
       asked.push_back(fiber);
       continue;

@@ -68,6 +68,23 @@ def test_a_kernel_of_blocks(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("turns", [1, 2])
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+def test_a_cta_that_needs_no_others_waits_for_them_all_the_same(masked: bool, turns: int, tmp_path: Path) -> None:
+    """Steps take the slots of the exchange in turns, and a slow CTA may not have read yet what others have sent."""
+    slow = ("-DEMULATED_SLOW_CTA=2",)
+    path, made = made_of("elman", "bf16", masked, 96, tmp_path, BLOCKS, slow, turns=turns)
+    ctas = {kernel.schedule.ctas for kernel in made.values()}
+    problem = Problem(150, 11, {"I": 3, "H": 96}, 1, DTYPES["bf16"])
+    assert min(ctas) > 1 and 2 * max(kernel.schedule.exchange_steps or 0 for kernel in made.values()) < problem.steps
+    case = blocks_case(path, problem, masked, made, 1.0)
+    for weight in case.weights:
+        if weight.shape == (96, 96):
+            weight *= torch.ones(6, 6).tril().repeat_interleave(16, 0).repeat_interleave(16, 1) / 2
+    assert wrong(case, "bf16") == {}
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("density", [0.0, 0.6, 1.0])
 def test_more_blocks_than_planned(density: float, tmp_path: Path) -> None:
     """Those for which there is no room are multiplied as they lie in memory."""

@@ -153,14 +153,22 @@ def test_what_needs_clusters_fails_without_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("cell", "family", "dtype", "batch", "steps"),
+    [("gru", WIDE, "bf16", 18, 50), ("rhn", GRID, "bf16", 3, 150), ("layernormgru", GRID, "f32", 9, 150)],
+    ids=str,
+)
 @pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
-def test_steps_take_the_slots_of_the_exchange_in_turns(masked: bool, tmp_path: Path) -> None:
-    made = kernels_of(Wanted("gru", WIDE, "bf16", "sm_90a"), masked, 64, tmp_path)
+def test_steps_take_the_slots_of_the_exchange_in_turns(
+    cell: str, family: Family, dtype: str, batch: int, steps: int, masked: bool, tmp_path: Path
+) -> None:
+    made = kernels_of(Wanted(cell, family, dtype, "sm_90a"), masked, 64, tmp_path)
     slots = {kernel.schedule.exchange_steps for kernel in made.values()}
-    problem = Problem(50, 18, {"I": 3, "H": 64}, 1, DTYPES["bf16"])
-    assert max(slot or 0 for slot in slots) < problem.steps
-    errors = EmulatedCase(loops("gru")[masked], problem, made).measured()
-    assert {name: error for name, error in errors.items() if not error <= BOUNDS["bf16"]} == {}
+    problem = Problem(steps, batch, {"I": 3, "H": 64}, 1, DTYPES[dtype])
+    assert 2 * max(slot or 0 for slot in slots) < problem.steps
+    errors = EmulatedCase(loops(cell)[masked], problem, made).measured()
+    # Errors grow with the steps.
+    assert {name: error for name, error in errors.items() if not error <= 2 * BOUNDS[dtype]} == {}
 
 
 @pytest.mark.one_in(43)

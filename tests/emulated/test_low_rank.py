@@ -109,3 +109,13 @@ def test_a_kernel_of_low_rank(
     problem = Problem(5, batch, sizes, heads, DTYPES[dtype], reverse=masked)
     errors = EmulatedCase(loops(path)[masked], problem, made).measured()
     assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+def test_more_steps_than_the_exchange_holds(masked: bool, tmp_path: Path) -> None:
+    path, made = made_of("lstm", 16, "bf16", masked, 64, tmp_path, unit_tile=8)
+    problem = Problem(150, 5, {"I": 3, "H": 64}, 1, DTYPES["bf16"])
+    assert 2 * max(kernel.schedule.exchange_steps or 0 for kernel in made.values()) < problem.steps
+    errors = EmulatedCase(loops(path)[masked], problem, made).measured()
+    assert {name: error for name, error in errors.items() if not error <= 2 * BOUNDS["bf16"]} == {}

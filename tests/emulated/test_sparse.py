@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,15 +62,23 @@ h[t] = z*h[t-1] + (1 - z)*n
 
 
 def made_of(
-    cell: str, dtype: str, masked: bool, head_dim: int, folder: Path, family: Family = SPARSE, **tiles: int
+    cell: str,
+    dtype: str,
+    masked: bool,
+    head_dim: int,
+    folder: Path,
+    family: Family = SPARSE,
+    flags: Sequence[str] = (),
+    **tiles: int,
 ) -> tuple[str, Mapping[str, Kernel]]:
-    """A cell's file, and its kernels, which have the given tiles. Those of blocks have blocks of 16."""
+    """A cell's file, and its kernels, which have the given tiles. Those of blocks have blocks of 16. `flags`: for the
+    compiler."""
     path = folder / f"{cell}.rnn"
     text = re.sub(r"(density=[\d.]+)", r"\1, block=16", CELLS[cell]) if family is BLOCKS else CELLS[cell]
     path.write_text(text, encoding="utf-8")
     made = forced(Wanted(str(path), family, dtype, "sm_90a"), head_dim, tiles)
     own = tuple(entry for entry in made.tables if ("_masked_" in entry[0]) == masked)
-    return str(path), build(plan(str(path)), replace(made, tables=own), folder)
+    return str(path), build(plan(str(path)), replace(made, tables=own), folder, flags)
 
 
 def sparse_case(path: str, problem: Problem, masked: bool, made: Mapping[str, Kernel], density: float) -> EmulatedCase:
@@ -209,6 +217,17 @@ def test_matrices_of_another_density_than_the_planned_one(density: float, tmp_pa
     problem = Problem(4, 5, {"I": 3, "H": 64}, 1, DTYPES["bf16"])
     errors = sparse_case(path, problem, False, made, density).measured()
     assert {name: error for name, error in errors.items() if not error <= BOUNDS["bf16"]} == {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("turns", [1, 2])
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+def test_more_steps_than_the_exchange_holds(masked: bool, turns: int, tmp_path: Path) -> None:
+    path, made = made_of("normed", "f16", masked, 72, tmp_path, batch_tile=4, turns=turns)
+    problem = Problem(150, 7, {"I": 3, "H": 72}, 1, DTYPES["f16"])
+    assert 2 * max(kernel.schedule.exchange_steps or 0 for kernel in made.values()) < problem.steps
+    errors = sparse_case(path, problem, masked, made, 0.1).measured()
+    assert {name: error for name, error in errors.items() if not error <= 2 * BOUNDS["f16"]} == {}
 
 
 @pytest.mark.long

@@ -37,7 +37,7 @@ DIRECTIONS = {"forward": forward, "backward": backward}
         (128, 6, "forward", GATHER, (4, 4, 1, 1, 1)),
         (256, 3, "forward", GATHER, (8, 4, 1, 1, 1)),
         (512, 1, "forward", GATHER, (16, 4, 2, 1, 1)),
-        (768, 1, "forward", GRID, (3, 8, 1)),
+        (768, 1, "forward", GRID, (2, 8, 1)),
         (1024, 1, "forward", GRID, (2, 8, 1)),
         (64, 12, "backward", SCATTER, (4, 16)),
         (128, 6, "backward", SCATTER, (8, 16, 4, 1)),
@@ -73,8 +73,7 @@ def test_nothing_follows_a_loop_whose_matrix_is_a_buffer() -> None:
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_a_step_without_products_holds_no_matrix(heads: int, dtype: str) -> None:
-    """It needs a cluster for its reductions alone, so a head_dim may be large. On a grid each CTA joins fewer parts of
-    them."""
+    """It needs CTAs for its reductions alone, so a head_dim may be large. On a grid each CTA joins fewer parts of them."""
     source = Source("normed.rnn", "cell Normed\nstate h\nh[t] = tanh(layernorm(h[t-1] + W@x))\n")
     fused = lowered(source).loops[0].fused
     assert not isinstance(fused, NoForm)
@@ -83,8 +82,8 @@ def test_a_step_without_products_holds_no_matrix(heads: int, dtype: str) -> None
         for head_dim in (8, 24, 64, 200, 1024, 2048):
             problem = Problem(head_dim, heads, dtype)
             kernels = schedule(loop, problem, H200).kernels
-            assert kernels[-1].family is GATHER
-            assert {kernel.family for kernel in kernels} == {GATHER} or head_dim >= 1024
+            families = {kernel.family for kernel in kernels}
+            assert families == {GATHER} or (head_dim >= 1024 and families <= {GATHER, GRID})
             assert kernels[0].step_us < WORTH * alternating_us(cost_of(loop, dtype), problem, H200)
             for kernel in kernels:
                 tiles = dict(kernel.tiles)
@@ -118,29 +117,26 @@ def test_in_float32_lanes_of_few_gates_have_more_rows() -> None:
     assert found == [4, 1]
 
 
-def test_in_float32_clusters_must_be_clearly_quicker_than_many_launches() -> None:
-    """nn.RNN's clusters are expected to be a little quicker, and were a third slower."""
+def test_in_float32_launches_of_a_grid_are_quicker_than_clusters() -> None:
+    """nn.RNN's clusters took a third longer."""
     found = schedule(forward("nn_rnn"), Problem(1024, 1, "fp32"), H200)
-    *_, grid = (kernel for kernel in found.kernels if kernel.family is GRID)
-    assert GATHER in [kernel.family for kernel in found.kernels] and found.kernel_for(128) is grid
+    kernel = found.kernel_for(128)
+    assert kernel is not None and kernel.family is GRID and kernel.launches(128) > 1
 
 
 def test_a_row_is_for_the_batches_up_to_the_next_one() -> None:
     found = schedule(forward("lstm"), Problem(768, 1, "bf16"), H200)
     rows = [(row.batch, row.choices[0].kernel.family, row.choices[0].kernel.launch_batch) for row in found.table]
     assert rows == [
-        (1, GRID, 16),
-        (11, GRID, 32),
-        (33, GATHER, None),  # in one pass, quicker than the next one
-        (57, GRID, 64),
+        (1, GRID, 8),
+        (9, GRID, 16),
+        (17, GRID, 32),
+        (33, GRID, 64),
         (65, WIDE, 128),
         (129, WIDE, 320),
     ]
-    small, tiled, clusters, *_, wide = (row.kernel for row in found.table)
-    assert (
-        found.kernel_for(1) is found.kernel_for(10) is small and found.kernel_for(11) is found.kernel_for(32) is tiled
-    )
-    assert found.kernel_for(33) is found.kernel_for(56) is clusters
+    small, larger, *_, wide = (row.kernel for row in found.table)
+    assert found.kernel_for(1) is found.kernel_for(8) is small and found.kernel_for(9) is found.kernel_for(16) is larger
     assert wide is not None and found.kernel_for(129) is found.kernel_for(10_000) is wide and wide.launches(640) == 2
 
 
@@ -206,7 +202,7 @@ def test_after_the_quickest_kernel_come_those_for_what_it_cannot_run() -> None:
     """A launch per step takes no packed sequences. A grid needs a GPU on which all of its CTAs run at once."""
     row = next(row for row in schedule(backward("lstm"), Problem(2048, 1, "bf16"), H200).table if row.batch > 24)
     assert [choice.kernel.family for choice in row.choices] == [STEPWISE, GRID]
-    row = schedule(forward("lstm"), Problem(768, 1, "bf16"), H200).table[0]
+    row = schedule(forward("layernormgru"), Problem(512, 1, "bf16"), H200).table[0]
     assert [choice.kernel.family for choice in row.choices] == [GRID, GATHER]
     assert row.choices[0].pass_us < row.choices[1].pass_us
 

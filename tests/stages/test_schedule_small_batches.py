@@ -23,7 +23,7 @@ def test_a_small_batch_may_have_a_kernel_of_its_own() -> None:
     assert (first.launch_batch, second.launch_batch) == (8, 16)
     assert dict(first.tiles)["batch_tile"] == 8 and dict(second.tiles)["batch_tile"] == 16
     assert 1.3 * first.step_us < second.step_us
-    assert schedule(forward("lstm"), Problem(1024, 1, "bf16"), H200).kernels[0].launch_batch == 16
+    assert schedule(backward("lstm"), Problem(1024, 1, "bf16"), H200).kernels[0].launch_batch == 16
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,8 @@ def _kernel(words: Mapping[str, str], heads: int) -> Kernel:
         raise ValueError(f"no kernel: {words}")
     if found["ctas"] % found["cluster"]:
         raise ValueError(f"no kernel: {words}")
+    if _SCOPES[words["scope"]] and not (found["exchange_steps"] and found["group_batch"]):
+        raise ValueError(f"an exchange has a size: {words}")
     sms = found["ctas"] * heads if _SCOPES[words["scope"]] else found["ctas"]
     return Kernel(words["name"], words["family"], sms, found["shared_bytes"], found["directions"])
 

@@ -15,6 +15,7 @@ from rnncc.ir.problem import Problem
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.cost import LoopCost, PhaseCost
 from rnncc.stages.schedule.layout_model import (
+    EXCHANGE_STEPS,
     LayoutModel,
     batch_variable,
     registers_of,
@@ -203,19 +204,19 @@ def blocks(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
 
     readers = problem.heads * ctas
     group = minimum(group_batch, share(batch, by(unit_blocks, seats)))
-    item = rate.grid_piece * cost.pieces + rate.item_operation * cost.operations
+    item = rate.grid_piece * cost.read_pieces + rate.item_operation * cost.operations
     owned = ceil_div(unit_blocks * tiles, warps)
     asked_for = [each(phase, lambda own, _: own.taken) for phase in products]
     polls = summed(ceil_div(tiles * ceil_div(strips, 2), _MESSAGES) for strips in asked_for)
     entries = minimum(8 * tiles, group)
     phase_wait = rate.sparse_phase_wait + rate.sparse_entry_wait * entries
-    waiting = len(cost.phases) * phase_wait + rate.grid_reduction * len(reducing)
+    waiting = len(cost.phases) * phase_wait
     asked_bytes = SQUARE * problem.element_bytes * summed(asked_for)  # per batch entry
     # Squares in shared memory, and for each square its operands, which have half of its bytes.
     read_squares = summed(in_shared) + ceil_div(tiles * summed(warp_squares), 2)
     work = (
         len(cost.phases) * rate.sparse_turn
-        + rate.grid_poll * polls
+        + rate.sparse_poll * polls
         # Reads of L2 hide each other for the most part.
         + ceil_div(rate.sparse_l2_byte * asked_bytes * entries * readers, target.l2_gb_s)
         + ceil_div(rate.sparse_operand_store_per_kb * asked_bytes * 8 * tiles, 1024)
@@ -253,4 +254,5 @@ def blocks(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
         registers=by(warps, registers_of),
         group_batch=group_batch,
         launch_batch=launch_batch,
+        exchange_steps=EXCHANGE_STEPS,
     )

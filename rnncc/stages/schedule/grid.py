@@ -14,6 +14,7 @@ from rnncc.stages.schedule.cost import LoopCost
 from rnncc.stages.schedule.lanes import LaneProduct, Lanes, float_sum_registers, lane_rows_variable
 from rnncc.stages.schedule.layout_model import (
     BASE_REGISTERS,
+    EXCHANGE_STEPS,
     PAIR_REGISTERS,
     TILE_BATCH,
     LayoutModel,
@@ -38,11 +39,6 @@ _MORE_UNIT_BLOCKS = (1, 2, 3, 4, 5, 6, 7, 8)  # where relayed sums are dealt out
 _TILES = (1, 2, 4)
 _POLLED = 8  # pieces of 16 bytes that a lane asks for at a time
 _MORE_POLLED = (8, 16)  # the same where relayed sums are dealt out
-# A warp alone keeps the tensor cores of its quarter busy with so many sums of 16 rows and 8 batch entries: a quarter
-# begins a product every 6.3 cycles, and a sum takes its next one some 30 cycles later. By the LSTM's steps eight are
-# enough and four are not, and by JANET's six are. With several phases six were not measured: there eight count as
-# enough. Groups of more tiles were not measured, and are taken not to do so.
-_MANY_SUMS, _MANY_SUMS_OF_PHASES, _TILES_MEASURED = 6, 8, 2
 _POLLED_REGISTERS = 4  # for each piece beyond _POLLED
 # Registers per thread beside its part of the matrix: for what it always has and the words it polls; per tile of the
 # batch; per sums of 16 rows; per operand of an item, and more where an index is divided by 3. Half of an item's
@@ -128,10 +124,6 @@ def grid(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
         """The registers for them in float32."""
         return max(float_sum_registers(phase.halves_of_warp(unit_block_count), row_limit) for phase in parted)
 
-    def has_many_sums(unit_block_count: int, tile_count: int) -> bool:
-        enough = _MANY_SUMS if phases == 1 else _MANY_SUMS_OF_PHASES
-        return tile_count <= _TILES_MEASURED and sums_of(unit_block_count) * tile_count >= enough
-
     most_fragments = by(unit_blocks, sums_of)
     most_chunks = max(phase_chunks, default=0)
     most_operands = max(phase.made for phase in parted)
@@ -187,7 +179,7 @@ def grid(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
     # lines, which come once, but later. It was measured in 16 bits alone, and with one phase.
     alone = target.sms if element.is_float else target.sms // 2
     readers = problem.heads * minimum(ctas, alone) * ceil_div(batch, group)
-    item = rate.grid_piece * cost.pieces + rate.item_operation * cost.operations
+    item = rate.grid_piece * cost.read_pieces + rate.item_operation * cost.operations
     polls = by_polls(polls_of_products)
     received_bytes_per_entry = element.size * sum(phase.terms for phase in parted)
     waits = (
@@ -208,25 +200,18 @@ def grid(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
         fragments_and_chunks = [(fragments_of(part), part.chunks) for phase in parted for part in phase.parts]
         product_time = tensor_products(rate, K_WARPS, fragments_and_chunks) * tiles
         matrix_time = ceil_div(rate.matrix_read_per_kb * matrix_bytes, 1024)
-    # Two warps share a quarter of an SM. A step takes what one of them waits and multiplies, or the wait for the first
-    # operands of each phase, and the products of both. Where a warp has many sums, it keeps the tensor cores busy while
-    # the other one waits. Where it has few, its products depend on each other: they take as long as those of both.
+    # Two warps share a quarter of an SM, and one multiplies while the other one waits. A step takes what one of them
+    # waits and multiplies, or the wait for the first operands of each phase, and the products of both.
     multiplied: Operand = waits + product_time
     if not element.is_float and any(polls_of_products(n, _POLLED) > len(phase_chunks) for n in _TILES):
-        sharers = ceil(K_WARPS, 4)
-        hidden = by((unit_blocks, tiles), lambda u, n: sharers if has_many_sums(u, n) else 1)
         first = ceil_div(len(phase_chunks) * waits, polls)
-        multiplied = maximum(waits + ceil_div(product_time, hidden), first + product_time)
+        multiplied = maximum(waits + ceil_div(product_time, ceil(K_WARPS, 4)), first + product_time)
     step = (
         multiplied
         + rate.grid_poll * by(tiles, received_polls)
-        + rate.grid_step
-        + rate.grid_shared_tpc * maximum(ctas - alone, 0)
-        + rate.grid_reduction * len(reducing)
+        + phases * rate.grid_phase
         + rate.reduction_part * cost.reductions * pieces
-        + rate.grid_half_tile * by(unit_blocks, lambda u: sum(phase.halves(u) for phase in parted)) * tiles
         + matrix_time
-        + (0 if element.is_float else rate.grid_split_sector * by(unit_blocks, lambda u: u == 1))
         + rate.register_spill * spilled
         + item * owned
     )
@@ -259,5 +244,6 @@ def grid(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
         registers=registers_of(K_WARPS),
         group_batch=TILE_BATCH * tiles,
         launch_batch=launch_batch,
+        exchange_steps=EXCHANGE_STEPS,
         relayed=(narrow, polled) if narrow else (),
     )

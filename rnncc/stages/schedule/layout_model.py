@@ -13,12 +13,13 @@ from rnncc.ir.layout import KernelLayout, ceil
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import REGISTERS, Target
 from rnncc.language.diagnostics import InternalError
-from rnncc.stages.schedule.cost import LoopCost, PhaseCost, beside_memory, reached_gb_s
+from rnncc.stages.schedule.cost import LoopCost, PhaseCost, beside_memory
 from rnncc.stages.schedule.lanes import float_sum_registers
 from rnncc.stages.schedule.rates import Rates
 
 MOST_WARPS = 16
 UNIT_BLOCK, TILE_BATCH = 8, 8  # the units and the batch entries of an item
+EXCHANGE_STEPS = 64  # the steps that an exchange holds: GridLayout::SLOTS in grid_loop.cuh
 # A *pair* is two k16 fragments: of 16 rows of 16-bit numbers, or of 8 rows of float32. For a product a thread has it in
 # so many registers. In shared memory half-tiles of 8 rows each take their own share (Elements).
 PAIR_REGISTERS = 8
@@ -92,18 +93,12 @@ class LayoutModel:
                 raise InternalError(f"no model says what a step of {self.family.name} takes")
 
     def _grid_us(self, solution: Solution, problem: Problem, target: Target) -> StepTime:
-        """All CTAs run at once. The memory through which they send each other operands and parts of reductions is
-        cleared before. Where it holds all steps, that takes time per step (make_exchange in host/run.h has the same
-        size)."""
-        narrow = self.cost.narrow(problem) if self.relayed else 0
-        operands = self.cost.exchanged_terms(problem.head_dim, narrow) * problem.element_bytes
-        reductions = self.cost.reductions * round_up(problem.head_dim // 8, 4) * 4
-        exchanged = problem.heads * (operands + reductions) if self.exchange_steps is None else 0
-        step, gb_s = solution.along(self.batch)(self.step), reached_gb_s(target)
+        """All CTAs run at once."""
+        step = solution.along(self.batch)(self.step)
         with_memory = beside_memory(self.cost, problem, target)
 
         def us(batch: int, full: int) -> float:
-            return with_memory(step(full) / TENTHS_OF_NS, batch) + batch * exchanged / (1000 * gb_s)
+            return with_memory(step(full) / TENTHS_OF_NS, batch)
 
         return us
 

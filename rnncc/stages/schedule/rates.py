@@ -50,15 +50,11 @@ class Rates:
     scatter_local_sum: int
     scatter_warp_barrier: int
     # Grids. The sparse and the blocks family also have the rates of grid, and blocks those of sparse.
-    grid_step: int
+    grid_phase: int
     grid_piece: int
     grid_poll: int
     grid_l2_byte: int
     grid_entry: int
-    grid_shared_tpc: int
-    grid_half_tile: int
-    grid_split_sector: int
-    grid_reduction: int
     wide_phase: int
     wide_chunk: int
     wide_product: int
@@ -67,6 +63,8 @@ class Rates:
     wide_piece: int
     wide_missing_buffer: int
     sparse_phase_wait: int
+    sparse_poll: int
+    sparse_split_sector: int
     sparse_entry_wait: int
     sparse_turn: int
     sparse_wave: int

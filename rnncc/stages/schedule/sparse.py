@@ -16,6 +16,7 @@ from rnncc.ir.problem import Problem
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.cost import LoopCost, PhaseCost
 from rnncc.stages.schedule.layout_model import (
+    EXCHANGE_STEPS,
     LayoutModel,
     batch_variable,
     elements,
@@ -219,12 +220,12 @@ def sparse(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
 
     group = minimum(turns * entries, share(batch, seats))
     readers = problem.heads * ctas * ceil_div(batch, group)
-    item = rate.grid_piece * cost.pieces + rate.item_operation * cost.operations
+    item = rate.grid_piece * cost.read_pieces + rate.item_operation * cost.operations
     polled = _WARPS * _POLLED // (element.size // 2)  # so many times poll_terms, by all warps
     asked = summed(own_waves * ceil_div(own, polled) for own_waves, own in zip(waves, polls, strict=True))
     # While operands are on their way, a CTA has no work but that of the other turn.
     phase_wait = rate.sparse_phase_wait + rate.sparse_entry_wait * minimum(entries, group)
-    waiting = len(cost.phases) * phase_wait + rate.grid_reduction * len(reducing)
+    waiting = len(cost.phases) * phase_wait
     slice_terms = summed(slices)
     exchanged = element.size * slice_terms * minimum(entries, group)
 
@@ -233,7 +234,7 @@ def sparse(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
 
     work = (
         len(cost.phases) * rate.sparse_turn
-        + rate.grid_poll * asked
+        + rate.sparse_poll * asked
         + rate.sparse_wave * (summed(waves) - len(products))
         # Reads of L2 hide each other for the most part.
         + ceil_div(rate.sparse_l2_byte * exchanged * readers, target.l2_gb_s)
@@ -243,7 +244,7 @@ def sparse(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
         + by(entries, word_time) * _QUAD * summed(quads)
         + ceil_div(rate.matrix_read_per_kb * quad_bytes * summed(shared_quads), 1024)
         + rate.sparse_cluster_exchange * len(products) * minimum(split - 1, 1)
-        + (0 if element.is_float else rate.grid_split_sector * by(unit_blocks, lambda n: n == 1))
+        + (0 if element.is_float else rate.sparse_split_sector * by(unit_blocks, lambda n: n == 1))
         + (0 if short is None else rate.sparse_unlisted * short)
         + rate.register_spill * spilled
         + item
@@ -279,4 +280,5 @@ def sparse(cost: LoopCost, problem: Problem, target: Target) -> LayoutModel:
         registers=registers_of(_WARPS),
         group_batch=turns * entries,
         launch_batch=launch_batch,
+        exchange_steps=EXCHANGE_STEPS,
     )

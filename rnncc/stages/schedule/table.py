@@ -20,7 +20,7 @@ WORTH = 0.9
 # A kernel for matrices that are mostly zeros must take at most this part of the time of others, at the largest batch of
 # a launch: how long it takes depends on the mask. Where both were measured, none that does was slower than the dense
 # one (tests/stages/test_schedule_sparse_measured.py).
-SPARSE_WORTH = 0.85
+SPARSE_WORTH = 0.8
 # Nor is a kernel worth it where each batch takes at most so many times as long by another one. The estimates of kernels
 # of the same scope are compared more closely than those of different scopes.
 _NEEDLESS, _NEEDLESS_OF_SCOPES = 1.02, 1.08

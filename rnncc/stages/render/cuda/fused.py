@@ -32,7 +32,7 @@ class FusedKernel:
     shared_relation     how the shape's shared memory compares with the planned one. Inference has the layout of
                         training, but writes less
     exchange_steps, group_batch
-                        the steps and the batch entries for which the exchange was planned; None: it was not
+                        the steps and the batch entries for which the exchange was planned; None: there is none
     parameters, step    a kernel whose launch is a step also takes its step. All launches of a graph have the same
                         parameters. So the step is the launch's number in the graph plus a number in memory, which
                         counts the steps before the graph

@@ -83,6 +83,11 @@ inline uint4 load16_relaxed(const void* p) {
   memcpy(&v, p, 16);
   return v;
 }
+inline uint32_t load4_relaxed(const void* p) {
+  uint32_t v;
+  memcpy(&v, p, 4);
+  return v;
+}
 inline void store4_relaxed(void* p, uint32_t v) { emulated::send(static_cast<char*>(p), &v, 4); }
 inline void store4_relaxed_if(bool wanted, void* p, uint32_t v) {
   if (wanted) store4_relaxed(p, v);

@@ -66,6 +66,4 @@ inline void barrier_wait([[maybe_unused]] uint32_t barrier, [[maybe_unused]] uin
 #endif
 }
 
-inline void prefetch_l2(const void*, uint32_t) {}
-
 }  // namespace rnncc

@@ -49,12 +49,14 @@ struct Message {
 
 // What the warps of a CTA receive of the reductions of phase P. Each lane polls for pieces of 16 bytes, which have what
 // four items side by side give for its entry, joins these, and puts the result into shared memory as a part of 32 units.
-// Lane 4r + q of warp w has entry r of each tile, and the pieces 4w + q, 4w + q + 4 WARPS, ….
-template <class Step, int P, int H, int WARPS, int ENTRY_TILES>
+// Lane 4r + q of warp w has entry r of each tile, and the pieces 4w + q, 4w + q + 4 WARPS, …. The pieces of a tile's
+// LANE_ENTRIES entries lie side by side.
+template <class Step, int P, int H, int WARPS, int ENTRY_TILES, int LANE_ENTRIES>
 struct Received {
   static constexpr int NUMBERS = PhaseOf<Step, P>::REDUCTIONS, ITEMS = H / 8, PIECES = ceil_div(ITEMS, 4);
   using Given = Parts<at_least_one(NUMBERS), PIECES, 32>;
   static constexpr int BYTES = NUMBERS > 0 ? ENTRY_TILES * Given::BYTES : 0;
+  static constexpr int PIECE_BYTES = 16 * LANE_ENTRIES;  // of a tile
   // A lane polls for BATCH of its pieces of each number at a time: for as many as it has registers for.
   static constexpr int OWN = ceil_div(PIECES, 4 * WARPS), ALL = OWN * ENTRY_TILES, MOST = 8 / at_least_one(NUMBERS);
   static constexpr int BATCH = MOST < 1 ? 1 : MOST < ALL ? MOST : ALL;
@@ -82,7 +84,9 @@ struct Received {
         for (int k = 0; k < 4; ++k) all &= (word(i, r, k) != NOT_YET) | (ITEMS % 4 != 0 && piece(i) * 4 + k >= ITEMS);
         return all;
       };
-      const auto ask = [&](int i, int r) { words[i][r] = load16_relaxed(at(tile(i)) + (r * PIECES + piece(i)) * 16); };
+      const auto ask = [&](int i, int r) {
+        words[i][r] = load16_relaxed(at(tile(i)) + (r * PIECES + piece(i)) * PIECE_BYTES);
+      };
       const auto all_have_come = [&] {
         bool all = true;
 #pragma unroll

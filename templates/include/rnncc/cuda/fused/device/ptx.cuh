@@ -102,6 +102,11 @@ RNNCC_DEVICE uint4 load16_relaxed(const void* p) {
       : "memory");
   return v;
 }
+RNNCC_DEVICE uint32_t load4_relaxed(const void* p) {
+  uint32_t v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0,[%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
 RNNCC_DEVICE void store4_relaxed(void* p, uint32_t v) {
   asm volatile("st.relaxed.gpu.global.u32 [%0],%1;" ::"l"(p), "r"(v) : "memory");
 }

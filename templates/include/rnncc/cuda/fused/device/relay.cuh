@@ -62,10 +62,10 @@ class Relay {
     return S::template Phase<P>::HALVES * S::ENTRY_TILES;
   }
 
-  // exchange_row(entry): where an entry of the group begins in a step of the exchange. rows_of(entry): its rows there.
-  template <class Row, class Rows>
+  // exchange_tile(n): where tile n of the group begins in a slot of the exchange. rows_of(entry): an entry's rows.
+  template <class Tile, class Rows>
   RNNCC_DEVICE void begin(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Seat& seat,
-                          const Row& exchange_row, const Rows& rows_of) {
+                          const Tile& exchange_tile, const Rows& rows_of) {
     for_numbers<S::PHASES>([&](auto phase) {
       constexpr int P = decltype(phase)::value;
       if constexpr (S::template Phase<P>::RELAYS) {
@@ -84,15 +84,15 @@ class Relay {
             constexpr int OPERAND = Relays<Step>::operand(I), WRITE = Relays<Step>::write(I);
             if (rows.sum == decltype(number)::value) operand = OPERAND, write = WRITE;
           });
-          const int tile = item / S::template Phase<P>::HALVES * 8, lane = threadIdx.x % 32, row = lane / 4,
-                    q = lane % 4;
+          const int tile = item / S::template Phase<P>::HALVES, lane = threadIdx.x % 32, row = lane / 4, q = lane % 4;
           // As grid_loop.cuh has it: which entry and unit the lane stores.
           const int unit = rows.unit + (sizeof(E) == 4 ? row : 2 * q);
 #pragma unroll
           for (int j = 0; j < STORES; ++j) {
-            const int entry = tile + (sizeof(E) == 4 ? 2 * q + j : row);
-            to.exchange[j] = exchange_row(entry) + uint32_t(Next::OPERANDS_BEGIN + operand * Next::OPERAND_BYTES) +
-                             unit * uint32_t(sizeof(E));
+            const int in_tile = sizeof(E) == 4 ? 2 * q + j : row, entry = tile * 8 + in_tile;
+            to.exchange[j] = exchange_tile(tile) + uint32_t(Next::OPERANDS_BEGIN + operand * Next::OPERAND_BYTES) +
+                             S::place_of_piece(rows.unit) + S::place_of_entry(in_tile) +
+                             (unit - rows.unit) * uint32_t(sizeof(E));
             to.steps[j] = entry < seat.entries ? rows_of(entry).steps : 0;
             if (write < 0 || entry >= seat.entries) continue;
             const Place& given = own.writes[write];
@@ -107,7 +107,7 @@ class Relay {
     });
   }
 
-  // Sends the sums of phase P of step t, which `products` has. `exchange`: where the step begins in the exchange.
+  // Sends the sums of phase P of step t, which `products` has. `exchange`: where the step's slot begins.
   template <int P, class Products>
   RNNCC_DEVICE void send(const Products& products, char* exchange, int t) {
 #pragma unroll
@@ -126,31 +126,17 @@ class Relay {
     }
   }
 
-  // The CTA brings those lines of a later step of the exchange that it will write from memory into L2, before anyone
-  // polls for them. `prefetch` does so for the sums of phase P, and `prefetch_operands` for operands that are not
-  // relayed: in the first relayed phase, by one warp, where that has no item then. `at`: where a lane's entry begins in
-  // the step.
-  template <int P>
-  RNNCC_DEVICE void prefetch(const char* exchange, int t) const {
-#pragma unroll
-    for (int o = 0; o < OWNED<P>; ++o)
-#pragma unroll
-      for (int j = 0; j < STORES; ++j)
-        if (has_first_unit() && t < to_[P][o].steps[j])
-          prefetch_l2(exchange + to_[P][o].exchange[j], 8 * int(sizeof(E)));
-  }
-  template <int P>
-  RNNCC_DEVICE static constexpr bool prefetches() {
-    return P == first() && items<P>() < S::K_WARPS;
-  }
-  RNNCC_DEVICE static void prefetch_operands(const char* at, int unit0) {
+  // Takes back what the CTA sent of all relayed phases in step t, whose slot of the exchange begins at `exchange`.
+  RNNCC_DEVICE void clear(char* exchange, int t) {
     for_numbers<S::PHASES>([&](auto phase) {
-      using Phase = typename S::template Phase<decltype(phase)::value>;
-      if constexpr (!Phase::TAKES_RELAYED)
+      constexpr int P = decltype(phase)::value;
+      if constexpr (S::template Phase<P>::RELAYS)
 #pragma unroll
-        for (int p = 0; p < Phase::OPERANDS; ++p)
-          prefetch_l2(at + (Phase::OPERANDS_BEGIN + p * Phase::OPERAND_BYTES + unit0 * int(sizeof(E))),
-                      ::min(S::UNITS, S::H - unit0) * int(sizeof(E)));
+        for (int o = 0; o < OWNED<P>; ++o)
+          if (to_[P][o].exists)
+#pragma unroll
+            for (int j = 0; j < STORES; ++j)
+              if (t < to_[P][o].steps[j]) store4_relaxed(exchange + to_[P][o].exchange[j], NOT_YET);
     });
   }
 
@@ -161,7 +147,7 @@ class Relay {
   // How many stores a lane makes for an item. It has the sums of one unit for two entries. Where sums are sent in 16
   // bits, lanes first exchange them: then it has those of two units for one entry, which are one store.
   static constexpr int STORES = sizeof(E) == 4 ? 2 : 1;
-  // Where a lane stores the sums of an item. For each store: the offset in a step of the exchange, how many steps the
+  // Where a lane stores the sums of an item. For each store: the offset in a slot of the exchange, how many steps the
   // entry has, and the address in a tensor at the loop's first step, if a tensor takes the sum. `step` leads from one
   // step of that tensor to the next.
   struct Destination {
@@ -177,16 +163,6 @@ class Relay {
     if (to.write[j]) *reinterpret_cast<uint32_t*>(to.write[j] + t * to.step) = value;
   }
 
-  // The first relayed phase, or the number of phases.
-  template <int P = 0>
-  static constexpr int first() {
-    if constexpr (P < S::PHASES)
-      return S::template Phase<P>::RELAYS ? P : first<P + 1>();
-    else
-      return P;
-  }
-  // Whether the lane stores an item's first unit.
-  RNNCC_DEVICE static bool has_first_unit() { return sizeof(E) == 4 ? threadIdx.x % 32 < 4 : threadIdx.x % 4 == 0; }
   // The most items that a warp has in a phase.
   template <int P = 0>
   static constexpr int most() {

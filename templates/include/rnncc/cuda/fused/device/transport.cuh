@@ -1,6 +1,6 @@
 // How values reach other CTAs of a cluster, and how threads wait for what is on its way. All instructions that began
 // with compute capability 9.0 are here, but for the products of wgmma.cuh. Kernels of one CTA and of a grid use only
-// `cluster_ctas`, `barrier_wait` and `prefetch_l2`, which have another form for older GPUs.
+// `cluster_ctas` and `barrier_wait`, which have another form for older GPUs.
 #pragma once
 
 #include "ptx.cuh"
@@ -85,15 +85,6 @@ RNNCC_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
                  : "=r"(done)
                  : "r"(barrier), "r"(parity)
                  : "memory");
-}
-
-// Brings memory into L2. Older GPUs take a sector of 32 bytes at a time.
-RNNCC_DEVICE void prefetch_l2(const void* p, uint32_t bytes) {
-  if constexpr (HAS_CLUSTERS)
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0],%1;" ::"l"(p), "r"(bytes) : "memory");
-  else
-    for (uint32_t at = 0; at < bytes; at += 32)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(p) + at) : "memory");
 }
 
 }  // namespace rnncc

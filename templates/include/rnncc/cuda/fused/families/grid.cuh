@@ -166,7 +166,7 @@ class GridProducts {
           constexpr int R = decltype(number)::value;
           using Run = typename Phase::template Run<R>;
           const int further = Run::FIRST_OPERAND * Phase::DEPTH + (c0 + b - Run::FIRST_CHUNK) * 32;
-          h[b][n].ask(from + (places.terms[n] + uint32_t(first_term[R] * sizeof(E))) + further * sizeof(E));
+          h[b][n].ask(from + (places.terms[n] + S::place_of_chunk(first_term[R])) + S::place_of_chunk(further));
         });
       };
 #pragma unroll

@@ -1,5 +1,5 @@
 // The loop of CTAs of the whole grid. Operands and parts of reductions go through the exchange (exchange.cuh). There is
-// no barrier of the grid, and no fence. grid.cuh, sparse.cuh and blocks.cuh say how matrices are held and multiplied.
+// no barrier of the grid. grid.cuh, sparse.cuh and blocks.cuh say how matrices are held and multiplied.
 #pragma once
 
 #include "../device/exchange.cuh"
@@ -22,19 +22,37 @@ struct GridLayout {
   static_assert(TURNS == 1 || TURNS == 2);
   static constexpr int PHASES = Step::PHASES, LAST = PHASES - 1;
   static constexpr int DEPTH = ceil_div(H, 32) * 32;  // terms per operand, unless it was relayed
-  static constexpr int OPERAND_BYTES = DEPTH * int(sizeof(E)),
-                       OPERANDS = LastPhase<Step>::FIRST_OPERAND + LastPhase<Step>::OPERANDS;
-  static constexpr int SOURCES = H / 8, SOURCE_PIECES = ceil_div(SOURCES, 4);
+
+  // The exchange is [slot][tile][head][operand][chunk][pair of entries][piece][entry of the pair]. A tile's piece is 8
+  // terms of an entry, and a chunk has the pieces of 32 terms. So what a warp asks for lies side by side, and in 16 bits
+  // what a CTA sends of two entries fills a sector of 32 bytes. (Where each entry had a row of its own, steps took a
+  // quarter longer.) Behind the operands of all phases there is what each block of 8 units gives to the reductions:
+  // floats [reduction][four blocks][entry][block].
+  static constexpr int PIECE_BYTES = 8 * int(sizeof(E)), CHUNK_BYTES = 4 * LANE_ENTRIES * PIECE_BYTES,
+                       PAIR_BYTES = 8 * PIECE_BYTES;
+  RNNCC_DEVICE static constexpr uint32_t place_of_chunk(int term) { return uint32_t(term) / 32 * CHUNK_BYTES; }
+  RNNCC_DEVICE static constexpr uint32_t place_of_piece(int term) {
+    return place_of_chunk(term) + uint32_t(term) / 8 % 4 * (2 * PIECE_BYTES);
+  }
+  RNNCC_DEVICE static constexpr uint32_t place_of_entry(int entry) {
+    return uint32_t(entry) / 2 * PAIR_BYTES + uint32_t(entry) % 2 * PIECE_BYTES;
+  }
+
+  // Step t uses slot t % SLOTS. When a CTA sends operands of step t + 1, it has received all of step t. Every CTA sent
+  // those after it had read all of step t - 1. So each thread then clears what it sent in step t - LAG. A receiver must
+  // see that before it polls the slot again. All threads fence every FENCE steps: the sender fences at the latest in step
+  // t + FENCE, the receiver gets a word that was sent after that fence, and fences at the latest in step t + 2 FENCE.
+  // Where a CTA does not receive something of all others, it waits for them every FENCE steps, and LAG is larger.
+  static constexpr int SLOTS = 64, ENTRIES = TURNS * ENTRY_TILES * LANE_ENTRIES;
+  static constexpr int FENCE = 31, LAG = 1;
 
   template <int P, class = void>
   struct OfPhase : PhaseOf<Step, P> {
     using PhaseOf<Step, P>::SUMS, PhaseOf<Step, P>::OPERANDS;
     static constexpr bool RELAYS = rnncc::Relays<Step>::has_phase(P),
                           TAKES_RELAYED = rnncc::Relays<Step>::has_phase(P - 1);
-    // The exchange is [step][entry][head][operand][DEPTH], so that the terms that a warp reads follow each other. It
-    // has the operands of all phases.
     static constexpr int WIDTH = TAKES_RELAYED ? rnncc::Relays<Step>::NARROW : H, DEPTH = ceil_div(WIDTH, 32) * 32,
-                         OPERAND_BYTES = DEPTH * int(sizeof(E));
+                         OPERAND_BYTES = place_of_chunk(DEPTH);
     static constexpr int OPERANDS_BEGIN = OfPhase<P - 1>::OPERANDS_END,
                          OPERANDS_END = OPERANDS_BEGIN + OPERANDS * OPERAND_BYTES;
     // How many half-tiles of sums a CTA has, and how many warps share the terms of each.
@@ -43,7 +61,7 @@ struct GridLayout {
     static constexpr int SHARERS = BY_WARPS ? K_WARPS / runs_of<Step, P>() : K_WARPS;
     static constexpr int PARTS = HALVES * SHARERS,
                          MOST_PARTS = PARTS > OfPhase<P - 1>::MOST_PARTS ? PARTS : OfPhase<P - 1>::MOST_PARTS;
-    using Received = rnncc::Received<Step, P, H, K_WARPS, ENTRY_TILES>;
+    using Received = rnncc::Received<Step, P, H, K_WARPS, ENTRY_TILES, LANE_ENTRIES>;
     static constexpr int MOST_RECEIVED =
         Received::BYTES > OfPhase<P - 1>::MOST_RECEIVED ? Received::BYTES : OfPhase<P - 1>::MOST_RECEIVED;
   };
@@ -51,29 +69,40 @@ struct GridLayout {
   struct OfPhase<-1, V> {
     static constexpr int OPERANDS_END = 0, MOST_PARTS = 0, MOST_RECEIVED = 0;
   };
-  // Behind the operands, the exchange has what each block of units gives to the reductions: floats
-  // [reduction][SOURCES], padded to 16 bytes.
-  static constexpr int REDUCTIONS = LastPhase<Step>::FIRST_REDUCTION + LastPhase<Step>::REDUCTIONS;
+  static constexpr int REDUCTIONS = LastPhase<Step>::FIRST_REDUCTION + LastPhase<Step>::REDUCTIONS,
+                       REDUCTION_BYTES = ceil_div(H, 32) * 16 * LANE_ENTRIES;
   static constexpr int REDUCTIONS_BEGIN = OfPhase<LAST>::OPERANDS_END;
-  static constexpr int HEAD_BYTES = REDUCTIONS_BEGIN + REDUCTIONS * SOURCE_PIECES * 16;
+  static constexpr int HEAD_BYTES = REDUCTIONS_BEGIN + REDUCTIONS * REDUCTION_BYTES;
 
   // Item i has unit block i % UNIT_BLOCKS and tile i / UNIT_BLOCKS, counted through all turns.
   static constexpr int ITEMS = UNIT_BLOCKS * ENTRY_TILES * TURNS, OWNED = ceil_div(ITEMS, K_WARPS);
-  static constexpr int AHEAD = 4;
   static constexpr int RECEIVED_BYTES = OfPhase<LAST>::MOST_RECEIVED;
   using Memory = Traffic<Step, H, UNITS, TURNS * ENTRY_TILES * LANE_ENTRIES, THREADS, LANE_ENTRIES>;
   static_assert(H % 8 == 0);
 };
 
-// Where a lane finds the operands of a turn of a step in the exchange.
+// Waits until all CTAs of the head have sent operands of a step, whose slot begins at `slot`. `tile`: where a tile
+// begins in a slot; `entry`: one of its entries, which has a row in that step.
+template <class S>
+RNNCC_DEVICE void wait_for_all(const char* slot, uint32_t tile, int entry) {
+  for (int rank = threadIdx.x; rank < S::CTAS; rank += S::THREADS) {
+    const char* const from = slot + (tile + S::place_of_piece(rank * S::UNITS) + S::place_of_entry(entry));
+    for (Spin spin; load4_relaxed(from) == NOT_YET; spin.poll()) {
+    }
+  }
+  __syncthreads();
+}
+
+// Where a lane finds what it receives in a turn of a step, as offsets in the step's slot, per tile of entries. Lane
+// 4 r + q has entry r, or entry r % LANE_ENTRIES where a tile has fewer entries. Where the group has no such entry, it
+// reads what the group's last entry has, and nobody reads the sums.
 //
-// terms   offsets of the lane's first terms of an operand, per tile of entries. Lane 4 r + q has entry r, or entry
-//         r % LANE_ENTRIES where a tile has fewer entries. Where the group has no such entry, they are those of its last
-//         entry, and nobody reads the sums
+// terms   the lane's piece of an operand's first chunk
+// given   what the first blocks of units give to a reduction
 // until   in masked loops: for how many steps the entry has rows
 template <class S>
 struct GridTerms {
-  uint32_t terms[S::ENTRY_TILES];
+  uint32_t terms[S::ENTRY_TILES], given[S::REDUCTIONS > 0 ? S::ENTRY_TILES : 1];
   int until[S::Step::MASKED ? S::ENTRY_TILES : 1];
   RNNCC_DEVICE bool has_rows(int n, int t) const { return !S::Step::MASKED || t < until[S::Step::MASKED ? n : 0]; }
 };
@@ -84,6 +113,7 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
   using Step = typename S::Step;
   using E = typename Step::Element;
   extern __shared__ __align__(128) char shared[];
+  static_assert(S::SLOTS > 2 * S::FENCE + S::LAG, "a receiver polls a slot again after both have fenced");
   const uint32_t begin = shared_address(shared), received = begin + S::PARTIAL_BYTES,
                  ring = begin + S::SHARED_BYTES - S::Memory::BYTES;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
@@ -108,16 +138,14 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
   }
   for (int t = 0; t < S::Memory::STAGES - 1; ++t) traffic.fetch(t);
 
-  // A step of the exchange begins at an address that all threads share. A thread's places in the step are offsets of 32
-  // bits; the host makes sure that they fit.
-  const uint32_t exchange_entry = uint32_t(own.exchange.entry), exchange_head = head * S::HEAD_BYTES;
-  const auto exchange_at = [&](int t) { return own.exchange.base + int64_t(t) * own.exchange.step; };
-  // In the exchange the rows of an entry follow each other in the loop's order. Where the group has no such entry, the
-  // rows are those of its last entry.
+  // A slot of the exchange begins at an address that all threads share. A thread's places in it are offsets of 32 bits;
+  // the host makes sure that they fit.
+  const int first_tile = blockIdx.x / S::CTAS / call.heads * (S::TURNS * S::ENTRY_TILES);
+  const auto exchange_at = [&](int t) { return own.exchange.base + int64_t(t % S::SLOTS) * own.exchange.step; };
+  const auto exchange_tile = [&](int n) { return uint32_t((first_tile + n) * call.heads + head) * S::HEAD_BYTES; };
+  // The rows of an entry, or of the last one where the group has no such entry.
   const auto rows_of = [&](int entry) { return own_rows<Step>(call, false, first_entry + ::min(entry, entries - 1)); };
-  const auto exchange_row = [&](int entry) { return uint32_t(rows_of(entry).first) * exchange_entry + exchange_head; };
-  uint32_t mine[S::OWNED];                   // where the lane's operands of an item go
-  [[maybe_unused]] uint32_t next[S::OWNED];  // where those of its second entry go, in masked loops in float
+  uint32_t mine[S::OWNED];  // where the lane's operands of an item go; in float, those of its first entry
   // Whether the lane stores operands of 16 bits: whether it has units and an entry after lanes have exchanged theirs.
   // In masked loops, for how many steps it does.
   int stored_steps[S::OWNED];
@@ -128,9 +156,7 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
     const int entry = sizeof(E) == 4 ? 2 * q : row, unit = sizeof(E) == 4 ? row : 2 * q;
     stored_steps[o] = row < S::LANE_ENTRIES && tile + row < entries && unit0 + u * 8 < S::H;
     if constexpr (Step::MASKED) stored_steps[o] *= rows_of(tile + row).steps;
-    mine[o] = exchange_row(tile + entry) + (unit0 + u * 8 + unit) * sizeof(E);
-    if constexpr (sizeof(E) == 4 && Step::MASKED)
-      next[o] = exchange_row(tile + entry + 1) + (unit0 + u * 8 + unit) * sizeof(E);
+    mine[o] = exchange_tile(n) + S::place_of_piece(unit0 + u * 8) + S::place_of_entry(entry) + unit * sizeof(E);
   }
   GridTerms<S> places_of[S::TURNS];
 #pragma unroll
@@ -138,48 +164,71 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
 #pragma unroll
     for (int n = 0; n < S::ENTRY_TILES; ++n) {
       const int entry = (turn * S::ENTRY_TILES + n) * S::LANE_ENTRIES + row % S::LANE_ENTRIES;
-      places_of[turn].terms[n] = exchange_row(entry) + q * 8 * sizeof(E);
+      const int existing = ::min(entry, entries - 1), in_tile = existing % S::LANE_ENTRIES;
+      const uint32_t of_tile = exchange_tile(existing / S::LANE_ENTRIES);
+      places_of[turn].terms[n] = of_tile + S::place_of_entry(in_tile) + S::place_of_piece(q * 8);
+      if constexpr (S::REDUCTIONS > 0) places_of[turn].given[n] = of_tile + S::REDUCTIONS_BEGIN + in_tile * 16;
       if constexpr (Step::MASKED) places_of[turn].until[n] = rows_of(entry).steps;
     }
   // Where the lane stores what an item gives to reductions. Few lanes store: those that have an entry for it. In masked
   // loops, for how many steps they do.
-  [[maybe_unused]] uint32_t given_row[S::OWNED];
+  [[maybe_unused]] uint32_t given_at[S::OWNED];
   [[maybe_unused]] int given_steps[S::OWNED];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
-    const int in_tile = 2 * q + row % 2, entry = n * S::LANE_ENTRIES + in_tile;
-    given_row[o] = exchange_row(entry) + (unit0 / 8 + u) * 4;
-    given_steps[o] = row < 2 && in_tile < S::LANE_ENTRIES && entry < entries && unit0 + u * 8 < S::H;
+    const int in_tile = 2 * q + row % 2, entry = n * S::LANE_ENTRIES + in_tile, block = unit0 / 8 + u;
+    given_at[o] = exchange_tile(n) + S::REDUCTIONS_BEGIN + (block / 4 * S::LANE_ENTRIES + in_tile) * 16 + block % 4 * 4;
+    given_steps[o] = row < 2 && in_tile < S::LANE_ENTRIES && entry < entries && block * 8 < S::H;
     if constexpr (Step::MASKED) given_steps[o] *= rows_of(entry).steps;
   }
+  // Stores the words of an item's operand p of a phase: in float one for each of the lane's two entries, in 16 bits one,
+  // which has two units of an entry.
+  const auto put = [&](auto phase, int o, int t, int p, uint32_t first, uint32_t second) {
+    using Phase = typename S::template Phase<decltype(phase)::value>;
+    char* const to = exchange_at(t) + Phase::OPERANDS_BEGIN + p * Phase::OPERAND_BYTES + mine[o];
+    if constexpr (sizeof(E) == 4) {
+      if (items[o].has_rows(0, t)) store4_relaxed(to, first);
+      if (items[o].has_rows(1, t)) store4_relaxed(to + S::PIECE_BYTES, second);
+    } else if (Step::MASKED ? t < stored_steps[o] : stored_steps[o]) {
+      store4_relaxed(to, first);
+    }
+  };
+  // Stores what an item gives to a phase's reduction r.
+  const auto put_given = [&](auto phase, int o, int t, int r, uint32_t word) {
+    using Phase = typename S::template Phase<decltype(phase)::value>;
+    store4_relaxed_if(Step::MASKED ? t < given_steps[o] : given_steps[o],
+                      exchange_at(t) + (Phase::FIRST_REDUCTION + r) * S::REDUCTION_BYTES + given_at[o], word);
+  };
   // Sends an item's operands, and what it gives to reductions, of a phase of step t to the other CTAs.
   const auto send = [&](auto phase, int o, int t, const auto& operand) {
     constexpr int P = decltype(phase)::value;
     using Phase = typename S::template Phase<P>;
 #pragma unroll
     for (int p = 0; p < Phase::OPERANDS; ++p) {
-      char* const to = exchange_at(t) + Phase::OPERANDS_BEGIN + p * Phase::OPERAND_BYTES;
       const bool exists = Step::WIDTHS == 1 || items[o].has_unit[width_of<Step, Value::operand, P>(p)];
       const float x = exists ? operand[0][p] : 0.0f, y = exists ? operand[1][p] : 0.0f;
-      if constexpr (sizeof(E) == 4) {
-        if (items[o].has_rows(0, t)) store4_relaxed(to + mine[o], message(x));
-        if (items[o].has_rows(1, t))
-          store4_relaxed(to + (Step::MASKED ? next[o] : mine[o] + exchange_entry), message(y));
-      } else {
-        const uint32_t two = transpose8x8(pack<E>(x, y));
-        if (Step::MASKED ? t < stored_steps[o] : stored_steps[o]) store4_relaxed(to + mine[o], two);
-      }
+      if constexpr (sizeof(E) == 4)
+        put(phase, o, t, p, message(x), message(y));
+      else
+        put(phase, o, t, p, transpose8x8(pack<E>(x, y)), 0);
     }
     if constexpr (Phase::REDUCTIONS > 0) {
-      char* const to = exchange_at(t) + S::REDUCTIONS_BEGIN + Phase::FIRST_REDUCTION * S::SOURCE_PIECES * 16;
       float given[Phase::REDUCTIONS];
       join_units<Step, P>(operand, items[o].has_unit, given);
 #pragma unroll
-      for (int r = 0; r < Phase::REDUCTIONS; ++r)
-        store4_relaxed_if(Step::MASKED ? t < given_steps[o] : given_steps[o],
-                          to + given_row[o] + r * S::SOURCE_PIECES * 16, message(given[r]));
+      for (int r = 0; r < Phase::REDUCTIONS; ++r) put_given(phase, o, t, r, message(given[r]));
     }
+  };
+  // Takes back all that was sent of an item in step t.
+  const auto clear = [&](int o, int t) {
+    for_numbers<S::PHASES>([&](auto phase) {
+      using Phase = typename S::template Phase<decltype(phase)::value>;
+#pragma unroll
+      for (int p = 0; p < (Phase::TAKES_RELAYED ? 0 : Phase::OPERANDS); ++p) put(phase, o, t, p, NOT_YET, NOT_YET);
+#pragma unroll
+      for (int r = 0; r < Phase::REDUCTIONS; ++r) put_given(phase, o, t, r, NOT_YET);
+    });
   };
   const auto start = [&](int o, int t, float (&write)[2][written<Step>]) {
     float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][PhaseOf<Step, 0>::TAKES];
@@ -188,9 +237,12 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
     for (int j = 0; j < 2; ++j) items[o].start(call, j, read[j], rows[j], operand[j], write[j]);
     send(Number<0>{}, o, t, operand);
   };
-  [[maybe_unused]] const OwnRows of_lane_entry = Step::MASKED ? rows_of(lane) : OwnRows{};
+  // An entry with as many steps as the loop.
+  int longest = 0;
+  if constexpr (Step::MASKED && S::LAG > 1)
+    while (rows_of(longest).steps < steps) ++longest;
   Relay<S> relay;
-  relay.begin(call, own, seat, exchange_row, rows_of);
+  relay.begin(call, own, seat, exchange_tile, rows_of);
   if (steps > 0) traffic.wait(0);
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
@@ -204,6 +256,7 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
   // The pauses before the warp polls for the operands of a phase, or for what is reduced where it has no operands.
   Pause pauses[S::PHASES];
   for (int t = 0; t < steps; ++t) {
+    if (t % S::FENCE == 0) fence();
 #pragma unroll
     for (int o = 0; o < S::OWNED; ++o)
       if (warp + o * S::K_WARPS < S::ITEMS) items[o].ask(own, t + 1, steps);
@@ -229,23 +282,16 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
           pauses[P].learn(in_vain);
         }
         if constexpr (Phase::REDUCTIONS > 0) {
-          const char* const from =
-              exchange_at(t) + S::REDUCTIONS_BEGIN + Phase::FIRST_REDUCTION * S::SOURCE_PIECES * 16;
+          const char* const from = exchange_at(t) + Phase::FIRST_REDUCTION * S::REDUCTION_BYTES;
           Phase::Received::receive(
-              call, [&](int n) { return from + (places.terms[n] - uint32_t(q * 8 * sizeof(E))); },
-              [&](int n) { return places.has_rows(n, t); }, received, in_vain);
+              call, [&](int n) { return from + places.given[n]; }, [&](int n) { return places.has_rows(n, t); },
+              received, in_vain);
           if (Phase::SUMS == 0) pauses[P].learn(in_vain);
         }
         __syncthreads();
         if (P == S::LAST && t + 1 < steps) traffic.wait(t + 1);
         if constexpr (Phase::RELAYS) {
           relay.template send<P>(products, exchange_at(t), t);
-          relay.template prefetch<P>(exchange_at(t + S::AHEAD), t + S::AHEAD);
-          const OwnRows polled = Step::MASKED ? of_lane_entry : rows_of(lane);
-          if (Relay<S>::template prefetches<P>() && warp == S::K_WARPS - 1 && lane < entries &&
-              t + S::AHEAD < polled.steps)
-            relay.prefetch_operands(
-                exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_entry + exchange_head), unit0);
         }
 #pragma unroll
         for (int o = 0; o < (Phase::RELAYS ? 0 : S::OWNED); ++o) {
@@ -279,23 +325,21 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
           }
           items[o].template put_down<P + 1>(own, t, made);
         }
-        if (P == S::LAST && turn + 1 == S::TURNS) {
-          // The lines of the exchange that will be polled come from memory into L2 before anyone polls.
-          const OwnRows polled = Step::MASKED ? of_lane_entry : rows_of(lane);
-          if (Relays<Step>::NARROW == 0 && S::ITEMS < S::K_WARPS && warp == S::K_WARPS - 1 && lane < entries &&
-              t + S::AHEAD < polled.steps)
-#pragma unroll
-            for (int p = 0; p < S::OPERANDS; ++p)
-              prefetch_l2(exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_entry + exchange_head +
-                                                       unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
-                          ::min(S::UNITS, S::H - unit0) * int(sizeof(E)));
-        }
         // Not all operands can arrive before this CTA has sent its own. A warp that polls before that would only slow
         // the others down. Between turns, the barrier in which warps wait for operands is enough where nothing is
         // reduced.
         if (turn + 1 == S::TURNS || Phase::SUMS == 0 || Phase::REDUCTIONS > 0) __syncthreads();
       }
     });
+    if constexpr (S::LAG > 1)
+      if (t % S::FENCE == 0)
+        wait_for_all<S>(exchange_at(t), exchange_tile(longest / S::LANE_ENTRIES), longest % S::LANE_ENTRIES);
+    if (t >= S::LAG) {
+#pragma unroll
+      for (int o = 0; o < S::OWNED; ++o)
+        if (warp + o * S::K_WARPS < S::ITEMS) clear(o, t - S::LAG);
+      relay.clear(exchange_at(t - S::LAG), t - S::LAG);
+    }
   }
   traffic.store(steps - 1);
 #pragma unroll

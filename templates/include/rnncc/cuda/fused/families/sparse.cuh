@@ -303,7 +303,9 @@ class SparseProducts : public SparseLists<S> {
 #pragma unroll
     for (int begin = 0; begin < OWN; begin += S::AT_ONCE) {
       Message<E> h[S::AT_ONCE];
-      const auto ask = [&](int b) { h[b].ask(from + places.terms[0] + (wave_term + first(begin + b)) * sizeof(E)); };
+      const auto ask = [&](int b) {
+        h[b].ask(from + places.terms[0] + S::place_of_chunk(wave_term + first(begin + b)));
+      };
 #pragma unroll
       for (int b = 0; b < S::AT_ONCE; ++b)
         if (is_wanted(begin + b))

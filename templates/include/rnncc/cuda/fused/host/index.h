@@ -43,8 +43,7 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 // multiple        each group but the last has a multiple of so many batch entries
 // concurrent_groups
 //                 the number of groups, of all heads together, that run side by side on the GPU it was planned for
-// exchange_steps  for how many steps the exchange of a grid has room. It then has room for groups of group_batch entries. 0:
-//                 it has room for all steps, and for the call's groups
+// exchange_steps  for how many steps the exchange of a grid has room, which take turns; 0: there is no exchange
 // relayed_head_dim
 //                 the head_dim of relayed sums, for which the kernel is made (call.cuh); 0: it takes any
 // for_zeros       1: the kernel is for matrices of which most elements are zero
@@ -229,6 +228,7 @@ class FusedIndex {
     k.for_zeros = int(line.number("for_zeros", 0));
     k.directions = int(line.number("directions", 1));
     line.require(k.for_zeros <= 1 && k.directions <= 2 && line.is_readable() && k.ctas % k.cluster == 0);
+    line.require(k.scope != FusedScope::grid || (k.exchange_steps > 0 && k.group_batch > 0));
     return k;
   }
 

@@ -177,12 +177,11 @@ class FusedRun : LoopParameter {
       return true;
     }
     // A launch is a call with the next entries of the batch. The kernel knows no others.
-    const bool is_packed = call.starts != nullptr;
     const int64_t most = choice_.share.at_once * choice_.share.group;
     for (int64_t first = 0; first < call.batch; first += most) {
       if (first > 0) move_on(most);
       header->batch = int32_t(std::min(most, call.batch - first));
-      if (is_grid && (first == 0 || !is_packed || kernel_.exchange_steps > 0)) clear_exchange();
+      if (is_grid) clear_exchange();
       const int64_t groups = (header->batch + choice_.share.group - 1) / choice_.share.group;
       const int64_t ctas = kernel_.ctas * call.heads * groups;
       if (is_grid)
@@ -275,30 +274,22 @@ class FusedRun : LoopParameter {
     return true;
   }
 
-  // The memory through which the CTAs of a grid send each other operands, as GridShape and WideShape have it. It holds
-  // the batch of one launch, and the next launch takes it over. It holds all steps, or `exchange_steps` of them by turns. With all
-  // steps of packed tensors it has all rows, since only the GPU knows which rows are an entry's. Returns false where an
-  // offset of 32 bits is too small: within a step, or for such rows within all of it.
+  // The memory through which the CTAs of a grid send each other operands, as GridLayout and WideShape have it. It holds the
+  // groups of one launch, and the next launch takes it over. It holds `exchange_steps` steps by turns. Returns false
+  // where an offset of 32 bits is too small for a step.
   bool make_exchange(const std::vector<LoopDirection>& directions) {
     const Call& call = directions[0].call;
     const CallTensors& tensors = directions[0].tensors;
     const int64_t narrow = kernel_.relayed_head_dim > 0 ? info_.relayed : 0, wide = info_.operands - narrow;
     const int64_t terms = wide * round_up(kernel_.head_dim, 32) + narrow * round_up(kernel_.relayed_head_dim, 32);
-    const int64_t operands = terms * dtype_bytes(tensors.scalar());
-    const int64_t reductions = info_.reductions * round_up(kernel_.head_dim / 8, 4) * 4;
-    const int64_t entry = call.heads * (operands + reductions);
-    const bool by_rows = call.starts && kernel_.exchange_steps == 0;
-    const int64_t batch = kernel_.exchange_steps > 0
-                              ? choice_.share.at_once * kernel_.group_batch
-                              : std::min(choice_.share.at_once * choice_.share.group, call.batch);
-    const int64_t step = entry * batch;
-    const int64_t held =
-        kernel_.exchange_steps > 0 ? std::min<int64_t>(kernel_.exchange_steps, call.steps) : call.steps;
-    exchange_bytes_ = by_rows ? entry * call.rows : step * held;
-    if ((by_rows ? exchange_bytes_ : step) > UINT32_MAX) return false;
+    const int64_t operands = terms * dtype_bytes(tensors.scalar()),
+                  reductions = info_.reductions * round_up(kernel_.head_dim / 8, 4) * 4;
+    const int64_t step = choice_.share.at_once * kernel_.group_batch * call.heads * (operands + reductions);
+    if (step > UINT32_MAX) return false;
+    exchange_bytes_ = step * std::min<int64_t>(kernel_.exchange_steps, call.steps);
     held_.push_back(empty({exchange_bytes_ * int64_t(directions.size())}, aoti_torch_dtype_uint8(), tensors.device));
     exchanges_ = static_cast<char*>(held_.back().data());
-    exchange_ = {exchanges_, by_rows ? entry : step, entry};
+    exchange_ = {exchanges_, step, 0};
     return true;
   }
 
@@ -332,8 +323,7 @@ class FusedRun : LoopParameter {
     }
   }
 
-  // Clears the exchange of all directions for the next launch. Where each launch has rows of its own, it is cleared
-  // once for all.
+  // Clears the exchange of all directions for the next launch.
   void clear_exchange() {
     const size_t bytes = size_t(exchange_.base - exchanges_);
     check_cuda(driver().cuMemsetD8Async(uint64_t(exchanges_), 0xff, bytes, stream_), "clearing the exchange");
