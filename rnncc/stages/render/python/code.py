@@ -145,56 +145,60 @@ class Emitter:
 
     def _pointwise(self, target: Value, expr: Expr) -> str:
         if target.columns is not None:
-            text = self._expression(expr, target)
-            match target.structure:
-                case Dense():
-                    return text
-                case BlockDiagonal(blocks):
-                    return f"rows.from_blocks({text}, {python_dim(blocks)}, {split_multiple(target.width)[0]})"
-                case _:
-                    assert_never(target.structure)
+            text = self.expression(expr, target)
+            return self.stored(text, target)
         if isinstance(expr, Apply) and expr.operator == "norm":
-            return self._norm(expr, target, "norms")
+            return self.norm(expr, target, "norms")
         if isinstance(expr, Apply) and expr.operator == "entries":
-            return self._expression(expr, target)
-        text = self._expression(expr, target)
+            return self.expression(expr, target)
+        text = self.expression(expr, target)
         wide = any(self.table[name].width == target.width for name in references(expr) if name in self.table)
         if target.width != ONE and not wide:
             # A value with one number per head is one number where a row has one head.
             return f"rows.widen({text}, {python_dim(target.width)}, {self.like})"
-        return f"rows.number({text})" if self._is_number(expr) else text
+        return f"rows.number({text})" if self.is_number(expr) else text
+
+    def stored(self, text: str, target: Value) -> str:
+        """A matrix that was computed, as the value `target` is stored."""
+        match target.structure:
+            case Dense():
+                return text
+            case BlockDiagonal(blocks):
+                return f"rows.from_blocks({text}, {python_dim(blocks)}, {split_multiple(target.width)[0]})"
+            case _:
+                assert_never(target.structure)
 
     def _is_per_head(self, name: str, target: Value) -> bool:
         return self.table[name].width == HEADS and target.width not in (HEADS, ONE)
 
-    def _is_number(self, expr: Expr) -> bool:
+    def is_number(self, expr: Expr) -> bool:
         return all(self.table[name].role is Role.CONSTANT for name in references(expr))
 
-    def _expression(self, expr: Expr, target: Value) -> str:
-        return without_brackets(self._operand(expr, target))
+    def expression(self, expr: Expr, target: Value) -> str:
+        return without_brackets(self.operand(expr, target))
 
-    def _operand(self, expr: Expr, target: Value) -> str:
+    def operand(self, expr: Expr, target: Value) -> str:
         """An expression that may stand beside an operator: the table's infix forms bring their own brackets."""
         match expr:
             case Const(value):
                 return _number_text(value)
             case Ref(name):
-                return self._reference(name, target)
+                return self.reference(name, target)
             case Apply("norm"):
-                return self._norm(expr, target, "norm")
+                return self.norm(expr, target, "norm")
             case Apply(operator, arguments):
                 form = re.sub(r"\bf\.", "elementwise.", OPERATORS[operator].torch)
                 form = re.sub(r"\bm\.", "matrices.", form)
-                spell = self._expression if _CALL.fullmatch(form) else self._operand
+                spell = self.expression if _CALL.fullmatch(form) else self.operand
                 texts = [spell(argument, target) for argument in arguments]
-                if operator not in _NUMBER_OPERATORS and self._is_number(expr):
+                if operator not in _NUMBER_OPERATORS and self.is_number(expr):
                     texts[0] = f"rows.number({without_brackets(texts[0])})"
                 return form.format(*texts)
             case _:
                 assert_never(expr)
 
-    def _norm(self, norm: Apply, target: Value, function: str) -> str:
-        return f"matrices.{function}({self._expression(norm.arguments[0], target)}, {python_dim(HEADS)})"
+    def norm(self, norm: Apply, target: Value, function: str) -> str:
+        return f"matrices.{function}({self.expression(norm.arguments[0], target)}, {python_dim(HEADS)})"
 
     def _in_matrices(self, value: Value, structure: BlockDiagonal) -> str:
         """A vector, or one number per head, where it meets matrices in blocks."""
@@ -203,7 +207,7 @@ class Emitter:
             return f"matrices.per_block({variable(value.name)}, {blocks})"
         return f"rows.split_heads({variable(value.name)}, {blocks}, {split_multiple(value.width)[0]})"
 
-    def _reference(self, name: str, target: Value) -> str:
+    def reference(self, name: str, target: Value) -> str:
         value = self.table[name]
         if value.columns is None and value.width != ONE and target.columns is not None:
             match target.structure:

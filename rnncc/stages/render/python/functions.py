@@ -10,8 +10,9 @@ from rnncc.ir.cell import Cell, Node, Pointwise, Role, RowOp, Segment, Value, op
 from rnncc.ir.row_operator import RowOperator
 from rnncc.stages.render.python.batched import batched, bind, hand_on
 from rnncc.stages.render.python.code import Emitter, member_places, split_lines, variable
+from rnncc.stages.render.python.parameters import ParameterEmitter, Together, in_groups
 from rnncc.stages.render.python.patterns import operation_reads, operation_text, recognise
-from rnncc.stages.render.python.streams import reached, reads
+from rnncc.stages.render.python.streams import reached, reads, stacked
 from rnncc.stages.render.segments import segment_name
 
 
@@ -64,13 +65,19 @@ def _of_parameters(cell: Cell, table: Mapping[str, Value], *, for_loops: bool) -
     weights = {weight.name for segment in cell.segments for weight in segment.weights}
     read = reached(cell.prologue, weights)
     nodes = [node for node in cell.prologue if (node.target in read) is for_loops]
-    emitter = Emitter(cell, _torch_linear, _first_input(cell))
+    emitter, places = ParameterEmitter(cell, _torch_linear, _first_input(cell)), member_places(cell)
     given = reads(nodes) - {node.target for node in nodes}
     # Functions of matrices are computed in float32 at least, and rounded where they are done.
     tensors = sorted(name for name in given if table[name].role is not Role.CONSTANT)
     wide = bool(tensors) and any(_works_on_matrices(node, table) for node in nodes)
-    lines = bind(cell, given, table, wide=wide)
-    lines += [emitter.node(node) for node in nodes]
+    lines: list[str] = []
+    for each in in_groups(nodes, table, places):
+        if isinstance(each, Together):
+            lines += emitter.lines_together(each, f"matrices.wide({stacked(each.members, places)})")
+            given -= set(each.members) - {name for node in nodes if node not in each.nodes for name in operands(node)}
+        else:
+            lines += emitter.lines(each)
+    lines = bind(cell, given, table, wide=wide) + lines
     if not wide:
         return tuple(lines + hand_on(node.target for node in nodes))
     # What numbers alone make is exact.
