@@ -3,13 +3,13 @@
     python benchmarks/gpu_kernels.py [--only WORDS] [--shard I/N] [--out FILE]
     python benchmarks/gpu_kernels.py --show FILE
 
-Measures the rows of results/gpu_kernels.json again whose kernels run on a grid, by the layouts that stand there. `us` is
-the median time of the kernel itself over 1024 steps, divided by their number (float32: 128). benchmarks/fit_rates.py
-fits the rates of the cost model to such rows. WORDS, separated by commas, choose families, cells, loops and dtypes.
-`planned_us` is what the cost model says.
+Measures the rows of results/gpu_kernels.json again whose kernels run on a grid, by the layouts that stand there. `us`
+is the median time of the kernel itself over 1024 steps, divided by their number (float32: 128). benchmarks/fit_rates.py
+fits the rates of the cost model to such rows. `planned_us` is what that says. WORDS, separated by commas, choose
+families, cells, loops and dtypes.
 
-Kernels are compiled first. Rows that differ in nothing but their layouts have one package, so each of them gets a copy of
-a cache that has nothing but libraries.
+Kernels are compiled first. Rows that differ in nothing but their layouts have one package, so each of them gets a copy
+of a cache that has nothing but libraries.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Timed:
         times = [e.device_time for e in found.events() if self.kernel.symbol in e.name and name in e.name]
         if len(times) != CALLS:
             raise RuntimeError(f"{self.kernel.symbol} ran {len(times)} times in {CALLS} calls")
-        return statistics.median(times) / self.steps
+        return float(statistics.median(times)) / self.steps
 
 
 def load(rows: Sequence[Row], folder: Path) -> list[Timed]:

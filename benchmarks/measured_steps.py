@@ -11,8 +11,8 @@ half of that. `gradients` are both kernels of heads.h.
 
 `results/gpu_steps.json` has the LSTM's steps by the kernels that are chosen, and `results/gpu_dense.json` calls of
 several cells, back to back. Its rows that name no commit of their own are older: cuBLAS made the gradients of heads'
-matrices then. Rows of both with kernels of the grid are left out: operands lay otherwise in the exchange then, and steps
-took up to twice as long.
+matrices then. Rows of both with kernels of the grid are left out: operands lay otherwise in the exchange then, and
+steps took up to twice as long.
 """
 
 from __future__ import annotations

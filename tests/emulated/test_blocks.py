@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from rnncc.ir.family import BLOCKS
-from tests.emulated.compiled import Kernel
+from tests.cuda.kernels import plan
+from tests.emulated.compiled import Kernel, build
 from tests.emulated.fused import DTYPES, EmulatedCase
 from tests.emulated.test_fused import BOUNDS, loops
-from tests.emulated.test_sparse import made_of
+from tests.emulated.test_sparse import made_of, planned
 from tests.numeric.compare import Problem
 
 
@@ -72,8 +73,8 @@ def test_a_kernel_of_blocks(
 @pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
 def test_a_cta_that_needs_no_others_waits_for_them_all_the_same(masked: bool, turns: int, tmp_path: Path) -> None:
     """Steps take the slots of the exchange in turns, and a slow CTA may not have read yet what others have sent."""
-    slow = ("-DEMULATED_SLOW_CTA=2",)
-    path, made = made_of("elman", "bf16", masked, 96, tmp_path, BLOCKS, slow, turns=turns)
+    path, kernels = planned("elman", "bf16", masked, 96, tmp_path, BLOCKS, turns=turns)
+    made = build(plan(path), kernels, tmp_path, ("-DEMULATED_SLOW_CTA=2",))
     ctas = {kernel.schedule.ctas for kernel in made.values()}
     problem = Problem(150, 11, {"I": 3, "H": 96}, 1, DTYPES["bf16"])
     assert min(ctas) > 1 and 2 * max(kernel.schedule.exchange_steps or 0 for kernel in made.values()) < problem.steps

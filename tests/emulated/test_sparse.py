@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from rnncc.ir.family import BLOCKS, SPARSE, Family
+from rnncc.ir.layout import FusedKernels
 from rnncc.stages.schedule import sparse as model
 from tests.cuda.kernels import Case as Wanted
 from tests.cuda.kernels import forced, plan
@@ -61,24 +62,24 @@ h[t] = z*h[t-1] + (1 - z)*n
 }
 
 
-def made_of(
-    cell: str,
-    dtype: str,
-    masked: bool,
-    head_dim: int,
-    folder: Path,
-    family: Family = SPARSE,
-    flags: Sequence[str] = (),
-    **tiles: int,
-) -> tuple[str, Mapping[str, Kernel]]:
-    """A cell's file, and its kernels, which have the given tiles. Those of blocks have blocks of 16. `flags`: for the
-    compiler."""
+def planned(
+    cell: str, dtype: str, masked: bool, head_dim: int, folder: Path, family: Family = SPARSE, **tiles: int
+) -> tuple[str, FusedKernels]:
+    """A cell's file, and its kernels, which have the given tiles. Those of blocks have blocks of 16."""
     path = folder / f"{cell}.rnn"
     text = re.sub(r"(density=[\d.]+)", r"\1, block=16", CELLS[cell]) if family is BLOCKS else CELLS[cell]
     path.write_text(text, encoding="utf-8")
     made = forced(Wanted(str(path), family, dtype, "sm_90a"), head_dim, tiles)
     own = tuple(entry for entry in made.tables if ("_masked_" in entry[0]) == masked)
-    return str(path), build(plan(str(path)), replace(made, tables=own), folder, flags)
+    return str(path), replace(made, tables=own)
+
+
+def made_of(
+    cell: str, dtype: str, masked: bool, head_dim: int, folder: Path, family: Family = SPARSE, **tiles: int
+) -> tuple[str, Mapping[str, Kernel]]:
+    """The same, compiled."""
+    path, kernels = planned(cell, dtype, masked, head_dim, folder, family, **tiles)
+    return path, build(plan(path), kernels, folder)
 
 
 def sparse_case(path: str, problem: Problem, masked: bool, made: Mapping[str, Kernel], density: float) -> EmulatedCase:

@@ -73,7 +73,7 @@ def test_nothing_follows_a_loop_whose_matrix_is_a_buffer() -> None:
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_a_step_without_products_holds_no_matrix(heads: int, dtype: str) -> None:
-    """It needs CTAs for its reductions alone, so a head_dim may be large. On a grid each CTA joins fewer parts of them."""
+    """It needs CTAs for its reductions alone, so a head_dim may be large. On a grid each of them joins fewer parts."""
     source = Source("normed.rnn", "cell Normed\nstate h\nh[t] = tanh(layernorm(h[t-1] + W@x))\n")
     fused = lowered(source).loops[0].fused
     assert not isinstance(fused, NoForm)

@@ -61,18 +61,16 @@ struct Received {
   static constexpr int OWN = ceil_div(PIECES, 4 * WARPS), ALL = OWN * ENTRY_TILES, MOST = 8 / at_least_one(NUMBERS);
   static constexpr int BATCH = MOST < 1 ? 1 : MOST < ALL ? MOST : ALL;
 
-  // at(n): where the lane's entry of tile n has its numbers. is_wanted(n): whether CTAs send them. `in_vain`: whether
-  // the warp polled more than once.
-  template <class At, class Wanted>
-  RNNCC_DEVICE static void receive(const FusedCall<Step>& call, const At& at, const Wanted& is_wanted, uint32_t to,
-                                   bool& in_vain) {
+  // at(n): where the lane's entry of tile n has its numbers. `in_vain`: whether the warp polled more than once.
+  template <class At>
+  RNNCC_DEVICE static void receive(const FusedCall<Step>& call, const At& at, uint32_t to, bool& in_vain) {
     const int entry = threadIdx.x % 32 / 4, first_piece = threadIdx.x / 32 * 4 + threadIdx.x % 4;
 #pragma unroll
     for (int first = 0; first < ALL; first += BATCH) {
       uint4 words[BATCH][NUMBERS];
       const auto tile = [&](int i) { return (first + i) / OWN; };
       const auto piece = [&](int i) { return first_piece + (first + i) % OWN * 4 * WARPS; };
-      const auto exists = [&](int i) { return first + i < ALL && piece(i) < PIECES && is_wanted(tile(i)); };
+      const auto exists = [&](int i) { return first + i < ALL && piece(i) < PIECES; };
       const auto word = [&](int i, int r, int k) {
         const uint4& v = words[i][r];
         return k == 0 ? v.x : k == 1 ? v.y : k == 2 ? v.z : v.w;

@@ -126,8 +126,8 @@ class Relay {
     }
   }
 
-  // Takes back what the CTA sent of all relayed phases in step t, whose slot of the exchange begins at `exchange`.
-  RNNCC_DEVICE void clear(char* exchange, int t) {
+  // Takes back what the CTA sent of all relayed phases in a step, whose slot of the exchange begins at `exchange`.
+  RNNCC_DEVICE void clear(char* exchange) const {
     for_numbers<S::PHASES>([&](auto phase) {
       constexpr int P = decltype(phase)::value;
       if constexpr (S::template Phase<P>::RELAYS)
@@ -135,8 +135,7 @@ class Relay {
         for (int o = 0; o < OWNED<P>; ++o)
           if (to_[P][o].exists)
 #pragma unroll
-            for (int j = 0; j < STORES; ++j)
-              if (t < to_[P][o].steps[j]) store4_relaxed(exchange + to_[P][o].exchange[j], NOT_YET);
+            for (int j = 0; j < STORES; ++j) store4_relaxed(exchange + to_[P][o].exchange[j], NOT_YET);
     });
   }
 
@@ -158,9 +157,8 @@ class Relay {
     int64_t step;
   };
   RNNCC_DEVICE static void put(const Destination& to, int j, int t, char* exchange, uint32_t value) {
-    if (t >= to.steps[j]) return;
     store4_relaxed(exchange + to.exchange[j], value);
-    if (to.write[j]) *reinterpret_cast<uint32_t*>(to.write[j] + t * to.step) = value;
+    if (to.write[j] && t < to.steps[j]) *reinterpret_cast<uint32_t*>(to.write[j] + t * to.step) = value;
   }
 
   // The most items that a warp has in a phase.

@@ -68,7 +68,7 @@ class BlockProducts : public BlockLists<S> {
 
   // As GridProducts has it.
   template <int P, class Move>
-  RNNCC_DEVICE bool multiply(const char* from, const GridTerms<S>& places, int t, const Move& move) {
+  RNNCC_DEVICE bool multiply(const char* from, const GridTerms<S>& places, const Move& move) {
     using Phase = typename S::template Phase<P>;
     float sums[2][S::ENTRY_TILES][4] = {};  // two, so that products do not wait for each other
     bool in_vain = false;
@@ -76,7 +76,7 @@ class BlockProducts : public BlockLists<S> {
     for (int first = 0; first < strips_needed_[P]; first += Phase::ROOM) {
       if (has_more_[P]) this->template take_strips<P>(first);
       const int count = ::min(strips_needed_[P] - first, Phase::ROOM);
-      in_vain |= receive<P>(from, places, t, count, [&] {
+      in_vain |= receive<P>(from, places, count, [&] {
         if (first == 0) move();
       });
       __syncthreads();
@@ -188,15 +188,15 @@ class BlockProducts : public BlockLists<S> {
   // Brings the first `count` of the strips that the CTA asks for into shared memory. A lane polls for eight terms of an
   // entry.
   template <int P, class Move>
-  RNNCC_DEVICE bool receive(const char* from, const GridTerms<S>& places, int t, int count, const Move& move) const {
+  RNNCC_DEVICE bool receive(const char* from, const GridTerms<S>& places, int count, const Move& move) const {
     using Phase = typename S::template Phase<P>;
     constexpr int OWN = ceil_div(ceil_div(Phase::ROOM, 2), S::K_WARPS);
     const int q = lane_ % 4, octet = q % 2 * 8;
     const auto place = [&](int i) { return 2 * (warp_ + i * S::K_WARPS) + q / 2; };
     const uint16_t* const strips = this->template strips<P>();
     const auto term = [&](int i) { return strips[place(i)] * 16 + octet; };
-    const auto is_wanted = [&](int i, int n) {
-      return i < OWN && place(i) < count && places.has_rows(n, t) &&
+    const auto is_wanted = [&](int i) {
+      return i < OWN && place(i) < count &&
              (S::DEPTH == S::H || term(i) % S::DEPTH < S::H);  // nobody writes the others
     };
     bool in_vain = false;
@@ -210,7 +210,7 @@ class BlockProducts : public BlockLists<S> {
       for (int b = 0; b < AT_ONCE; ++b)
 #pragma unroll
         for (int n = 0; n < S::ENTRY_TILES; ++n)
-          if (is_wanted(begin + b, n))
+          if (is_wanted(begin + b))
             ask(b, n);
           else
             h[b][n] = {};

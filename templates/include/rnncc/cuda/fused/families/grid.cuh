@@ -131,10 +131,10 @@ class GridProducts {
     });
   }
 
-  // Multiplies the operands of phase P of step t, which begin at `from` in the exchange. Calls `move` while they are on
+  // Multiplies the operands of phase P of a step, which begin at `from` in the exchange. Calls `move` while they are on
   // their way. Returns whether the warp polled in vain. Sums may be read after a barrier of the CTA.
   template <int P, class Move>
-  RNNCC_DEVICE bool multiply(const char* from, const GridTerms<S>& places, int t, const Move& move) {
+  RNNCC_DEVICE bool multiply(const char* from, const GridTerms<S>& places, const Move& move) {
     using Phase = typename S::template Phase<P>;
     const int q = lane_ % 4;
     PerRun<Phase, SumsOfRun> sums;
@@ -173,7 +173,7 @@ class GridProducts {
       for (int b = 0; b < Phase::BATCH; ++b)
 #pragma unroll
         for (int n = 0; n < S::ENTRY_TILES; ++n)
-          if (c0 + b < Phase::CHUNKS && is_wanted(c0 + b) && places.has_rows(n, t))
+          if (c0 + b < Phase::CHUNKS && is_wanted(c0 + b))
             ask(n, b);
           else
             h[b][n] = {};

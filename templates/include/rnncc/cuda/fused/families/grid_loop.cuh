@@ -81,15 +81,12 @@ struct GridLayout {
   static_assert(H % 8 == 0);
 };
 
-// Waits until all CTAs of the head have sent operands of a step, whose slot begins at `slot`. `tile`: where a tile
-// begins in a slot; `entry`: one of its entries, which has a row in that step.
+// Waits until all CTAs of the head have sent operands of a step. `tile`: where the group's first tile begins in its slot.
 template <class S>
-RNNCC_DEVICE void wait_for_all(const char* slot, uint32_t tile, int entry) {
-  for (int rank = threadIdx.x; rank < S::CTAS; rank += S::THREADS) {
-    const char* const from = slot + (tile + S::place_of_piece(rank * S::UNITS) + S::place_of_entry(entry));
-    for (Spin spin; load4_relaxed(from) == NOT_YET; spin.poll()) {
+RNNCC_DEVICE void wait_for_all(const char* tile) {
+  for (int rank = threadIdx.x; rank < S::CTAS; rank += S::THREADS)
+    for (Spin spin; load4_relaxed(tile + S::place_of_piece(rank * S::UNITS)) == NOT_YET; spin.poll()) {
     }
-  }
   __syncthreads();
 }
 
@@ -99,12 +96,9 @@ RNNCC_DEVICE void wait_for_all(const char* slot, uint32_t tile, int entry) {
 //
 // terms   the lane's piece of an operand's first chunk
 // given   what the first blocks of units give to a reduction
-// until   in masked loops: for how many steps the entry has rows
 template <class S>
 struct GridTerms {
   uint32_t terms[S::ENTRY_TILES], given[S::REDUCTIONS > 0 ? S::ENTRY_TILES : 1];
-  int until[S::Step::MASKED ? S::ENTRY_TILES : 1];
-  RNNCC_DEVICE bool has_rows(int n, int t) const { return !S::Step::MASKED || t < until[S::Step::MASKED ? n : 0]; }
 };
 
 // The loop. `Products` holds the matrices of a shape and multiplies, as GridProducts does.
@@ -146,16 +140,12 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
   // The rows of an entry, or of the last one where the group has no such entry.
   const auto rows_of = [&](int entry) { return own_rows<Step>(call, false, first_entry + ::min(entry, entries - 1)); };
   uint32_t mine[S::OWNED];  // where the lane's operands of an item go; in float, those of its first entry
-  // Whether the lane stores operands of 16 bits: whether it has units and an entry after lanes have exchanged theirs.
-  // In masked loops, for how many steps it does.
-  int stored_steps[S::OWNED];
+  bool stores[S::OWNED];    // whether there are such units, and the group has such an entry
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
-    const int tile = n * S::LANE_ENTRIES;  // its first entry
     const int entry = sizeof(E) == 4 ? 2 * q : row, unit = sizeof(E) == 4 ? row : 2 * q;
-    stored_steps[o] = row < S::LANE_ENTRIES && tile + row < entries && unit0 + u * 8 < S::H;
-    if constexpr (Step::MASKED) stored_steps[o] *= rows_of(tile + row).steps;
+    stores[o] = entry < S::LANE_ENTRIES && n * S::LANE_ENTRIES + entry < entries && unit0 + u * 8 < S::H;
     mine[o] = exchange_tile(n) + S::place_of_piece(unit0 + u * 8) + S::place_of_entry(entry) + unit * sizeof(E);
   }
   GridTerms<S> places_of[S::TURNS];
@@ -168,37 +158,30 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
       const uint32_t of_tile = exchange_tile(existing / S::LANE_ENTRIES);
       places_of[turn].terms[n] = of_tile + S::place_of_entry(in_tile) + S::place_of_piece(q * 8);
       if constexpr (S::REDUCTIONS > 0) places_of[turn].given[n] = of_tile + S::REDUCTIONS_BEGIN + in_tile * 16;
-      if constexpr (Step::MASKED) places_of[turn].until[n] = rows_of(entry).steps;
     }
-  // Where the lane stores what an item gives to reductions. Few lanes store: those that have an entry for it. In masked
-  // loops, for how many steps they do.
+  // Where the lane stores what an item gives to reductions. Few lanes do: one for each entry.
   [[maybe_unused]] uint32_t given_at[S::OWNED];
-  [[maybe_unused]] int given_steps[S::OWNED];
+  [[maybe_unused]] bool gives[S::OWNED];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
     const int in_tile = 2 * q + row % 2, entry = n * S::LANE_ENTRIES + in_tile, block = unit0 / 8 + u;
     given_at[o] = exchange_tile(n) + S::REDUCTIONS_BEGIN + (block / 4 * S::LANE_ENTRIES + in_tile) * 16 + block % 4 * 4;
-    given_steps[o] = row < 2 && in_tile < S::LANE_ENTRIES && entry < entries && block * 8 < S::H;
-    if constexpr (Step::MASKED) given_steps[o] *= rows_of(entry).steps;
+    gives[o] = row < 2 && in_tile < S::LANE_ENTRIES && entry < entries && block * 8 < S::H;
   }
   // Stores the words of an item's operand p of a phase: in float one for each of the lane's two entries, in 16 bits one,
   // which has two units of an entry.
   const auto put = [&](auto phase, int o, int t, int p, uint32_t first, uint32_t second) {
     using Phase = typename S::template Phase<decltype(phase)::value>;
     char* const to = exchange_at(t) + Phase::OPERANDS_BEGIN + p * Phase::OPERAND_BYTES + mine[o];
-    if constexpr (sizeof(E) == 4) {
-      if (items[o].has_rows(0, t)) store4_relaxed(to, first);
-      if (items[o].has_rows(1, t)) store4_relaxed(to + S::PIECE_BYTES, second);
-    } else if (Step::MASKED ? t < stored_steps[o] : stored_steps[o]) {
-      store4_relaxed(to, first);
-    }
+    if (!stores[o]) return;
+    store4_relaxed(to, first);
+    if (sizeof(E) == 4) store4_relaxed(to + S::PIECE_BYTES, second);
   };
   // Stores what an item gives to a phase's reduction r.
   const auto put_given = [&](auto phase, int o, int t, int r, uint32_t word) {
     using Phase = typename S::template Phase<decltype(phase)::value>;
-    store4_relaxed_if(Step::MASKED ? t < given_steps[o] : given_steps[o],
-                      exchange_at(t) + (Phase::FIRST_REDUCTION + r) * S::REDUCTION_BYTES + given_at[o], word);
+    store4_relaxed_if(gives[o], exchange_at(t) + (Phase::FIRST_REDUCTION + r) * S::REDUCTION_BYTES + given_at[o], word);
   };
   // Sends an item's operands, and what it gives to reductions, of a phase of step t to the other CTAs.
   const auto send = [&](auto phase, int o, int t, const auto& operand) {
@@ -237,10 +220,6 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
     for (int j = 0; j < 2; ++j) items[o].start(call, j, read[j], rows[j], operand[j], write[j]);
     send(Number<0>{}, o, t, operand);
   };
-  // An entry with as many steps as the loop.
-  int longest = 0;
-  if constexpr (Step::MASKED && S::LAG > 1)
-    while (rows_of(longest).steps < steps) ++longest;
   Relay<S> relay;
   relay.begin(call, own, seat, exchange_tile, rows_of);
   if (steps > 0) traffic.wait(0);
@@ -276,16 +255,14 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
         bool in_vain = false;
         pauses[P].wait();
         if constexpr (Phase::SUMS > 0) {
-          in_vain = products.template multiply<P>(exchange_at(t) + Phase::OPERANDS_BEGIN, places, t, [&] {
+          in_vain = products.template multiply<P>(exchange_at(t) + Phase::OPERANDS_BEGIN, places, [&] {
             if (P == 0 && turn == 0) move();
           });
           pauses[P].learn(in_vain);
         }
         if constexpr (Phase::REDUCTIONS > 0) {
           const char* const from = exchange_at(t) + Phase::FIRST_REDUCTION * S::REDUCTION_BYTES;
-          Phase::Received::receive(
-              call, [&](int n) { return from + places.given[n]; }, [&](int n) { return places.has_rows(n, t); },
-              received, in_vain);
+          Phase::Received::receive(call, [&](int n) { return from + places.given[n]; }, received, in_vain);
           if (Phase::SUMS == 0) pauses[P].learn(in_vain);
         }
         __syncthreads();
@@ -332,13 +309,12 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
       }
     });
     if constexpr (S::LAG > 1)
-      if (t % S::FENCE == 0)
-        wait_for_all<S>(exchange_at(t), exchange_tile(longest / S::LANE_ENTRIES), longest % S::LANE_ENTRIES);
+      if (t % S::FENCE == 0) wait_for_all<S>(exchange_at(t) + exchange_tile(0));
     if (t >= S::LAG) {
 #pragma unroll
       for (int o = 0; o < S::OWNED; ++o)
         if (warp + o * S::K_WARPS < S::ITEMS) clear(o, t - S::LAG);
-      relay.clear(exchange_at(t - S::LAG), t - S::LAG);
+      relay.clear(exchange_at(t - S::LAG));
     }
   }
   traffic.store(steps - 1);

@@ -130,15 +130,15 @@ class SparseProducts : public SparseLists<S> {
 
   // As GridProducts has it.
   template <int P, class Move>
-  RNNCC_DEVICE bool multiply(const char* from, const GridTerms<S>& places, int t, const Move& move) {
+  RNNCC_DEVICE bool multiply(const char* from, const GridTerms<S>& places, const Move& move) {
     using Phase = typename S::template Phase<P>;
-    bool in_vain = receive<P, 0>(from, places, t, move);
+    bool in_vain = receive<P, 0>(from, places, move);
     __syncthreads();
     float sums[S::LANE_ENTRIES] = {};
     multiply_wave<P, 0>(sums);
     for_numbers<Phase::WAVES - 1>([&](auto number) {
       constexpr int WAVE = decltype(number)::value + 1;
-      in_vain |= receive<P, WAVE>(from, places, t, move);
+      in_vain |= receive<P, WAVE>(from, places, move);
       __syncthreads();
       multiply_wave<P, WAVE>(sums);
     });
@@ -284,7 +284,7 @@ class SparseProducts : public SparseLists<S> {
 
   // Brings the operands of a wave of phase P into shared memory.
   template <int P, int WAVE, class Move>
-  RNNCC_DEVICE bool receive(const char* from, const GridTerms<S>& places, int t, const Move& move) const {
+  RNNCC_DEVICE bool receive(const char* from, const GridTerms<S>& places, const Move& move) const {
     using Phase = typename S::template Phase<P>;
     constexpr int OWN = ceil_div(Phase::POLLS, S::K_WARPS), FIRST = Phase::first_term(WAVE),
                   TERMS = Phase::end_term(WAVE) - FIRST;
@@ -295,7 +295,7 @@ class SparseProducts : public SparseLists<S> {
     const int q = lane % 4, half = lane / 4 / S::LANE_ENTRIES;
     const auto first = [&](int i) { return (warp * OWN + i) * S::POLL_TERMS + half * 32; };
     const auto is_wanted = [&](int i) {
-      return i < OWN && places.has_rows(0, t) &&
+      return i < OWN &&
              (!Phase::PADDED || (first(i) < TERMS && (!Phase::UNEVEN || wave_term + first(i) < Phase::ALL_TERMS) &&
                                  (wave_term + first(i)) % S::DEPTH + q * 8 < S::H));
     };
