@@ -60,7 +60,7 @@ def cases(words: Sequence[str], shard: str) -> list[Row]:
     """The rows that were asked for, without what was measured."""
     known = json.loads((RESULTS / "gpu_kernels.json").read_text(encoding="utf-8"))["results"]
     found = [
-        {name: value for name, value in row.items() if name not in ("us", "commit")}
+        {name: value for name, value in row.items() if name not in ("us", "planned_us")}
         for row in known
         if row["family"] in OF_THE_GRID and row["loop"] in ("forward", "inference", "backward")
     ]
@@ -184,7 +184,8 @@ def measure_all(arguments: argparse.Namespace, results: Results) -> None:
             command = [sys.executable, __file__, "--rows", json.dumps(rows), "--minutes", str(minutes)]
             command += ["--out", str(arguments.out), "--commit", arguments.commit, *([] if number else ["--load"])]
             subprocess.run(command, check=True, env={**os.environ, "RNNCC_CACHE_DIR": str(cache)})
-    results.rows = json.loads(arguments.out.read_text(encoding="utf-8"))["results"] if left else results.rows
+    if arguments.out.exists():
+        results.rows = json.loads(arguments.out.read_text(encoding="utf-8"))["results"]
 
 
 def table(rows: Sequence[Row]) -> str:

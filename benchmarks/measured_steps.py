@@ -2,12 +2,10 @@
 
 `results/gpu_kernels.json` has single kernels: microseconds per step of 1024 (float32: 64 or 128) by a layout. `layout`
 has the model's variables, or of sparse kernels the tiles; what it leaves open is chosen by the model. On a grid `batch`
-is that of all groups. Clusters do not disturb each other, so it is that of one. A call of a sparse kernel with backward
-is measured as a whole: the backward is its time less that of the forward of inference, less what the forward is
-expected to take longer in training, and less what is expected to come after the loop. Two steps of sparse kernels are
-left out: inference at 1024 units and a batch of 4, with densities of 0.3 and 0.5, took 3.08 and 3.35 us, 1.3 and 1.2
-times as long as the model says. A CTA has 8 units there, and each of its rows has 15 or 16 lists. Dense kernels take
-half of that. `gradients` are both kernels of heads.h.
+is that of all groups. Clusters do not disturb each other, so it is that of one. Two steps of sparse kernels are left
+out: inference at 1024 units and a batch of 4, with densities of 0.3 and 0.5, took 1.3 and 1.2 times as long as the
+model says. A CTA has 8 units there, and each of its rows has 15 or 16 lists. Dense kernels take half of that.
+`gradients` are both kernels of heads.h.
 
 `results/gpu_steps.json` has the LSTM's steps by the kernels that are chosen, and `results/gpu_dense.json` calls of
 several cells, back to back. Its rows that name no commit of their own are older: cuBLAS made the gradients of heads'
@@ -152,25 +150,14 @@ def _kernel_step(row: dict[str, Any]) -> Step:
     sizes = " ".join(f"{name}={size}" for name, size in row["layout"].items())
     density = f" {row['density']}" if "density" in row else ""
     name = f"{row['family']} {row['cell']} {row['loop']} {row['head_dim']} [{row['batch']}]{density} {sizes}".strip()
-    ahead, back = _trained(row["cell"], row.get("density"), row.get("block", 1))
+    _, back = _trained(row["cell"], row.get("density"), row.get("block", 1))
     group = f"{row['family']} fp32" if row["dtype"] == "fp32" else row["family"]
     if "density" in row and row["family"] == GRID.name:
         group = f"{group} of sparse cells"
     problem = Problem(row["head_dim"], row.get("heads", 1), row["dtype"], row["batch"])
     if row["family"] == "gradients":
         return Step(group, name, row["us"], (_gradients(back, problem, row["steps"]),))
-    if row["loop"] == "forward + backward + gradients":
-        family = _family(row)
-        kernels = tuple(
-            _of_kernel(_given(family, loop, problem, row["layout"]), cost_of(loop, problem.dtype), problem)
-            for loop in (ahead, back)
-        )
-        return Step(group, name, row["us"], (*kernels, _gradients(back, problem, STEPS)))
     return Step(group, name, row["us"], (_part(row)[2],))
-
-
-def _family(row: dict[str, Any]) -> Family:
-    return next(family for family in FAMILIES if family.name == row["family"])
 
 
 def _part(row: dict[str, Any]) -> tuple[FusedLoop, KernelLayout, Part]:
@@ -178,7 +165,8 @@ def _part(row: dict[str, Any]) -> tuple[FusedLoop, KernelLayout, Part]:
     problem = Problem(row["head_dim"], row.get("heads", 1), row["dtype"], row["batch"])
     planned = back if row["loop"] == "backward" else ahead
     run = inference(ahead) if row["loop"] == "inference" else planned
-    kernel = _given(_family(row), planned, problem, row["layout"])
+    family = next(family for family in FAMILIES if family.name == row["family"])
+    kernel = _given(family, planned, problem, row["layout"])
     return planned, kernel, _of_kernel(kernel, cost_of(run, problem.dtype), problem)
 
 

@@ -108,7 +108,7 @@ NAME = "lstm_0_forward_bf16_64_grid"
 GOOD = (
     "table program=lstm_0_forward dtype=bf16 head_dim=64 heads=1 architecture=sm_90a\n"
     f"kernel name={NAME} family=grid scope=grid ctas=8 cluster=1 threads=256 shared_bytes=0 group_batch=8 multiple=1 "
-    "concurrent_groups=16 exchange_steps=0 relayed_head_dim=0 for_zeros=0 directions=2\n"
+    "concurrent_groups=16 exchange_steps=64 relayed_head_dim=0 for_zeros=0 directions=2\n"
     f"row batch=1 kernels={NAME} pass_ns=540\n"
 )
 ROW = f"row batch=9 kernels={NAME},{NAME} pass_ns=540,600\n"
@@ -127,7 +127,8 @@ ROW = f"row batch=9 kernels={NAME},{NAME} pass_ns=540,600\n"
         GOOD.replace("for_zeros=0", "for_zeros=2"),
         GOOD.replace("directions=2", "directions=3"),
         GOOD.replace("directions=2", "directions=0"),
-        GOOD.replace("exchange_steps=0", "exchange_steps=-1"),
+        GOOD.replace("exchange_steps=64", "exchange_steps=-1"),
+        GOOD.replace("exchange_steps=64", "exchange_steps=0"),  # CTAs would write beside it
         GOOD.replace("cluster=1", "cluster=3"),
         GOOD.replace("scope=grid", "scope=tile"),
         GOOD.replace(" scope=grid", ""),

@@ -12,7 +12,7 @@ struct Launch {
 };
 
 // Runs a kernel. All CTAs of the launch run side by side. Throws where threads wait for what never comes. With
-// -DEMULATED_SLOW_CTA=n that CTA runs an eighth as often as others.
+// -DEMULATED_SLOW_CTA=n that CTA runs once in SLOWNESS times.
 inline void launch(const Launch& wanted, void (*kernel)(const void*), const void* parameter) {
   std::vector<std::unique_ptr<Cta>> ctas;
   std::vector<std::unique_ptr<Warp>> warps;
@@ -81,7 +81,7 @@ inline void launch(const Launch& wanted, void (*kernel)(const void*), const void
     if (!asked.empty() && random() % 4 == 0) runnable.push_back(draw(asked));
     Fiber* fiber = draw(runnable);
 #ifdef EMULATED_SLOW_CTA
-    if (fiber->cta->index.x == EMULATED_SLOW_CTA && !runnable.empty() && random() % 8) {
+    if (fiber->cta->index.x == EMULATED_SLOW_CTA && !runnable.empty() && random() % EMULATED_SLOWNESS) {
       asked.push_back(fiber);
       continue;
     }

@@ -74,7 +74,7 @@ def test_a_kernel_of_blocks(
 def test_a_cta_that_needs_no_others_waits_for_them_all_the_same(masked: bool, turns: int, tmp_path: Path) -> None:
     """Steps take the slots of the exchange in turns, and a slow CTA may not have read yet what others have sent."""
     path, kernels = planned("elman", "bf16", masked, 96, tmp_path, BLOCKS, turns=turns)
-    made = build(plan(path), kernels, tmp_path, ("-DEMULATED_SLOW_CTA=2",))
+    made = build(plan(path), kernels, tmp_path, ("-DEMULATED_SLOW_CTA=2", "-DEMULATED_SLOWNESS=8"))
     ctas = {kernel.schedule.ctas for kernel in made.values()}
     problem = Problem(150, 11, {"I": 3, "H": 96}, 1, DTYPES["bf16"])
     assert min(ctas) > 1 and 2 * max(kernel.schedule.exchange_steps or 0 for kernel in made.values()) < problem.steps

@@ -231,6 +231,18 @@ def test_more_steps_than_the_exchange_holds(masked: bool, turns: int, tmp_path: 
     assert {name: error for name, error in errors.items() if not error <= 2 * BOUNDS["f16"]} == {}
 
 
+# The group of 3 entries, and the last one of 11, have entries in their first turn alone.
+@pytest.mark.long
+@pytest.mark.parametrize("batch", [3, 11])
+def test_a_slow_cta_still_finds_what_others_have_sent(batch: int, tmp_path: Path) -> None:
+    path, kernels = planned("elman", "bf16", False, 64, tmp_path, batch_tile=4, turns=2, unit_tile=16)
+    made = build(plan(path), kernels, tmp_path, ("-DEMULATED_SLOW_CTA=1", "-DEMULATED_SLOWNESS=100"))
+    assert {(kernel.schedule.ctas, len(kernel.loop.phases)) for kernel in made.values()} == {(4, 1)}
+    problem = Problem(8, batch, {"I": 3, "H": 64}, 1, DTYPES["bf16"])
+    errors = sparse_case(path, problem, False, made, 0.3).measured()
+    assert {name: error for name, error in errors.items() if not error <= BOUNDS["bf16"]} == {}
+
+
 @pytest.mark.long
 def test_rows_of_very_different_lengths(tmp_path: Path) -> None:
     """Long rows have many lists, and short ones few or none."""

@@ -163,7 +163,7 @@ def test_where_both_directions_fit_no_launch_there_are_kernels_for_one(without_c
     pair = wanted(2048, heads=1, directions=2)
     assert settled(pair) == RUNS
     assert {table.heads for folder in fused.STATE.folders for table in folder.tables} == {1}
-    families = "forward grid or stepwise from batch 49 on, backward grid or stepwise from batch 25 on"
+    families = "forward grid or stepwise from batch 97 on, backward grid or stepwise from batch 49 on"
     assert (
         fused.explain(pair, "")
         == f"fused ({families}), made for 1 head with head_dim 2048 in both directions, bfloat16"
@@ -294,7 +294,7 @@ NAME = "lstm_0_forward_bf16_64_grid"
 GOOD = (
     "table program=lstm_0_forward dtype=bf16 head_dim=64 heads=1 architecture=sm_90a\n"
     f"kernel name={NAME} family=grid scope=grid ctas=8 cluster=1 threads=256 shared_bytes=0 group_batch=8 multiple=1 "
-    "concurrent_groups=16 exchange_steps=0 relayed_head_dim=0 for_zeros=0 directions=2\n"
+    "concurrent_groups=16 exchange_steps=64 relayed_head_dim=0 for_zeros=0 directions=2\n"
     f"row batch=1 kernels={NAME} pass_ns=540\n"
 )
 
@@ -332,7 +332,8 @@ def test_kernels_of_other_gpus_do_not_count(spied: Any, tmp_path: Path) -> None:
             ("for_zeros=0", "for_zeros=2"),
             ("directions=2", "directions=3"),
             ("directions=2", "directions=0"),
-            ("exchange_steps=0", "exchange_steps=-1"),
+            ("exchange_steps=64", "exchange_steps=-1"),
+            ("exchange_steps=64", "exchange_steps=0"),
             ("concurrent_groups=16", "concurrent_groups=0"),
             ("scope=grid", "scope=tile"),
             ("batch=1 ", "batch=2 "),

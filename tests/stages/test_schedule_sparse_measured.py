@@ -1,4 +1,4 @@
-"""Which kernels are chosen where a sparse and a dense one were measured on an H200 (benchmarks/gpu_sparse.py)."""
+"""Which kernels are chosen where a sparse and a dense one were measured on an H200 (benchmarks/gpu_kernels.py)."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Rates:
     scatter_remote_sum: int
     scatter_local_sum: int
     scatter_warp_barrier: int
-    # Grids. The sparse and the blocks family also have the rates of grid, and blocks those of sparse.
+    # Grids. The sparse and the blocks family also have grid_piece, and blocks most rates of sparse.
     grid_phase: int
     grid_piece: int
     grid_poll: int

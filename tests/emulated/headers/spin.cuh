@@ -8,7 +8,7 @@ namespace rnncc {
 struct Spin {
   int polls = 0;
   void poll() {
-    if (++polls > 100000) emulated::fail("a poll finds nothing");
+    if (++polls > 300000) emulated::fail("a poll finds nothing");
     emulated::let_others_run();
   }
 };

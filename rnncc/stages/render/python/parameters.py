@@ -1,5 +1,5 @@
-"""Functions of parameters as lines of torch code. Those of matrices take time at every call. So what an expression has
-several times is computed once, and matrices that go through the same function go through it together."""
+"""Functions of parameters as lines of torch code. They run at every call, and with matrices that takes time. So what an
+expression has several times is computed once, and matrices that go through the same function go through it together."""
 
 from __future__ import annotations
 
@@ -69,13 +69,14 @@ def _only_matrix(node: Pointwise, table: Mapping[str, Value]) -> str:
 class ParameterEmitter(Emitter):
     """Turns nodes that read parameters into lines."""
 
-    # The variables of expressions that have one.
-    _known: dict[Expr, str]
+    # The variables of the node's expressions that have one.
+    _known: Mapping[Expr, str] = {}
     # How many matrices the member `_member` stands for, which lie in a variable one below the other.
     _member, _copies, _all = "", 1, ""
 
     def lines(self, node: Node) -> list[str]:
         """A node."""
+        self._known = {}
         shared = self._shared(node) if isinstance(node, Pointwise) else []
         return [*shared, self.node(node)]
 
@@ -92,13 +93,14 @@ class ParameterEmitter(Emitter):
     def _shared(self, node: Pointwise) -> list[str]:
         """Lines that give a variable to what the node's expression has several times."""
         made: list[str] = []
-        self._known, target = {}, self.table[node.target]
+        known: dict[Expr, str] = {}
+        self._known, target = known, self.table[node.target]
         for part in _repeated(node.expr):
             text = self.expression(part, target)
             if not text.isidentifier() and not self.is_number(part):
                 name = f"{variable(node.target)}__shared{len(made)}"
                 made.append(f"{name} = {text}")
-                self._known[part] = name
+                known[part] = name
         return made
 
     def _blocks(self, value: Value) -> str:

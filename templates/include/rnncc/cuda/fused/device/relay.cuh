@@ -91,7 +91,7 @@ class Relay {
           for (int j = 0; j < STORES; ++j) {
             const int in_tile = sizeof(E) == 4 ? 2 * q + j : row, entry = tile * 8 + in_tile;
             to.exchange[j] = exchange_tile(tile) + uint32_t(Next::OPERANDS_BEGIN + operand * Next::OPERAND_BYTES) +
-                             S::place_of_piece(rows.unit) + S::place_of_entry(in_tile) +
+                             S::place_of_octet(rows.unit) + S::place_of_entry(in_tile) +
                              (unit - rows.unit) * uint32_t(sizeof(E));
             to.steps[j] = entry < seat.entries ? rows_of(entry).steps : 0;
             if (write < 0 || entry >= seat.entries) continue;

@@ -16,7 +16,7 @@ struct BlocksShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, ENTRY_TILES_, T
   using Layout::DEPTH, Layout::ENTRY_TILES, Layout::LAST, Layout::PHASES, Layout::UNITS;
   using typename Layout::E;
   // A CTA asks for some operands alone, so it does not know how far all others are. Every FENCE steps it waits until
-  // they have come to its step.
+  // they have sent what the first turn takes in its step. Of other turns they have then read all but the step before.
   static constexpr int FENCE = 20, LAG = FENCE + 1;
   static constexpr int SQUARES[] = {SQUARES_...};
   static_assert(sizeof...(SQUARES_) == 3 * PHASES && UNIT_BLOCKS_ % 2 == 0 && sizeof(E) == 2);
@@ -204,7 +204,7 @@ class BlockProducts : public BlockLists<S> {
     for (int begin = 0; begin < OWN; begin += AT_ONCE) {
       Message<E> h[AT_ONCE][S::ENTRY_TILES];
       const auto ask = [&](int b, int n) {
-        h[b][n].ask(from + (places.terms[n] - S::place_of_piece(q * 8) + S::place_of_piece(term(begin + b))));
+        h[b][n].ask(from + (places.terms[n] - S::place_of_octet(q * 8) + S::place_of_octet(term(begin + b))));
       };
 #pragma unroll
       for (int b = 0; b < AT_ONCE; ++b)

@@ -23,26 +23,27 @@ struct GridLayout {
   static constexpr int PHASES = Step::PHASES, LAST = PHASES - 1;
   static constexpr int DEPTH = ceil_div(H, 32) * 32;  // terms per operand, unless it was relayed
 
-  // The exchange is [slot][tile][head][operand][chunk][pair of entries][piece][entry of the pair]. A tile's piece is 8
-  // terms of an entry, and a chunk has the pieces of 32 terms. So what a warp asks for lies side by side, and in 16 bits
-  // what a CTA sends of two entries fills a sector of 32 bytes. (Where each entry had a row of its own, steps took a
-  // quarter longer.) Behind the operands of all phases there is what each block of 8 units gives to the reductions:
-  // floats [reduction][four blocks][entry][block].
-  static constexpr int PIECE_BYTES = 8 * int(sizeof(E)), CHUNK_BYTES = 4 * LANE_ENTRIES * PIECE_BYTES,
-                       PAIR_BYTES = 8 * PIECE_BYTES;
+  // The exchange is [slot][tile][head][operand][chunk][two entries][octet][entry of the two]. An octet is 8 terms of an
+  // entry, and a chunk has the octets of 32 terms. So what a warp asks for lies side by side, and in 16 bits what a CTA
+  // sends of two entries fills a sector of 32 bytes. (Where each entry had a row of its own, steps took up to twice as
+  // long.) Behind the operands of all phases there is what each block of 8 units gives to the reductions: floats
+  // [reduction][four blocks][entry][block].
+  static constexpr int OCTET_BYTES = 8 * int(sizeof(E)), CHUNK_BYTES = 4 * LANE_ENTRIES * OCTET_BYTES,
+                       TWO_ENTRIES_BYTES = 8 * OCTET_BYTES;
   RNNCC_DEVICE static constexpr uint32_t place_of_chunk(int term) { return uint32_t(term) / 32 * CHUNK_BYTES; }
-  RNNCC_DEVICE static constexpr uint32_t place_of_piece(int term) {
-    return place_of_chunk(term) + uint32_t(term) / 8 % 4 * (2 * PIECE_BYTES);
+  RNNCC_DEVICE static constexpr uint32_t place_of_octet(int term) {
+    return place_of_chunk(term) + uint32_t(term) / 8 % 4 * (2 * OCTET_BYTES);
   }
   RNNCC_DEVICE static constexpr uint32_t place_of_entry(int entry) {
-    return uint32_t(entry) / 2 * PAIR_BYTES + uint32_t(entry) % 2 * PIECE_BYTES;
+    return uint32_t(entry) / 2 * TWO_ENTRIES_BYTES + uint32_t(entry) % 2 * OCTET_BYTES;
   }
 
-  // Step t uses slot t % SLOTS. When a CTA sends operands of step t + 1, it has received all of step t. Every CTA sent
-  // those after it had read all of step t - 1. So each thread then clears what it sent in step t - LAG. A receiver must
-  // see that before it polls the slot again. All threads fence every FENCE steps: the sender fences at the latest in step
-  // t + FENCE, the receiver gets a word that was sent after that fence, and fences at the latest in step t + 2 FENCE.
-  // Where a CTA does not receive something of all others, it waits for them every FENCE steps, and LAG is larger.
+  // Step t uses slot t % SLOTS. At the end of step t a CTA has received all of step t, of all its turns: itself, or by what
+  // others made of it. All that was sent after its senders had read all of step t - 1 of that turn. So each thread then
+  // clears what it sent in step t - LAG, unless nobody uses the slot again. A receiver must see that before it polls
+  // there. All threads fence every FENCE steps: the sender fences at the latest in step t + FENCE, the receiver gets a
+  // word that was sent after that fence, and fences at the latest in step t + 2 FENCE. Where a CTA does not receive
+  // something of all others, it waits for them every FENCE steps, and LAG is larger.
   static constexpr int SLOTS = 64, ENTRIES = TURNS * ENTRY_TILES * LANE_ENTRIES;
   static constexpr int FENCE = 31, LAG = 1;
 
@@ -85,7 +86,7 @@ struct GridLayout {
 template <class S>
 RNNCC_DEVICE void wait_for_all(const char* tile) {
   for (int rank = threadIdx.x; rank < S::CTAS; rank += S::THREADS)
-    for (Spin spin; load4_relaxed(tile + S::place_of_piece(rank * S::UNITS)) == NOT_YET; spin.poll()) {
+    for (Spin spin; load4_relaxed(tile + S::place_of_octet(rank * S::UNITS)) == NOT_YET; spin.poll()) {
     }
   __syncthreads();
 }
@@ -114,6 +115,8 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
   const Seat seat = seat_of<S::CTAS>(call);
   const int rank = seat.rank, head = seat.head, first_entry = seat.first_entry, entries = seat.entries;
   const int unit0 = rank * S::UNITS, steps = seat.steps;
+  // A turn in which the group has no entries would poll for those of the turn before, which may be cleared by then.
+  const int turns = S::TURNS == 1 ? 1 : ceil_div(entries, S::ENTRY_TILES * S::LANE_ENTRIES);
 
   Products products(shared);
   products.fill(call, own, seat);
@@ -135,7 +138,9 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
   // A slot of the exchange begins at an address that all threads share. A thread's places in it are offsets of 32 bits;
   // the host makes sure that they fit.
   const int first_tile = blockIdx.x / S::CTAS / call.heads * (S::TURNS * S::ENTRY_TILES);
-  const auto exchange_at = [&](int t) { return own.exchange.base + int64_t(t % S::SLOTS) * own.exchange.step; };
+  const auto exchange_at = [&](int t) {
+    return own.exchange.base + int64_t(uint32_t(t) % S::SLOTS) * own.exchange.step;
+  };
   const auto exchange_tile = [&](int n) { return uint32_t((first_tile + n) * call.heads + head) * S::HEAD_BYTES; };
   // The rows of an entry, or of the last one where the group has no such entry.
   const auto rows_of = [&](int entry) { return own_rows<Step>(call, false, first_entry + ::min(entry, entries - 1)); };
@@ -146,7 +151,7 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
     const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
     const int entry = sizeof(E) == 4 ? 2 * q : row, unit = sizeof(E) == 4 ? row : 2 * q;
     stores[o] = entry < S::LANE_ENTRIES && n * S::LANE_ENTRIES + entry < entries && unit0 + u * 8 < S::H;
-    mine[o] = exchange_tile(n) + S::place_of_piece(unit0 + u * 8) + S::place_of_entry(entry) + unit * sizeof(E);
+    mine[o] = exchange_tile(n) + S::place_of_octet(unit0 + u * 8) + S::place_of_entry(entry) + unit * sizeof(E);
   }
   GridTerms<S> places_of[S::TURNS];
 #pragma unroll
@@ -156,7 +161,7 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
       const int entry = (turn * S::ENTRY_TILES + n) * S::LANE_ENTRIES + row % S::LANE_ENTRIES;
       const int existing = ::min(entry, entries - 1), in_tile = existing % S::LANE_ENTRIES;
       const uint32_t of_tile = exchange_tile(existing / S::LANE_ENTRIES);
-      places_of[turn].terms[n] = of_tile + S::place_of_entry(in_tile) + S::place_of_piece(q * 8);
+      places_of[turn].terms[n] = of_tile + S::place_of_entry(in_tile) + S::place_of_octet(q * 8);
       if constexpr (S::REDUCTIONS > 0) places_of[turn].given[n] = of_tile + S::REDUCTIONS_BEGIN + in_tile * 16;
     }
   // Where the lane stores what an item gives to reductions. Few lanes do: one for each entry.
@@ -176,7 +181,7 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
     char* const to = exchange_at(t) + Phase::OPERANDS_BEGIN + p * Phase::OPERAND_BYTES + mine[o];
     if (!stores[o]) return;
     store4_relaxed(to, first);
-    if (sizeof(E) == 4) store4_relaxed(to + S::PIECE_BYTES, second);
+    if (sizeof(E) == 4) store4_relaxed(to + S::OCTET_BYTES, second);
   };
   // Stores what an item gives to a phase's reduction r.
   const auto put_given = [&](auto phase, int o, int t, int r, uint32_t word) {
@@ -248,7 +253,7 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
         traffic.fetch(t - 1 + S::Memory::STAGES);
       };
 #pragma unroll 1
-      for (int turn = 0; turn < S::TURNS; ++turn) {
+      for (int turn = 0; turn < turns; ++turn) {
         if (P == 0 && Phase::SUMS == 0 && turn == 0) move();
         GridTerms<S> places = places_of[0];
         if (turn > 0) places = places_of[S::TURNS - 1];
@@ -305,12 +310,12 @@ RNNCC_DEVICE void run_grid(const FusedCall<typename S::Step>& call, const FusedT
         // Not all operands can arrive before this CTA has sent its own. A warp that polls before that would only slow
         // the others down. Between turns, the barrier in which warps wait for operands is enough where nothing is
         // reduced.
-        if (turn + 1 == S::TURNS || Phase::SUMS == 0 || Phase::REDUCTIONS > 0) __syncthreads();
+        if (turn + 1 == turns || Phase::SUMS == 0 || Phase::REDUCTIONS > 0) __syncthreads();
       }
     });
     if constexpr (S::LAG > 1)
       if (t % S::FENCE == 0) wait_for_all<S>(exchange_at(t) + exchange_tile(0));
-    if (t >= S::LAG) {
+    if (t >= S::LAG && t - S::LAG + S::SLOTS < steps) {
 #pragma unroll
       for (int o = 0; o < S::OWNED; ++o)
         if (warp + o * S::K_WARPS < S::ITEMS) clear(o, t - S::LAG);
