@@ -5,7 +5,7 @@
 
 Measures the rows of results/gpu_kernels.json again whose kernels run on a grid, by the layouts that stand there. `us`
 is the median time of the kernel itself over 1024 steps, divided by their number (float32: 128). benchmarks/fit_rates.py
-fits the rates of the cost model to such rows. `planned_us` is what that says. WORDS, separated by commas, choose
+fits the rates of the cost model to such rows. `planned_us` is what the model says. WORDS, separated by commas, choose
 families, cells, loops and dtypes.
 
 Kernels are compiled first. Rows that differ in nothing but their layouts have one package, so each of them gets a copy
@@ -174,6 +174,8 @@ def measure_all(arguments: argparse.Namespace, results: Results) -> None:
     begin = time.monotonic()
     known = [{k: v for k, v in row.items() if k not in ("us", "planned_us")} for row in results.rows]
     left = [row for row in cases(words_of(arguments), arguments.shard) if row not in known]
+    if not left:
+        return
     with tempfile.TemporaryDirectory() as folder:
         libraries = Path(folder) / "libraries"
         for number, rows in enumerate((left, *variants(left))):
@@ -183,6 +185,7 @@ def measure_all(arguments: argparse.Namespace, results: Results) -> None:
             minutes = arguments.minutes - (time.monotonic() - begin) / 60
             command = [sys.executable, __file__, "--rows", json.dumps(rows), "--minutes", str(minutes)]
             command += ["--out", str(arguments.out), "--commit", arguments.commit, *([] if number else ["--load"])]
+            # What it measured is in the file, also where it fails.
             subprocess.run(command, check=True, env={**os.environ, "RNNCC_CACHE_DIR": str(cache)})
     if arguments.out.exists():
         results.rows = json.loads(arguments.out.read_text(encoding="utf-8"))["results"]
@@ -214,7 +217,7 @@ def main() -> int:
             read_or_measure(arguments, lambda results: measure(arguments.rows, results, arguments.minutes))
             return 0
         rows, _ = read_or_measure(arguments, lambda results: measure_all(arguments, results))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(table(rows))

@@ -146,7 +146,13 @@ class Emitter:
     def _pointwise(self, target: Value, expr: Expr) -> str:
         if target.columns is not None:
             text = self.expression(expr, target)
-            return self.stored(text, target)
+            match target.structure:
+                case Dense():
+                    return text
+                case BlockDiagonal(blocks):
+                    return f"rows.from_blocks({text}, {python_dim(blocks)}, {split_multiple(target.width)[0]})"
+                case _:
+                    assert_never(target.structure)
         if isinstance(expr, Apply) and expr.operator == "norm":
             return self.norm(expr, target, "norms")
         if isinstance(expr, Apply) and expr.operator == "entries":
@@ -158,23 +164,15 @@ class Emitter:
             return f"rows.widen({text}, {python_dim(target.width)}, {self.like})"
         return f"rows.number({text})" if self.is_number(expr) else text
 
-    def stored(self, text: str, target: Value) -> str:
-        """A matrix that was computed, as the value `target` is stored."""
-        match target.structure:
-            case Dense():
-                return text
-            case BlockDiagonal(blocks):
-                return f"rows.from_blocks({text}, {python_dim(blocks)}, {split_multiple(target.width)[0]})"
-            case _:
-                assert_never(target.structure)
-
     def _is_per_head(self, name: str, target: Value) -> bool:
         return self.table[name].width == HEADS and target.width not in (HEADS, ONE)
 
     def is_number(self, expr: Expr) -> bool:
+        """Whether an expression is of numbers alone."""
         return all(self.table[name].role is Role.CONSTANT for name in references(expr))
 
     def expression(self, expr: Expr, target: Value) -> str:
+        """An expression in the definition of `target`."""
         return without_brackets(self.operand(expr, target))
 
     def operand(self, expr: Expr, target: Value) -> str:
@@ -198,6 +196,7 @@ class Emitter:
                 assert_never(expr)
 
     def norm(self, norm: Apply, target: Value, function: str) -> str:
+        """The norm of a matrix, by a function of `matrices`."""
         return f"matrices.{function}({self.expression(norm.arguments[0], target)}, {python_dim(HEADS)})"
 
     def _in_matrices(self, value: Value, structure: BlockDiagonal) -> str:
@@ -208,6 +207,7 @@ class Emitter:
         return f"rows.split_heads({variable(value.name)}, {blocks}, {split_multiple(value.width)[0]})"
 
     def reference(self, name: str, target: Value) -> str:
+        """A value as an expression of `target` meets it."""
         value = self.table[name]
         if value.columns is None and value.width != ONE and target.columns is not None:
             match target.structure:

@@ -44,7 +44,7 @@ static void rows_to(const rnncc_matrix& m, int64_t begin, int64_t end, int64_t n
   for (int64_t r = begin; r < end; ++r) store_row(m.data, r * m.row, room + (r - begin) * n, n, dtype_of[m.dtype]);
 }
 
-// Packs a thread's panels of b from the weight: Wᵀ for the forward product (`by_output`), or W for the gradient of x.
+// Packs a thread's panels of b from the weight. The forward product takes Wᵀ (`by_output`), the gradient of x takes W.
 template <class T>
 static void pack_weight(const Packed<T>& b, const rnncc_matrix& weight, bool by_output, T* room, int64_t index,
                         int64_t members) {

@@ -16,7 +16,8 @@ struct BlocksShape : GridLayout<Step_, H_, UNIT_BLOCKS_, WARPS_, ENTRY_TILES_, T
   using Layout::DEPTH, Layout::ENTRY_TILES, Layout::LAST, Layout::PHASES, Layout::UNITS;
   using typename Layout::E;
   // A CTA asks for some operands alone, so it does not know how far all others are. Every FENCE steps it waits until
-  // they have sent what the first turn takes in its step. Of other turns they have then read all but the step before.
+  // they have sent what the first turn takes in its step. By then they may still have to read the step before in the
+  // second turn, but nothing older.
   static constexpr int FENCE = 20, LAG = FENCE + 1;
   static constexpr int SQUARES[] = {SQUARES_...};
   static_assert(sizeof...(SQUARES_) == 3 * PHASES && UNIT_BLOCKS_ % 2 == 0 && sizeof(E) == 2);
