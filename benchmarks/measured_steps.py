@@ -9,8 +9,7 @@ model says. A CTA has 8 units there, and each of its rows has 15 or 16 lists. De
 
 `results/gpu_steps.json` has the LSTM's steps by the kernels that are chosen, and `results/gpu_dense.json` calls of
 several cells, back to back. Its rows that name no commit of their own are older: cuBLAS made the gradients of heads'
-matrices then. Rows of both with kernels of the grid are left out: operands lay otherwise in the exchange then, and
-steps took up to twice as long.
+matrices then.
 """
 
 from __future__ import annotations
@@ -97,16 +96,11 @@ def assumed(changed: Rates) -> Iterator[None]:
 @cache
 def measured_steps() -> tuple[Step, ...]:
     """All of them, with the layouts that the present rates choose."""
-    older = (
+    return (
+        *map(_kernel_step, _rows("gpu_kernels.json")),
         *map(_chosen_step, _rows("gpu_steps.json")),
         *(call_step(row) for row in _rows("gpu_dense.json") if row["who"] == "rnncc" and _is_of_loops(row)),
     )
-    return (*map(_kernel_step, _rows("gpu_kernels.json")), *(step for step in older if not _has_grid(step)))
-
-
-def _has_grid(step: Step) -> bool:
-    """Whether kernels of the grid family have a part in it: they were measured with another exchange."""
-    return any(GRID.name in part.kinds for part in step.parts)
 
 
 def _is_of_loops(row: dict[str, Any]) -> bool:

@@ -7,7 +7,7 @@ import torch
 
 import rnncc
 from rnncc import verify
-from rnncc.ir.family import GRID, WIDE
+from rnncc.ir.family import GRID, WIDE, Family
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
 from rnncc.stages.schedule import schedule
@@ -24,8 +24,8 @@ STEPS = 9
 CASES = ((1000, 75, 2, 3), (1000, 96, 2, 3), (512, 75, 3, 3))
 
 
-def counted(names: list[str], program: str) -> int:
-    return sum(name.startswith(f"lstm_0_{program}_") for name in names)
+def counted(names: list[str], program: str, cell: str = "lstm") -> int:
+    return sum(name.startswith(f"{cell}_0_{program}_") for name in names)
 
 
 def test_the_cases_take_several_launches() -> None:
@@ -84,25 +84,39 @@ def test_both_directions(packages: Packages) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize(("cell", "head_dim"), [(cell, size) for cell in FUSED for size, _ in FUSED[cell]])
+def test_layers_run_the_kernels_that_their_ops_run(cell: str, head_dim: int, packages: Packages) -> None:
+    """A layer's own streams and gradients lie so that fused kernels take them."""
+    dtype = DTYPES[dict(FUSED[cell])[head_dim]]
+    layer = getattr(packages(cell), CLASSES[cell])(16, head_dim, device=DEVICE, dtype=dtype)
+    x = torch.randn(STEPS, 16, 16, device=DEVICE, dtype=dtype, requires_grad=True)
+    further = {item.name: torch.rand(STEPS, 16, 1, device=DEVICE, dtype=dtype) for item in layer.spec.inputs[1:]}
+    known = packages.families(cell)
+    ran = known.keys() & set(launches_of(lambda: layer(x, **further)[0].sum().backward()))
+    assert {name.removeprefix(f"{cell}_0_").split("_")[0] for name in ran} == {"forward", "backward"}
+
+
+@pytest.mark.gpu
 @pytest.mark.hopper
 @pytest.mark.parametrize(
-    ("head_dim", "batch", "dtype", "launches"),
-    [(1000, 75, torch.float16, 3), (768, 128, torch.bfloat16, 1)],  # kernels of the grid family, and wide ones
+    ("cell", "head_dim", "batch", "family", "launches"),
+    [("lstm", 1000, 75, GRID, 3), ("gru", 768, 200, WIDE, 1)],
 )
-def test_packed_rows(head_dim: int, batch: int, dtype: torch.dtype, launches: int, packages: Packages) -> None:
+def test_packed_rows(cell: str, head_dim: int, batch: int, family: Family, launches: int, packages: Packages) -> None:
     """Against each sequence alone, in float64 on the CPU; empty ones where launches begin and at the end."""
     torch.manual_seed(2)
-    layer = getattr(packages("lstm"), CLASSES["lstm"])(16, head_dim, bidirectional=True, device=DEVICE, dtype=dtype)
-    exact = getattr(rnncc.load("lstm"), CLASSES["lstm"])(16, head_dim, bidirectional=True, dtype=torch.float64)
+    dtype = torch.float16
+    layer = getattr(packages(cell), CLASSES[cell])(16, head_dim, bidirectional=True, device=DEVICE, dtype=dtype)
+    exact = getattr(rnncc.load(cell), CLASSES[cell])(16, head_dim, bidirectional=True, dtype=torch.float64)
     exact.load_state_dict({name: value.double() for name, value in layer.state_dict().items()})
     drawn = torch.randint(0, STEPS + 1, (batch,)).tolist()
     lengths = tuple(0 if entry in (0, 28, 56, batch - 1) else length for entry, length in enumerate(drawn))
     offsets = offsets_of(lengths).to(DEVICE)
     rows = torch.randn(sum(lengths), 16).to(DEVICE, dtype).requires_grad_()
     names = launches_of(lambda: layer(rows, offsets=offsets, max_length=STEPS)[0].sum().backward())
-    assert counted(names, "masked_forward") >= launches and counted(names, "masked_backward") >= launches
-    known = packages.families("lstm")
-    assert {known[name] for name in set(names) & known.keys()} == {WIDE if launches == 1 else GRID}
+    assert all(counted(names, f"masked_{way}", cell) >= launches for way in ("forward", "backward"))
+    known = packages.families(cell)
+    assert {known[name] for name in set(names) & known.keys()} == {family}
     layer.zero_grad()
     rows.grad = None
     output, last = layer(rows, offsets=offsets, max_length=STEPS)

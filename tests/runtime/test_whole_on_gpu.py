@@ -41,17 +41,19 @@ TEXTS = {
     "Read": GATES.format(name="Read", start=-1, bias="+ b_i", read="*sigmoid(h[t-1] + b_i)"),
 }
 NAMES = [*SHIPPED.values(), *TEXTS]
+# A stream of one number, which moves the rows of the next one.
+APART = "cell Apart\nlocal u: 1\nstate h\nu = W@x + R@h[t-1]\nh[t] = tanh(W@x + R@h[t-1] + b + sigmoid(u))\n"
 
 
 # Once a process: pytest-xdist may give it other tests in between, and ops cannot be registered twice.
 @pytest.fixture(scope="session")
 def module(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """All of these cells, whose layers call the op of a GPU."""
-    text = "\n".join([*(read_source(locate(file)).text for file in SHIPPED), *TEXTS.values()])
+    text = "\n".join([*(read_source(locate(file)).text for file in SHIPPED), *TEXTS.values(), APART])
     made = rnncc.compile(text)
     fill = partial(whole_on_gpu.build, module=made, source=Source("cell.rnn", text), space=WHOLE_CALLS)
     folder = shared_folder(tmp_path_factory, "whole", fill)
-    whole_on_gpu.take(folder, made, WHOLE_CALLS, [getattr(made, name).spec for name in NAMES])
+    whole_on_gpu.take(folder, made, WHOLE_CALLS, [getattr(made, name).spec for name in (*NAMES, "Apart")])
     made.__dict__["launches_of_given_products"] = partial(whole_on_gpu.launches_of_given_products, folder)
     return made
 
@@ -118,6 +120,23 @@ def test_a_plain_call_is_one_op(module: Any, name: str) -> None:
         assert called(lambda: layer(x)) == [whole]
     output = layer(x)[0]
     assert called(lambda: output.sum().backward()) == [f"{name.lower()}_0_whole_backward"]
+
+
+@pytest.mark.parametrize(("hidden", "dtype"), [(8, torch.bfloat16), (4, torch.float32), (12, torch.bfloat16)])
+def test_streams_lie_apart_where_their_rows_would_not_begin_at_16_bytes(
+    module: Any, hidden: int, dtype: torch.dtype
+) -> None:
+    layer, step = module.Apart(3, hidden, dtype=dtype), module.ApartCell(3, hidden, dtype=dtype)
+    x = torch.randn(4, 2, 3, dtype=dtype)
+    output = layer(x)[0]
+    whole = ["apart_0_whole_forward"]
+    no_gain = hidden == 12  # rows of 24 bytes: apart they would not be aligned either
+    assert (called(lambda: layer(x)) == whole) == no_gain
+    step(x[0])
+    assert called(lambda: step(x[0])) == called(lambda: layer(x[:1])) == whole, "a step's kernels take any rows"
+    output.sum().backward()
+    with LongWay():
+        assert torch.allclose(layer(x)[0], output, atol=closeness(dtype))
 
 
 @pytest.mark.parametrize("name", ["LSTM", "nn_GRU", "Read"])

@@ -32,14 +32,15 @@ H200 = GPUS["h200"]
 # Of each group of steps: by what part predicted and measured times differ, on average and at most.
 ERRORS = {
     "gather": (0.09, 0.30),
-    "gather fp32": (0.07, 0.18),
+    "gather fp32": (0.06, 0.14),
     "scatter": (0.06, 0.15),
     "scatter fp32": (0.11, 0.13),
-    "grid": (0.08, 0.23),
-    "grid fp32": (0.05, 0.13),
+    "grid": (0.085, 0.23),
+    "grid fp32": (0.055, 0.14),
     "grid of sparse cells": (0.09, 0.20),
     "wide": (0.08, 0.20),
     "sparse": (0.05, 0.15),
+    "blocks": (0.03, 0.05),
     "gradients": (0.13, 0.24),
     "alternating": (0.04, 0.10),
     "alternating fp32": (0.13, 0.15),
@@ -100,7 +101,7 @@ def test_the_table_has_a_row_for_each_rate() -> None:
 @pytest.mark.long
 def test_predicted_steps_are_about_as_long_as_measured_ones(measured: Measured) -> None:
     found = measured.program.errors_of(measured.steps, measured.errors)
-    assert found.keys() == ERRORS.keys() and sum(number for number, _, _ in found.values()) > 420
+    assert found.keys() == ERRORS.keys() and sum(number for number, _, _ in found.values()) > 500
     for group, (_, mean, worst) in found.items():
         most_mean, most_worst = ERRORS[group]
         assert mean <= most_mean <= 0.15 and worst <= most_worst, group

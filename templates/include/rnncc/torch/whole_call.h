@@ -39,7 +39,7 @@ struct WholeForward {
   Whole given;
 };
 
-constexpr uintptr_t KEPT_ALIGNMENT = 16;  // bytes: kernels read what was kept in pieces of so many
+constexpr uintptr_t ROW_ALIGNMENT = 16;  // bytes: kernels move rows that begin at multiples of it in such pieces
 
 // The arguments of a backward: the gradients that came (bits of `came`: of the output, where there is one, and the final
 // states), x, the parameters, the states, what the forward kept, and the output of a layer. The bits of `needs` ask for
@@ -81,7 +81,7 @@ struct WholeBackward {
     Tensor& kept = tensors[index];
     if (kept.torch_type() != dtype || !(kept.device() == given.device) || sizes_of(kept) != sizes) refuse();
     kept = contiguous(std::move(kept), int64_t(sizes.size()));
-    if (reinterpret_cast<uintptr_t>(kept.data()) % KEPT_ALIGNMENT != 0) {
+    if (reinterpret_cast<uintptr_t>(kept.data()) % ROW_ALIGNMENT != 0) {
       Tensor aligned = empty(sizes, dtype, given.device);
       RNNCC_TORCH(aoti_torch_copy_(aligned.get(), kept.get(), 0));
       kept = std::move(aligned);
