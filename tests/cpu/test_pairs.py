@@ -99,6 +99,36 @@ def test_every_division_gives_the_same_bits(library: ctypes.CDLL, shape: tuple[i
     np.testing.assert_array_equal(product([0, m // 3, m], [0, panels // 2, panels]), whole)
 
 
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 16, 32), (33, 130, 512), (50, 17, 640), (97, 200, 1088)])
+def test_rows_of_bfloat16_numbers_are_multiplied_where_they_lie(library: ctypes.CDLL, m: int, n: int, k: int) -> None:
+    """With the bits of the same numbers as floats."""
+    a, weight, bias = _rounded(_data(m, k + 8)).astype(np.float32), _data(n, k, seed=1), _data(n, seed=2)
+    lying = np.ascontiguousarray(a.view(np.uint32) >> 16).astype(np.uint16)
+    packed, panels = _packed(library, weight, n, True), call(library, "panels", n, restype=ctypes.c_int64)
+    for added in (None, bias):
+        expected, c = np.full((m, n), np.nan, np.float32), np.full((m, n), np.nan, np.float32)
+        call(library, "multiply", expected, n, a, k + 8, packed, n, k, 0, m, 0, panels, added, False)
+        for first, last in ((0, panels // 2), (panels // 2, panels)):
+            call(library, "multiply_as_they_lie", c, n, lying, k + 8, packed, n, k, m, first, last, added)
+        assert np.all(np.isfinite(c))
+        np.testing.assert_array_equal(c, expected)
+
+
+@pytest.mark.parametrize("m", [3, 16, 40])
+def test_shapes_are_kept_from_product_to_product_and_then_released(library: ctypes.CDLL, m: int) -> None:
+    k, widths = 70, (33, 130)
+    a = _data(m, k)
+    weights = [_data(n, k, seed=n) for n in widths]
+    packed = [_packed(library, weight, n, True) for weight, n in zip(weights, widths, strict=True)]
+    sums = [np.full((m, n), np.nan, np.float32) for n in widths]
+    assert call(
+        library, "multiply_twice", sums[0], a, packed[0], widths[0], k, m, sums[1], packed[1], widths[1],
+        restype=ctypes.c_bool,
+    )  # fmt: skip
+    for found, weight in zip(sums, weights, strict=True):
+        assert _relative(found, _rounded(a) @ _rounded(weight).T) <= 40 * np.finfo(np.float32).eps
+
+
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (17, 5), (64, 64), (100, 33), (257, 70)])
 def test_packing_is_the_same_from_either_layout_and_in_pieces(library: ctypes.CDLL, n: int, k: int) -> None:
     weight = _data(n, k)

@@ -79,12 +79,22 @@ static void multiply_rows(const rnncc_matrix& out, const rnncc_matrix& in, const
                           const Range& rows, const Range& columns, T* in_room, T* out_room) {
   for (int64_t r = rows.begin; r < rows.end; r += linear_rows) {
     const int64_t end = r + linear_rows < rows.end ? r + linear_rows : rows.end;
-    int64_t in_row;
-    const T* a = rows_at(in, r, end, b.k, in_room, &in_row);
     const bool direct = in_place<T>(out);
     T* c = direct ? static_cast<T*>(out.data) + r * out.row : out_room;
-    gemm(c, direct ? out.row : b.n, a, in_row, b, int64_t(0), end - r, columns.begin / panel_columns<T>,
-         panel_count<T>(columns.end), bias, false);
+    const int64_t c_row = direct ? out.row : b.n, panel_begin = columns.begin / panel_columns<T>,
+                  panel_end = panel_count<T>(columns.end);
+    bool is_done = false;
+    if constexpr (sizeof(T) == 4) {
+      is_done = in.dtype == RNNCC_BFLOAT16 && are_whole_pairs(b);
+      if (is_done)
+        gemm_of_pairs(c, c_row, static_cast<const uint16_t*>(in.data) + r * in.row, in.row, b, end - r, panel_begin,
+                      panel_end, bias);
+    }
+    if (!is_done) {
+      int64_t in_row;
+      const T* a = rows_at(in, r, end, b.k, in_room, &in_row);
+      gemm(c, c_row, a, in_row, b, int64_t(0), end - r, panel_begin, panel_end, bias, false);
+    }
     if (!direct) rows_to(out, r, end, b.n, out_room);
   }
 }

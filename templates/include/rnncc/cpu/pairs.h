@@ -18,6 +18,12 @@ struct RoundedRows {
   int64_t row;  // elements from row to row
 };
 
+// Rows of A in bfloat16, `row` elements apart. Each has whole pieces of amx_terms terms.
+struct PairRows {
+  const uint16_t* data;
+  int64_t row, terms;
+};
+
 // Rounds rows of a, and fills them up with zeros to a multiple of amx_terms.
 static inline void round_rows(RoundedRows& out, const float* a, int64_t a_row, int64_t rows, int64_t terms) {
   out.row = stored_terms(terms);
@@ -43,7 +49,7 @@ static inline void round_columns(RoundedRows& out, const float* a, int64_t a_row
   }
 }
 
-// Tiles of sums that are made together: where they lie, and the rows of A and B that they need.
+// Tiles of sums that are made together: where they lie, what they begin with, and the rows of A and B that they need.
 struct PairProduct {
   const uint16_t* a;
   int64_t a_bytes;  // from row to row, as below
@@ -51,13 +57,15 @@ struct PairProduct {
   int64_t b_bytes;
   float* c;
   int64_t c_bytes;
+  const float* begin;   // null: zeros
+  int64_t begin_bytes;  // 0 where all rows begin with the same numbers
   int64_t terms;
 };
 
 template <int SUM>
-RNNCC_INLINE void begin_sum(const PairProduct& product, int64_t row, int64_t column, bool accumulate) {
-  if (accumulate)
-    amx_load<SUM>(product.c + row * (product.c_bytes / 4) + column, product.c_bytes);
+RNNCC_INLINE void begin_sum(const PairProduct& product, int64_t row, int64_t column) {
+  if (product.begin)
+    amx_load<SUM>(product.begin + row * (product.begin_bytes / 4) + column, product.begin_bytes);
   else
     amx_zero<SUM>();
 }
@@ -69,11 +77,11 @@ RNNCC_INLINE void end_sum(const PairProduct& product, int64_t row, int64_t colum
 
 // Up to 16 rows by COLUMNS tiles. A sum takes four times as long to be known as to be started, so four wait together.
 template <int COLUMNS>
-static __attribute__((noinline)) void pair_kernel_1(const PairProduct& product, bool accumulate) {
-  begin_sum<0>(product, 0, 0, accumulate);
-  if constexpr (COLUMNS > 1) begin_sum<1>(product, 0, amx_size, accumulate);
-  if constexpr (COLUMNS > 2) begin_sum<2>(product, 0, 2 * amx_size, accumulate);
-  if constexpr (COLUMNS > 3) begin_sum<3>(product, 0, 3 * amx_size, accumulate);
+static __attribute__((noinline)) void pair_kernel_1(const PairProduct& product) {
+  begin_sum<0>(product, 0, 0);
+  if constexpr (COLUMNS > 1) begin_sum<1>(product, 0, amx_size);
+  if constexpr (COLUMNS > 2) begin_sum<2>(product, 0, 2 * amx_size);
+  if constexpr (COLUMNS > 3) begin_sum<3>(product, 0, 3 * amx_size);
   const float* b = product.b;
   for (int64_t term = 0; term < product.terms; term += amx_terms) {
     amx_load<4>(product.a + term, product.a_bytes);
@@ -101,11 +109,11 @@ static __attribute__((noinline)) void pair_kernel_1(const PairProduct& product, 
 
 // 17 to 32 rows by COLUMNS tiles.
 template <int COLUMNS>
-static __attribute__((noinline)) void pair_kernel_2(const PairProduct& product, bool accumulate) {
-  begin_sum<0>(product, 0, 0, accumulate);
-  begin_sum<1>(product, amx_size, 0, accumulate);
-  if constexpr (COLUMNS > 1) begin_sum<2>(product, 0, amx_size, accumulate);
-  if constexpr (COLUMNS > 1) begin_sum<3>(product, amx_size, amx_size, accumulate);
+static __attribute__((noinline)) void pair_kernel_2(const PairProduct& product) {
+  begin_sum<0>(product, 0, 0);
+  begin_sum<1>(product, amx_size, 0);
+  if constexpr (COLUMNS > 1) begin_sum<2>(product, 0, amx_size);
+  if constexpr (COLUMNS > 1) begin_sum<3>(product, amx_size, amx_size);
   const float* b = product.b;
   for (int64_t term = 0; term < product.terms; term += amx_terms) {
     amx_load<4>(product.a + term, product.a_bytes);
@@ -126,13 +134,13 @@ static __attribute__((noinline)) void pair_kernel_2(const PairProduct& product, 
   if constexpr (COLUMNS > 1) end_sum<3>(product, amx_size, amx_size);
 }
 
-static inline void pair_kernel(const PairProduct& product, int64_t rows, int64_t tiles, bool accumulate) {
-  if (rows > amx_size) return tiles > 1 ? pair_kernel_2<2>(product, accumulate) : pair_kernel_2<1>(product, accumulate);
+static inline void pair_kernel(const PairProduct& product, int64_t rows, int64_t tiles) {
+  if (rows > amx_size) return tiles > 1 ? pair_kernel_2<2>(product) : pair_kernel_2<1>(product);
   switch (tiles) {
-    case 1: return pair_kernel_1<1>(product, accumulate);
-    case 2: return pair_kernel_1<2>(product, accumulate);
-    case 3: return pair_kernel_1<3>(product, accumulate);
-    default: return pair_kernel_1<4>(product, accumulate);
+    case 1: return pair_kernel_1<1>(product);
+    case 2: return pair_kernel_1<2>(product);
+    case 3: return pair_kernel_1<3>(product);
+    default: return pair_kernel_1<4>(product);
   }
 }
 
@@ -148,10 +156,39 @@ static inline AmxShapes shapes_for(int64_t rows, int64_t columns) {
   return shapes;
 }
 
+// To set shapes takes as long as many products, and so does to release them. A thread that is within a loop keeps them
+// from product to product, since nothing else there uses the unit; `shape` is 0 where none are set.
+struct SetShapes {
+  bool are_kept;
+  int64_t shape;
+
+  void set(int64_t rows, int64_t columns) {
+    const int64_t wanted = rows * 2 * amx_size + columns;
+    if (shape != wanted) amx_begin(shapes_for(rows, columns));
+    shape = wanted;
+  }
+  void release() {
+    if (shape) amx_end();
+    shape = 0;
+  }
+};
+static __thread SetShapes set_shapes;
+
+class KeepsShapes {
+ public:
+  KeepsShapes() { set_shapes.are_kept = true; }
+  ~KeepsShapes() {
+    set_shapes.release();
+    set_shapes.are_kept = false;
+  }
+};
+
 // Multiplies up to rounded_rows rows of A by panels [panel_begin, panel_end). `term`: B's first row, which is even.
-static inline void multiply_rounded(float* c, int64_t c_row, const RoundedRows& a, int64_t rows, const Packed<float>& b,
-                                    int64_t term, int64_t panel_begin, int64_t panel_end, bool accumulate) {
-  int64_t shaped = 0;
+// Sums begin with C where they `accumulate`, else with the bias, which may be null.
+static inline void multiply_pairs(float* c, int64_t c_row, const PairRows& a, int64_t rows, const Packed<float>& b,
+                                  int64_t term, int64_t panel_begin, int64_t panel_end, const float* bias,
+                                  bool accumulate) {
+  SetShapes shapes = set_shapes;  // a copy: to find the thread's own takes a call
   const int64_t most = rows > amx_size ? 2 : 4;
   for (int64_t p = panel_begin; p < panel_end; ++p) {
     const int64_t first = p * panel_columns<float>, width = panel_width(b, p);
@@ -162,22 +199,26 @@ static inline void multiply_rounded(float* c, int64_t c_row, const RoundedRows& 
       const int64_t tiles = whole > most ? most : whole > 0 ? whole : 1, tile_width = whole > 0 ? amx_size : left;
       for (int64_t row = 0; row < rows; row += 2 * amx_size) {
         const int64_t some = rows - row < 2 * amx_size ? rows - row : 2 * amx_size;
-        const int64_t shape = some * amx_size + tile_width;
-        if (shaped != shape) amx_begin(shapes_for(some, tile_width));
-        shaped = shape;
+        shapes.set(some, tile_width);
+        float* const sums = c + row * c_row + first + column;
         const PairProduct product = {a.data + row * a.row,
                                      2 * a.row,
                                      panel + column,
                                      4 * width,
-                                     c + row * c_row + first + column,
+                                     sums,
                                      4 * c_row,
-                                     a.row};
-        pair_kernel(product, some, tiles, accumulate);
+                                     accumulate ? sums
+                                     : bias     ? bias + first + column
+                                                : nullptr,
+                                     accumulate ? 4 * c_row : 0,
+                                     a.terms};
+        pair_kernel(product, some, tiles);
       }
       column += tiles * tile_width;
     }
   }
-  amx_end();
+  if (!shapes.are_kept) shapes.release();
+  set_shapes = shapes;
 }
 
 // gemm for a B of pairs.
@@ -190,19 +231,31 @@ static inline void gemm_pairs(float* c, int64_t c_row, const float* a, int64_t a
   for (int64_t row = row_begin; row < row_end; row += rounded_rows) {
     const int64_t rows = row_end - row < rounded_rows ? row_end - row : rounded_rows;
     float* to = c + row * c_row;
-    for (int64_t r = 0; bias && r < rows; ++r) {
-      for (int64_t j = begin; j < end; j += lanes<float>) {
-        const Vec<float> old = accumulate ? load_upto(to + r * c_row + j, end - j) : Vec<float>{};
-        store_upto(to + r * c_row + j, load_upto(bias + j, end - j) + old, end - j);
-      }
+    for (int64_t r = 0; bias && accumulate && r < rows; ++r) {
+      for (int64_t j = begin; j < end; j += lanes<float>)
+        store_upto(to + r * c_row + j, load_upto(bias + j, end - j) + load_upto(to + r * c_row + j, end - j), end - j);
     }
     int64_t term = 0;
     do {
       const int64_t terms = b.k - term < rounded_terms ? b.k - term : rounded_terms;
       round_rows(rounded, a + row * a_row + term, a_row, rows, terms);
-      multiply_rounded(to, c_row, rounded, rows, b, term, panel_begin, panel_end, accumulate || bias || term > 0);
+      multiply_pairs(to, c_row, {rounded.data, rounded.row, rounded.row}, rows, b, term, panel_begin, panel_end, bias,
+                     accumulate || term > 0);
       term += terms;
     } while (term < b.k);
+  }
+}
+
+// Whether rows of A in bfloat16 can be multiplied where they lie.
+RNNCC_INLINE bool are_whole_pairs(const Packed<float>& b) { return b.pairs && b.k % amx_terms == 0 && b.k > 0; }
+
+// gemm for such rows: C = A * B (+ bias).
+static inline void gemm_of_pairs(float* c, int64_t c_row, const uint16_t* a, int64_t a_row, const Packed<float>& b,
+                                 int64_t rows, int64_t panel_begin, int64_t panel_end, const float* bias) {
+  for (int64_t row = 0; row < rows; row += rounded_rows) {
+    const int64_t some = rows - row < rounded_rows ? rows - row : rounded_rows;
+    multiply_pairs(c + row * c_row, c_row, {a + row * a_row, a_row, b.k}, some, b, int64_t(0), panel_begin, panel_end,
+                   bias, false);
   }
 }
 
@@ -219,8 +272,8 @@ static inline void gemm_tn_pairs(float* c, int64_t c_row, const float* a, int64_
     for (int64_t row = row_begin; row < row_end; row += rounded_rows) {
       const int64_t rows = row_end - row < rounded_rows ? row_end - row : rounded_rows;
       round_columns(rounded, a + term * a_row + row, a_row, rows, terms);
-      multiply_rounded(c + row * c_row, c_row, rounded, rows, b, int64_t(0), int64_t(0), panel_count<float>(n),
-                       accumulate || term > 0);
+      multiply_pairs(c + row * c_row, c_row, {rounded.data, rounded.row, rounded.row}, rows, b, int64_t(0), int64_t(0),
+                     panel_count<float>(n), nullptr, accumulate || term > 0);
     }
     term += terms;
   } while (term < k);

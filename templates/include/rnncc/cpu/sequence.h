@@ -238,6 +238,7 @@ template <class T>
 static void run_member(const Run<T>& run, Team& team, int64_t index, int64_t members) {
   const Program<T>& program = run.program;
   const Call& call = run.call;
+  const KeepsShapes kept;
   Frame<T> frame = run.frame(index);
   clear(run, index, members);
   if (convert_weights(run, index, members)) team.barrier();
