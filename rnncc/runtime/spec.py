@@ -205,10 +205,10 @@ class SegmentSpec:
     has_borders: bool = False
     fused_widths: tuple[Width, ...] = ()
 
-    def keeps_borders(self, first: Tensor, offsets: Tensor | None) -> bool:
+    def keeps_borders(self, first: Tensor) -> bool:
         """Whether a training call keeps states every BORDER_STEPS steps, and nothing else, for the backward. `first`:
         one of its streams."""
-        return self.has_borders and first.device.type == "cpu" and offsets is None
+        return self.has_borders and first.device.type == "cpu"
 
     def fused_head_dims(self, sizes: Sizes) -> list[int]:
         """The head_dims of what a fused step computes. A kernel is made for the largest of them; DeviceRuns in

@@ -1,4 +1,4 @@
-// The rule by which threads divide a loop, for an LSTM's.
+// The rule by which threads divide a loop: an LSTM's, and that of a matrix state.
 #include "rnncc/cpu/sharing.h"
 
 using namespace rnncc;
@@ -26,6 +26,7 @@ void divided(int64_t steps, int64_t batch, int64_t units, int64_t inputs, int64_
   Call call = {};
   call.steps = steps;
   call.batch = batch;
+  call.heads = 1;
   call.table[WEIGHTS] = &weight;
   ListedProduct<float> listed = {};
   Run<float> run = {program, call};
@@ -36,6 +37,31 @@ void divided(int64_t steps, int64_t batch, int64_t units, int64_t inputs, int64_
   streams.product.inputs = inputs;
   streams.product.outputs = 4 * units;
   if (inputs) run.streams.given = &streams;
+  const Sharing sharing = choose_sharing(run);
+  *threads = sharing.threads;
+  *groups = sharing.groups;
+}
+
+// The same for a loop whose only stage works on the elements of a matrix: so many heads of rows x columns.
+void divided_by_heads(int64_t steps, int64_t batch, int64_t heads, int64_t rows, int64_t columns, int64_t* threads,
+                      int64_t* groups) {
+  const int64_t dims[] = {heads * rows * columns, heads * rows, heads * columns};
+  SlotInfo slot = {};
+  StageInfo stage = {};
+  stage.barrier = true;
+  stage.row = RowOperator::elements;
+  stage.matrix_rows = 1;
+  stage.matrix_columns = 2;
+  Program<float> program = {};
+  program.slots = &slot;
+  program.stages = &stage;
+  program.stage_count = 1;
+  Call call = {};
+  call.steps = steps;
+  call.batch = batch;
+  call.heads = heads;
+  Run<float> run = {program, call};
+  run.dims = dims;
   const Sharing sharing = choose_sharing(run);
   *threads = sharing.threads;
   *groups = sharing.groups;

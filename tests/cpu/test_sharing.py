@@ -14,20 +14,34 @@ from tests.cpu.host import build, call
 Divided = Callable[..., tuple[int, int]]
 
 
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return build("sharing_host.cpp", "generic", tmp_path_factory.mktemp("sharing"))
+
+
 @pytest.fixture
-def divided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Divided]:
+def asked(library: ctypes.CDLL) -> Iterator[Divided]:
     """Of so many threads, how many a loop takes, and in how many groups."""
-    library: ctypes.CDLL = build("sharing_host.cpp", "generic", tmp_path_factory.mktemp("sharing"))
     before = torch.get_num_threads()
 
-    def ask(threads: int, steps: int, batch: int, units: int, inputs: int = 0) -> tuple[int, int]:
+    def ask(function: str, threads: int, *sizes: int) -> tuple[int, int]:
         torch.set_num_threads(threads)
         found = np.zeros(2, np.int64)
-        call(library, "divided", steps, batch, units, inputs, found[:1], found[1:])
+        call(library, function, *sizes, found[:1], found[1:])
         return int(found[0]), int(found[1])
 
     yield ask
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def divided(asked: Divided) -> Divided:
+    """That for an LSTM's loop, by its steps, batch, units and inputs."""
+
+    def ask(threads: int, steps: int, batch: int, units: int, inputs: int = 0) -> tuple[int, int]:
+        return asked("divided", threads, steps, batch, units, inputs)
+
+    return ask
 
 
 def test_how_threads_divide_a_loop(divided: Divided) -> None:
@@ -48,3 +62,15 @@ def test_how_threads_divide_a_loop(divided: Divided) -> None:
     for batch in range(1, 40):
         threads, groups = divided(12, 300, batch, 512)
         assert threads == 12 and (groups <= batch or groups == 12)
+
+
+def test_threads_divide_the_heads_of_a_matrix(asked: Divided) -> None:
+    def divided(threads: int, batch: int, heads: int, rows: int = 64, columns: int = 64) -> tuple[int, int]:
+        return asked("divided_by_heads", threads, 300, batch, heads, rows, columns)
+
+    assert divided(8, 1, 1) == (1, 1), "nobody divides the rows of a head"
+    assert divided(8, 1, 8) == (8, 1)
+    assert divided(8, 1, 4) == (8, 2), "four threads would have no head"
+    assert divided(8, 2, 8) == (8, 2)
+    assert divided(8, 64, 8) == (8, 8), "many entries for each"
+    assert divided(8, 1, 8, 4, 4) == (1, 1), "small matrices, for which no other thread is worth its waits"

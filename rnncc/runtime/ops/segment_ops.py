@@ -61,9 +61,10 @@ class SegmentOps:
             dtypes, places = _saved_dtypes(loop, first), _places_in_returned(loop, first, call.sequences)
             saved = [(loop.saved[i], dtypes[i]) for i in loop.read_by_backward(call.recompute) if places[i] < 0]
         kept = [make(*what) for _ in call.reverse for what in saved]
-        if call.training and segment.keeps_borders(first, call.offsets):
-            borders = torch.sym_max(0, (first.shape[0] - 1) // BORDER_STEPS)  # type: ignore[no-untyped-call]
-            shapes = [(borders, first.shape[1], state.width(sizes)) for state in segment.states]
+        if call.training and segment.keeps_borders(first):
+            steps = first.shape[0] if call.offsets is None else call.offsets.shape[0] - 1
+            borders = torch.sym_max(0, (steps - 1) // BORDER_STEPS)  # type: ignore[no-untyped-call]
+            shapes = [(borders, call.states[0].shape[0], state.width(sizes)) for state in segment.states]
             kept = [first.new_empty(shape, dtype=_compute(first)) for _ in call.reverse for shape in shapes]
         finals = [
             state.new_empty((state.shape[0], spec.width(sizes)))
@@ -85,7 +86,7 @@ class SegmentOps:
         """Save for `backward` what it reads. A value that the call returns is saved as the returned tensor."""
         sequences, _, extra = results
         loop = self._loop(call)
-        if self.segment.keeps_borders(call.streams[0], call.offsets):
+        if self.segment.keeps_borders(call.streams[0]):
             saved = list(extra)
         else:
             unused, places = iter(extra), _places_in_returned(loop, call.streams[0], call.sequences)
@@ -181,7 +182,7 @@ def _places_in_returned(loop: LoopSpec, first: Tensor, sequences: Sequence[int])
 def saved_bytes(segment: SegmentSpec, sizes: Sizes, like: Tensor, *, recompute: bool) -> int:
     """Bytes that one step of one batch entry saves for the backward, beside the loop's streams and what it returns;
     `like` has the streams' dtype and device."""
-    if segment.keeps_borders(like, None):
+    if segment.keeps_borders(like):
         return sum(_compute(like).itemsize * state.width(sizes) for state in segment.states) // BORDER_STEPS
     loop = segment.plain
     dtypes, places = _saved_dtypes(loop, like), _places_in_returned(loop, like, segment.needed)

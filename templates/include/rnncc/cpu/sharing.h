@@ -38,11 +38,18 @@ struct StepCost {
     return work;
   }
 
-  // The cost of dense products and of functions, per batch entry. A function is guessed to be worth 20 per unit.
-  int64_t dense() const {
-    int64_t bytes = 0, work = products(&bytes);
-    for (int16_t s = 0; s < run.program.stage_count; ++s) work += 20 * run.dim(run.program.stages[s].width);
-    return work;
+  // The cost of dense products and of functions for m batch entries. A function is guessed to be worth 20 per unit. Of
+  // `mates` threads, each has `units` of the widest stage, some heads of a matrix, and of row operators some entries.
+  int64_t dense(int64_t m, int64_t mates = 1, int64_t units = 1, int64_t widest = 1) const {
+    const auto part = [&](int64_t count) { return (count + mates - 1) / mates; };
+    int64_t bytes = 0, by_units = products(&bytes), by_heads = 0, by_entries = 0;
+    for (int16_t s = 0; s < run.program.stage_count; ++s) {
+      const StageInfo& stage = run.program.stages[s];
+      (stage.row == RowOperator::elements ? by_heads
+       : stage.row != RowOperator::none   ? by_entries
+                                          : by_units) += 20 * run.dim(stage.width);
+    }
+    return m * by_units * units / widest + m * by_heads * part(run.call.heads) / run.call.heads + part(m) * by_entries;
   }
 
   // The cost of the product that makes the streams.
@@ -70,7 +77,10 @@ struct StepCost {
       const StageInfo& stage = program.stages[s];
       if (!stage.barrier) continue;
       ++*barriers;
-      if (!stage.products) elements += run.dim(stage.width);
+      if (stage.row == RowOperator::elements)  // each thread has the matrices of its heads, and takes vectors
+        elements += run.dim(stage.matrix_rows) + run.dim(stage.matrix_columns);
+      else if (!stage.products)
+        elements += run.dim(stage.width);
       for (int16_t p = stage.first_product; p < stage.first_product + stage.products; ++p)
         elements += run.dim(program.slots[program.products[p].operand].width);
     }
@@ -83,11 +93,12 @@ struct StepCost {
     int64_t bytes = 0;
     products(&bytes);
     const int64_t waiting = waiting_entries * (bytes <= cached_bytes * mates ? 1 : 2) * (bytes / int64_t(sizeof(T)));
-    const int64_t work = m * dense() + waiting + listed(m);
-    if (mates == 1) return work;
+    if (mates == 1) return dense(m) + waiting + listed(m);
+    const int64_t own = units < widest ? units : widest;
     int64_t barriers = 0;
     const int64_t moved = met(&barriers) * m * (mates - 1) / mates;
-    return work * (units < widest ? units : widest) / widest + moved * moving_work + barriers * mates * barrier_work;
+    return dense(m, mates, own, widest) + (waiting + listed(m)) * own / widest + moved * moving_work +
+           barriers * mates * barrier_work;
   }
   int64_t of(int64_t m) const { return of(m, 1, 0); }
 };
@@ -108,7 +119,7 @@ static Sharing choose_sharing(const Run<T>& run) {
   Sharing best = {1, 1, run.unit_piece(once), listed, once, pairs};
   int64_t least = cost.of(entries);
   const int64_t streams = cost.streams();
-  if (threads <= 1 || streams + cost.dense() * run.rows() + cost.listed(entries) * run.call.steps < least_work)
+  if (threads <= 1 || streams + cost.dense(run.rows()) + cost.listed(entries) * run.call.steps < least_work)
     return best;
   // Each thread packs its part of the matrices by itself where they are used once.
   const int64_t packing = once && !run.direct() ? once_packing : 0;

@@ -136,8 +136,10 @@ inline void take_saved(const Run& run, std::vector<Tensor> given, Adjoint& adjoi
   if (has_borders(run)) {
     run.expect("borders", given.size(), run.segment.states);
     adjoint.all_saved = std::move(given);
-    for (int32_t i = 0; i < run.segment.states; ++i)
-      adjoint.saved.push_back(run.view(adjoint.all_saved[i], shape_of_borders(run, i), "border"));
+    for (int32_t i = 0; i < run.segment.states; ++i) {
+      run.view(adjoint.all_saved[i], shape_of_borders(run, i), "border");
+      adjoint.saved.push_back(describe(adjoint.all_saved[i]));  // its rows are not packed
+    }
     return;
   }
   if (given.size() < size_t(run.loop.saved) && int64_t(given.size()) == saved_states(run.loop))

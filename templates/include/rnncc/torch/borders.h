@@ -11,27 +11,61 @@ namespace rnncc {
 // Steps from border to border. rnncc/runtime/spec.py has the same number.
 constexpr int64_t border_steps = 32;
 
-// Whether a call keeps its states so: on a CPU, where rows are not packed.
-inline bool has_borders(const Run& run) { return run.loop.borders && run.device.is_cpu() && !run.starts; }
+// Whether a call keeps its states so: on a CPU.
+inline bool has_borders(const Run& run) { return run.loop.borders && run.device.is_cpu(); }
 
 inline int64_t border_count(int64_t steps) { return steps > 0 ? (steps - 1) / border_steps : 0; }
 
 // The steps between two borders, in the order of the loop: `number` 0 begins with the initial states.
 struct Stretch {
   int64_t number, first, steps;  // `first`: the least t
+  int64_t rows;
+  int64_t present;              // the first so many batch entries have steps in it
+  std::vector<int64_t> starts;  // where rows are packed: of the stretch's steps, among its rows
 
   Stretch(const Run& run, int64_t number) : number(number) {
     const int64_t done = number * border_steps;
     steps = std::min(border_steps, run.steps - done);
     first = run.reverse ? run.steps - done - steps : done;
+    rows = steps * run.batch;
+    present = run.batch;
+    if (!run.starts) return;
+    for (int64_t t = first; t <= first + steps; ++t) starts.push_back(run.starts[t] - run.starts[first]);
+    rows = starts.back();
+    present = starts[1];  // no step has more rows than the one before
+    first_row_ = run.starts[first];
   }
+
+  const int64_t* packed() const { return starts.empty() ? nullptr : starts.data(); }
 
   // Tensors of all steps as those of the stretch.
   std::vector<rnncc_tensor> of(std::vector<rnncc_tensor> tensors) const {
-    for (rnncc_tensor& t : tensors)
-      if (t.data) t.data = static_cast<char*>(t.data) + first * t.step * dtype_bytes(t.dtype);
+    for (rnncc_tensor& t : tensors) {
+      const int64_t before = packed() ? first_row_ * t.entry : first * t.step;
+      if (t.data) t.data = static_cast<char*>(t.data) + before * dtype_bytes(t.dtype);
+    }
     return tensors;
   }
+
+  // Batch entries that have no steps here pass on what they were given, or zeros where that is nothing.
+  void pass_on(const Run& run, const std::vector<rnncc_tensor>& to, const std::vector<rnncc_tensor>& from) const {
+    if (present == run.batch) return;
+    const auto absent = [&](const rnncc_tensor& t, int64_t width) {
+      return over(static_cast<char*>(t.data) + present * t.entry * dtype_bytes(t.dtype), {run.batch - present, width},
+                  {t.entry, 1}, torch_dtype(t.dtype), run.device);
+    };
+    for (size_t i = 0; i < to.size(); ++i) {
+      if (!to[i].data) continue;
+      const Tensor target = absent(to[i], run.state_widths[i]);
+      if (from[i].data)
+        RNNCC_TORCH(aoti_torch_copy_(target.get(), absent(from[i], run.state_widths[i]).get(), 0));
+      else
+        RNNCC_TORCH(aoti_torch_zero_(target.get()));
+    }
+  }
+
+ private:
+  int64_t first_row_ = 0;
 };
 
 // The states at border `number`, which stretch `number` + 1 begins with. `borders` has a tensor [count, B, width] for
@@ -59,9 +93,11 @@ inline void run_to_borders(const Run& run, const std::vector<rnncc_tensor>& sequ
     const std::vector<rnncc_tensor> states = number ? at_border(run, borders, number - 1) : run.described_states;
     std::vector<rnncc_tensor> made = stretch.of(sequences);
     std::vector<rnncc_tensor> ends = number < last ? at_border(run, borders, number) : finals;
+    stretch.pass_on(run, ends, states);
+    if (stretch.rows == 0) continue;
     run.forward({{stretch.steps, run.batch, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
                   streams.data(), run.described_weights.data(), states.data(), made.data(), ends.data(), saved.data(),
-                  nullptr, stretch.steps * run.batch, nullptr}});
+                  stretch.packed(), stretch.rows, nullptr}});
   }
 }
 
@@ -107,11 +143,14 @@ struct BorderedBackward {
 
 inline void run_from_borders(const Run& run, BorderedBackward given) {
   const int64_t last = border_count(run.steps), longest = std::min(border_steps, run.steps);
+  // No stretch has more rows than the first steps.
+  const std::vector<int64_t> most =
+      run.starts ? std::vector<int64_t>{run.starts[longest], 1} : std::vector<int64_t>{longest, run.batch};
   std::vector<Tensor> memory;
   std::vector<rnncc_tensor> saved, carried[2];
   for (int32_t i = 0; i < run.loop.saved; ++i) {
-    memory.push_back(empty({longest, run.batch, run.saved_widths[i]}, torch_dtype(run.compute), run.device));
-    saved.push_back(describe(memory.back()));
+    memory.push_back(empty({most[0], most[1], run.saved_widths[i]}, torch_dtype(run.compute), run.device));
+    saved.push_back(run.described(memory.back()));
   }
   for (std::vector<rnncc_tensor>& states : carried) {
     for (int32_t i = 0; last > 0 && i < run.segment.states; ++i) {
@@ -132,15 +171,17 @@ inline void run_from_borders(const Run& run, BorderedBackward given) {
     const std::vector<rnncc_tensor> states = number ? at_border(run, given.borders, number - 1) : run.described_states;
     run.forward({{stretch.steps, run.batch, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
                   streams.data(), run.described_weights.data(), states.data(), none.data(), no_finals.data(),
-                  saved.data(), nullptr, stretch.steps * run.batch, nullptr}});
+                  saved.data(), stretch.packed(), stretch.rows, nullptr}});
     const std::vector<rnncc_tensor> d_sequences = stretch.of(given.d_sequences);
     std::vector<rnncc_tensor> d_streams = stretch.of(given.d_streams);
     const std::vector<rnncc_tensor>& d_final = number < last ? carried[(number + 1) % 2] : given.d_final;
     std::vector<rnncc_tensor>& d_states = number ? carried[number % 2] : given.d_states;
+    stretch.pass_on(run, d_states, d_final);
+    if (stretch.rows == 0) continue;
     run.backward(
         {{stretch.steps, run.batch, run.heads, run.sizes.data(), run.constants.data(), run.reverse, streams.data(),
           run.described_weights.data(), states.data(), saved.data(), d_sequences.data(), d_final.data(),
-          d_streams.data(), d_weights.data(), d_states.data(), nullptr, stretch.steps * run.batch, nullptr}});
+          d_streams.data(), d_weights.data(), d_states.data(), stretch.packed(), stretch.rows, nullptr}});
     for (const Total& total : totals) total.add();
   }
   for (size_t i = 0; i < totals.size(); ++i) totals[i].give_to(*given.d_weights[i]);
