@@ -56,6 +56,17 @@ def compiled(layer: Any, path: Path, *, grad: bool = False) -> str:
     return made
 
 
+class InPlace(torch.nn.Module):
+    """A single step that writes to the state it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = rnncc.load("gateddeltanet").GatedDeltaNetCell(IN, 2 * H, num_heads=2)
+
+    def forward(self, x: Tensor, state: Tensor) -> Any:
+        return self.step(x, state, inplace=True)
+
+
 def expected(layer: Any, x: Tensor) -> list[Tensor]:
     with torch.no_grad():
         found: list[Tensor] = torch.utils._pytree.tree_leaves(layer(x))
@@ -226,3 +237,20 @@ def test_on_a_gpu(tmp_path: Path) -> None:
     if ours.returncode < 0 and run("torch").returncode == ours.returncode:
         pytest.skip(f"torch's package of its own Linear ends with signal {-ours.returncode} here as well")
     assert ours.returncode == 0, ours.stderr
+
+
+@pytest.mark.long
+def test_a_step_in_place(tmp_path: Path) -> None:
+    """The state that the program is given is the new one after the call, as it is in Python."""
+    torch.manual_seed(0)
+    model, any_batch = InPlace().eval(), torch.export.Dim("batch", max=4096)
+    with torch.no_grad():
+        given = (torch.randn(3, IN), model.step(torch.randn(3, IN))[1])
+        exported = torch.export.export(model, given, dynamic_shapes=({0: any_batch}, {0: any_batch}))
+        run = aoti_load_package(aoti_compile_and_package(exported, package_path=str(tmp_path / "step.pt2")))
+        x, old = torch.randn(5, IN), model.step(torch.randn(5, IN))[1]
+        wanted, new = model.step(x, old)
+        state = old.clone()
+        output, returned = run(x, state)
+    torch.testing.assert_close((output, returned, state), (wanted, new, new))
+    assert not torch.equal(state, old)

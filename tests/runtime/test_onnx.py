@@ -119,3 +119,23 @@ def test_a_program_with_our_ops_is_one_clear_error() -> None:
     program = torch.export.export(rnncc.load("lstm").LSTM(IN, H), (torch.randn(T, 3, IN),))
     with pytest.raises(torch.onnx.OnnxExporterError, match=r"give it the model.*\[RNN722\]"):
         torch.onnx.export(program, dynamo=True, verbose=False)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("file", "name"), [("gateddeltanet", "GatedDeltaNet"), ("gla", "GLA"), ("mlstm", "mLSTM")])
+def test_matrix_states_with_any_number_of_steps(file: str, name: str, tmp_path: Path) -> None:
+    """Within a step they have numbers that are no parameters: the power 1/16 of GLA's gate, what norms add to a sum."""
+    torch.manual_seed(0)
+    layer = getattr(rnncc.load(file), name)(IN, 2 * H, num_heads=2).eval()
+    shapes = ({0: torch.export.Dim("time"), 1: torch.export.Dim("batch")},)
+    with torch.no_grad():
+        program = torch.onnx.export(layer, (torch.randn(T, 3, IN),), dynamo=True, verbose=False, dynamic_shapes=shapes)
+        assert program is not None
+        program.save(str(tmp_path / "model.onnx"))
+        x = torch.randn(5, 4, IN)
+        output, states = layer(x)
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+    found = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    expected = [output, *(states if isinstance(states, tuple) else (states,))]
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b.numpy(), atol=2e-6, rtol=2e-6)

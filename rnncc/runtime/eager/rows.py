@@ -16,7 +16,10 @@ from .elementwise import epsilon as machine_epsilon
 
 def number(value: Tensor | float) -> Tensor:
     """A number as a tensor without dimensions: exact, and of no weight where dtypes meet."""
-    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device="cpu")
+    if isinstance(value, Tensor):
+        return value
+    # Not torch.tensor: where a loop is exported as a Scan, its body cannot hold a constant tensor.
+    return torch.full((), value, dtype=torch.float64, device="cpu")
 
 
 def widen(value: Tensor | float, width: int, like: Tensor) -> Tensor:
