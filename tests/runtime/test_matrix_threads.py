@@ -17,11 +17,12 @@ CELLS = {
     "ttt_linear": "TTT_Linear",  # a norm within the step
     "ntm": "NTM",  # products with parameters
 }
-STEPS, HEADS, HIDDEN = 40, 8, 256
+# Large enough that the threads of a group divide the heads, also with vectors of 512 bits.
+STEPS, HEADS, HIDDEN = 12, 8, 1024
 CALLS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "lengths": {"lengths": torch.tensor([33])},
-    "reset": {"reset": torch.arange(STEPS)[:, None] % 11 == 7},
+    "lengths": {"lengths": torch.tensor([9])},
+    "reset": {"reset": torch.arange(STEPS)[:, None] % 5 == 3},
 }
 
 
@@ -55,3 +56,29 @@ def test_the_bits_are_the_same_for_any_number_of_threads(cell: str, recompute: b
     for threads in (2, 3, 8):
         together = tensors(layer, threads, CALLS[call])
         assert all(map(torch.equal, alone, together)), threads
+
+
+# Row operators read what rows of a matrix were summed to: other threads wrote some of it.
+NORMED = """
+cell Normed
+dim K = 8
+state S: matrix(H, K)
+local k: K, q: K
+output y
+k = tanh(W@x + b)
+q = tanh(W@x)
+u = softmax(S[t-1]@k)
+m = mean(S[t-1]@q)
+S[t] = 0.5*S[t-1] + 0.01*(u + m)@T(k)
+y = S[t]@q
+"""
+
+
+def test_row_operators_wait_for_the_sums_of_other_threads() -> None:
+    torch.manual_seed(0)
+    layer = rnncc.compile(NORMED).Normed(32, 1024, num_heads=HEADS, K=1024)
+    alone = tensors(layer, 1, {})
+    assert all(torch.isfinite(tensor).all() for tensor in alone)
+    for threads in (2, 4, 8):
+        for _ in range(5):
+            assert all(map(torch.equal, alone, tensors(layer, threads, {}))), threads

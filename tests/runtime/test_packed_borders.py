@@ -49,10 +49,11 @@ def made(cell: str, bidirectional: bool) -> torch.nn.Module:
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("longer", [0, 50])
 def test_each_sequence_is_as_if_it_were_alone(cell: str, bidirectional: bool, lengths: list[int], longer: int) -> None:
-    """`longer`: by how much `max_length` is above the longest sequence."""
+    """`longer`: by how much `max_length` is above the longest sequence; then there are resets, too."""
     layer = made(cell, bidirectional)
     rows = torch.randn(sum(lengths), INPUTS, **DOUBLE, requires_grad=True)
     of_rows = {"g": torch.randn(sum(lengths), 1, **DOUBLE)} if cell == "given" else {}
+    of_rows["reset"] = torch.rand(sum(lengths)) < (0.1 if longer else 0)
     of_entries = {"u": torch.randn(len(lengths), 1, **DOUBLE, requires_grad=True)} if cell == "given" else {}
     offsets = torch.tensor([0, *lengths]).cumsum(0)
     ways = 2 if bidirectional else 1
@@ -88,8 +89,9 @@ def test_each_sequence_is_as_if_it_were_alone(cell: str, bidirectional: bool, le
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)
 
 
-def test_what_training_keeps_is_no_more_than_for_padded_sequences() -> None:
-    """Of each state one of 32 steps."""
+def test_what_training_keeps() -> None:
+    """Of each state one of 32 steps, as for padded sequences; and as much for as many rows of any lengths, but for
+    states of each sequence: its first one, and one at borders."""
     layer = made("gateddeltanet", False)
 
     def kept(*call: Any, **options: Any) -> int:
@@ -105,11 +107,13 @@ def test_what_training_keeps_is_no_more_than_for_padded_sequences() -> None:
 
     steps, batch = 320, 4
     x = torch.randn(steps, batch, INPUTS, **DOUBLE)
-    offsets = torch.arange(batch + 1) * steps
-    padded = kept(x)
-    packed = kept(x.transpose(0, 1).reshape(-1, INPUTS).clone(), offsets=offsets, max_length=steps)
+    rows, offsets = x.transpose(0, 1).reshape(-1, INPUTS).clone(), torch.arange(batch + 1) * steps
+    padded, packed = kept(x), kept(rows, offsets=offsets, max_length=steps)
+    others = [1000, *[4] * 70]
+    apart = kept(rows, offsets=torch.tensor([0, *others]).cumsum(0), max_length=5000)
     state = layer(x[:1])[1].numel() * x.element_size()
     assert packed < padded + steps * state / 4
+    assert apart < packed + 3 * len(others) * state / batch
 
 
 def test_a_compiled_layer_keeps_the_same() -> None:

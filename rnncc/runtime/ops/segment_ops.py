@@ -64,7 +64,11 @@ class SegmentOps:
         if call.training and segment.keeps_borders(first):
             steps = first.shape[0] if call.offsets is None else call.offsets.shape[0] - 1
             borders = torch.sym_max(0, (steps - 1) // BORDER_STEPS)  # type: ignore[no-untyped-call]
-            shapes = [(borders, call.states[0].shape[0], state.width(sizes)) for state in segment.states]
+            rows = (borders, first.shape[1])
+            if call.offsets is not None:
+                batch = call.states[0].shape[0]
+                rows = (torch.sym_min(borders * batch, first.shape[0] // BORDER_STEPS + batch), 1)  # type: ignore[no-untyped-call]
+            shapes = [(*rows, state.width(sizes)) for state in segment.states]
             kept = [first.new_empty(shape, dtype=_compute(first)) for _ in call.reverse for shape in shapes]
         finals = [
             state.new_empty((state.shape[0], spec.width(sizes)))

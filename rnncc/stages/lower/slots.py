@@ -25,6 +25,7 @@ from rnncc.stages.lower.passes import Key, key_of
 MOST = (1 << 15) - 1
 # The line of a statement stands in a comment only.
 _NOT_IN_TABLES = frozenset({"line"})
+_BY_HEADS = "by heads"
 _NUMBERS = {"parts": "parts in a row", "times": "repetitions", "index": "tensors", "first": "accumulators"}
 
 
@@ -63,22 +64,23 @@ def _barriers(step: Step) -> tuple[bool, ...]:
             return tuple(barriers)
 
 
-def _keys(step: Step) -> Iterator[tuple[str, Key | None]]:
-    """What the stage that makes a value shares with others; None: it is a row operator."""
+def _keys(step: Step) -> Iterator[tuple[str, Key | str | None]]:
+    """What the stage that makes a value shares with others; None: it is a row operator, for which threads divide the
+    batch entries; _BY_HEADS: they divide the heads."""
     for stage in step.stages:
         match stage:
             case RowStage():
                 yield stage.target, None
             case MatrixStage():
                 yield from ((each.target, key_of(stage)) for each in stage.statements)
-                yield from ((each.target, None) for each in stage.reductions)
+                yield from ((each.target, _BY_HEADS) for each in stage.reductions)
             case TileStage():
                 yield from ((each.target, key_of(stage)) for each in stage.statements)
             case _:
                 assert_never(stage)
 
 
-def _reads(step: Step, stage: Stage, keys: Mapping[str, Key | None]) -> Iterator[tuple[str, bool]]:
+def _reads(step: Step, stage: Stage, keys: Mapping[str, Key | str | None]) -> Iterator[tuple[str, bool]]:
     """Values of which a stage reads units that it did not write itself: the name, and whether it is the step
     before's."""
     key: Key | None = None

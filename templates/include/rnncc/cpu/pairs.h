@@ -161,24 +161,25 @@ static inline AmxShapes shapes_for(int64_t rows, int64_t columns) {
 struct SetShapes {
   bool are_kept;
   int64_t shape;
-
-  void set(int64_t rows, int64_t columns) {
-    const int64_t wanted = rows * 2 * amx_size + columns;
-    if (shape != wanted) amx_begin(shapes_for(rows, columns));
-    shape = wanted;
-  }
-  void release() {
-    if (shape) amx_end();
-    shape = 0;
-  }
 };
 static __thread SetShapes set_shapes;
 
+RNNCC_INLINE void set(SetShapes& shapes, int64_t rows, int64_t columns) {
+  const int64_t wanted = rows * 2 * amx_size + columns;
+  if (shapes.shape != wanted) amx_begin(shapes_for(rows, columns));
+  shapes.shape = wanted;
+}
+RNNCC_INLINE void release(SetShapes& shapes) {
+  if (shapes.shape) amx_end();
+  shapes.shape = 0;
+}
+
+// Every file that is compiled has a `set_shapes` of its own, so these are parts of their callers.
 class KeepsShapes {
  public:
-  KeepsShapes() { set_shapes.are_kept = true; }
-  ~KeepsShapes() {
-    set_shapes.release();
+  __attribute__((always_inline)) KeepsShapes() { set_shapes.are_kept = true; }
+  __attribute__((always_inline)) ~KeepsShapes() {
+    release(set_shapes);
     set_shapes.are_kept = false;
   }
 };
@@ -199,7 +200,7 @@ static inline void multiply_pairs(float* c, int64_t c_row, const PairRows& a, in
       const int64_t tiles = whole > most ? most : whole > 0 ? whole : 1, tile_width = whole > 0 ? amx_size : left;
       for (int64_t row = 0; row < rows; row += 2 * amx_size) {
         const int64_t some = rows - row < 2 * amx_size ? rows - row : 2 * amx_size;
-        shapes.set(some, tile_width);
+        set(shapes, some, tile_width);
         float* const sums = c + row * c_row + first + column;
         const PairProduct product = {a.data + row * a.row,
                                      2 * a.row,
@@ -217,7 +218,7 @@ static inline void multiply_pairs(float* c, int64_t c_row, const PairRows& a, in
       column += tiles * tile_width;
     }
   }
-  if (!shapes.are_kept) shapes.release();
+  if (!shapes.are_kept) release(shapes);
   set_shapes = shapes;
 }
 

@@ -138,7 +138,7 @@ inline void take_saved(const Run& run, std::vector<Tensor> given, Adjoint& adjoi
     adjoint.all_saved = std::move(given);
     for (int32_t i = 0; i < run.segment.states; ++i) {
       run.view(adjoint.all_saved[i], shape_of_borders(run, i), "border");
-      adjoint.saved.push_back(describe(adjoint.all_saved[i]));  // its rows are not packed
+      adjoint.saved.push_back(describe(adjoint.all_saved[i]));
     }
     return;
   }

@@ -47,23 +47,6 @@ struct Stretch {
     return tensors;
   }
 
-  // Batch entries that have no steps here pass on what they were given, or zeros where that is nothing.
-  void pass_on(const Run& run, const std::vector<rnncc_tensor>& to, const std::vector<rnncc_tensor>& from) const {
-    if (present == run.batch) return;
-    const auto absent = [&](const rnncc_tensor& t, int64_t width) {
-      return over(static_cast<char*>(t.data) + present * t.entry * dtype_bytes(t.dtype), {run.batch - present, width},
-                  {t.entry, 1}, torch_dtype(t.dtype), run.device);
-    };
-    for (size_t i = 0; i < to.size(); ++i) {
-      if (!to[i].data) continue;
-      const Tensor target = absent(to[i], run.state_widths[i]);
-      if (from[i].data)
-        RNNCC_TORCH(aoti_torch_copy_(target.get(), absent(from[i], run.state_widths[i]).get(), 0));
-      else
-        RNNCC_TORCH(aoti_torch_zero_(target.get()));
-    }
-  }
-
  private:
   int64_t first_row_ = 0;
 };
@@ -78,27 +61,93 @@ inline std::vector<rnncc_tensor> at_border(const Run& run, const std::vector<rnn
   return states;
 }
 
+// [borders, B, width]. Where rows are packed, [entries, 1, width]: each border has those entries that have steps on both of
+// its sides, and so many are enough for any lengths. A sequence of n steps passes n / 32 borders, or one more where the
+// first stretch is the shorter one for it, in a loop that runs backwards.
 inline std::vector<int64_t> shape_of_borders(const Run& run, int32_t state) {
-  return {border_count(run.steps), run.batch, run.state_widths[state]};
+  const int64_t count = border_count(run.steps);
+  if (!run.starts) return {count, run.batch, run.state_widths[state]};
+  return {std::min(count * run.batch, run.row_count() / border_steps + run.batch), 1, run.state_widths[state]};
 }
+
+// Copies batch entries [begin, end) of the states, or of their gradients, in the types that they have. Nothing is zeros.
+inline void copy_entries(const Run& run, const std::vector<rnncc_tensor>& to, const std::vector<rnncc_tensor>& from,
+                         int64_t begin, int64_t end) {
+  if (begin >= end) return;
+  for (size_t i = 0; i < to.size(); ++i) {
+    const auto entries = [&](const rnncc_tensor& t) {
+      return over(static_cast<char*>(t.data) + begin * t.entry * dtype_bytes(t.dtype),
+                  {end - begin, run.state_widths[i]}, {t.entry, 1}, torch_dtype(t.dtype), run.device);
+    };
+    if (!to[i].data) continue;
+    const Tensor target = entries(to[i]);
+    if (from[i].data)
+      RNNCC_TORCH(aoti_torch_copy_(target.get(), entries(from[i]).get(), 0));
+    else
+      RNNCC_TORCH(aoti_torch_zero_(target.get()));
+  }
+}
+
+// Where rows are packed, entries begin and end within stretches: the states of all entries, or their gradients, as they
+// are between two stretches. A stretch changes those of the entries that have steps in it.
+struct Carried {
+  std::vector<Tensor> memory;
+  std::vector<rnncc_tensor> described;
+
+  Carried(const Run& run, const std::vector<rnncc_tensor>& first) {
+    if (!run.starts) return;
+    for (int32_t i = 0; i < run.segment.states; ++i) {
+      memory.push_back(empty({run.batch, run.state_widths[i]}, torch_dtype(run.compute), run.device));
+      described.push_back(describe(memory.back()));
+    }
+    copy_entries(run, described, first, 0, run.batch);
+  }
+};
+
+// The entries that border `number` has, of packed rows; and at which row of the borders' tensors they begin.
+struct PackedBorder {
+  int64_t entries, begin;
+
+  static std::vector<PackedBorder> all(const Run& run) {
+    std::vector<PackedBorder> made;
+    int64_t begin = 0;
+    for (int64_t number = 0; run.starts && number < border_count(run.steps); ++number) {
+      const int64_t entries = std::min(Stretch(run, number).present, Stretch(run, number + 1).present);
+      made.push_back({entries, begin});
+      begin += entries;
+    }
+    return made;
+  }
+
+  std::vector<rnncc_tensor> of(std::vector<rnncc_tensor> borders) const {
+    for (rnncc_tensor& t : borders) t.data = static_cast<char*>(t.data) + begin * t.entry * dtype_bytes(t.dtype);
+    return borders;
+  }
+};
 
 // Runs a training forward. `sequences` and `finals` are what the call returns.
 inline void run_to_borders(const Run& run, const std::vector<rnncc_tensor>& sequences,
                            const std::vector<rnncc_tensor>& finals, const std::vector<rnncc_tensor>& borders) {
   const int64_t last = border_count(run.steps);
+  const std::vector<PackedBorder> packed = PackedBorder::all(run);
+  const Carried carried(run, run.described_states);
   std::vector<rnncc_tensor> saved(run.loop.saved, {nullptr, 0, 0, run.compute});
   for (int64_t number = 0; number <= last; ++number) {
     const Stretch stretch(run, number);
-    const std::vector<rnncc_tensor> streams = stretch.of(run.described_streams);
-    const std::vector<rnncc_tensor> states = number ? at_border(run, borders, number - 1) : run.described_states;
-    std::vector<rnncc_tensor> made = stretch.of(sequences);
-    std::vector<rnncc_tensor> ends = number < last ? at_border(run, borders, number) : finals;
-    stretch.pass_on(run, ends, states);
     if (stretch.rows == 0) continue;
+    const std::vector<rnncc_tensor> streams = stretch.of(run.described_streams);
+    std::vector<rnncc_tensor> made = stretch.of(sequences), states = carried.described, ends = carried.described;
+    if (!run.starts) {
+      states = number ? at_border(run, borders, number - 1) : run.described_states;
+      ends = number < last ? at_border(run, borders, number) : finals;
+    }
     run.forward({{stretch.steps, run.batch, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
                   streams.data(), run.described_weights.data(), states.data(), made.data(), ends.data(), saved.data(),
                   stretch.packed(), stretch.rows, nullptr}});
+    if (run.starts && number < last)
+      copy_entries(run, packed[number].of(borders), carried.described, 0, packed[number].entries);
   }
+  if (run.starts) copy_entries(run, finals, carried.described, 0, run.batch);
 }
 
 // A gradient to which each stretch adds.
@@ -152,8 +201,10 @@ inline void run_from_borders(const Run& run, BorderedBackward given) {
     memory.push_back(empty({most[0], most[1], run.saved_widths[i]}, torch_dtype(run.compute), run.device));
     saved.push_back(run.described(memory.back()));
   }
+  const std::vector<PackedBorder> packed = PackedBorder::all(run);
+  const Carried begins(run, run.described_states), d_carried(run, given.d_final);
   for (std::vector<rnncc_tensor>& states : carried) {
-    for (int32_t i = 0; last > 0 && i < run.segment.states; ++i) {
+    for (int32_t i = 0; last > 0 && !run.starts && i < run.segment.states; ++i) {
       memory.push_back(empty({run.batch, run.state_widths[i]}, torch_dtype(run.compute), run.device));
       states.push_back(describe(memory.back()));
     }
@@ -167,23 +218,34 @@ inline void run_from_borders(const Run& run, BorderedBackward given) {
   std::vector<rnncc_tensor> no_finals(run.segment.states, {nullptr, 0, 0, run.compute});
   for (int64_t number = last; number >= 0; --number) {
     const Stretch stretch(run, number);
+    if (stretch.rows == 0) continue;
     const std::vector<rnncc_tensor> streams = stretch.of(run.described_streams);
-    const std::vector<rnncc_tensor> states = number ? at_border(run, given.borders, number - 1) : run.described_states;
+    std::vector<rnncc_tensor> states = run.described_states;
+    if (number && run.starts) {
+      const PackedBorder& border = packed[number - 1];
+      copy_entries(run, begins.described, border.of(given.borders), 0, border.entries);
+      copy_entries(run, begins.described, run.described_states, border.entries, stretch.present);
+      states = begins.described;
+    } else if (number) {
+      states = at_border(run, given.borders, number - 1);
+    }
     run.forward({{stretch.steps, run.batch, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
                   streams.data(), run.described_weights.data(), states.data(), none.data(), no_finals.data(),
                   saved.data(), stretch.packed(), stretch.rows, nullptr}});
     const std::vector<rnncc_tensor> d_sequences = stretch.of(given.d_sequences);
     std::vector<rnncc_tensor> d_streams = stretch.of(given.d_streams);
-    const std::vector<rnncc_tensor>& d_final = number < last ? carried[(number + 1) % 2] : given.d_final;
-    std::vector<rnncc_tensor>& d_states = number ? carried[number % 2] : given.d_states;
-    stretch.pass_on(run, d_states, d_final);
-    if (stretch.rows == 0) continue;
+    std::vector<rnncc_tensor> d_final = d_carried.described, d_states = d_carried.described;
+    if (!run.starts) {
+      d_final = number < last ? carried[(number + 1) % 2] : given.d_final;
+      d_states = number ? carried[number % 2] : given.d_states;
+    }
     run.backward(
         {{stretch.steps, run.batch, run.heads, run.sizes.data(), run.constants.data(), run.reverse, streams.data(),
           run.described_weights.data(), states.data(), saved.data(), d_sequences.data(), d_final.data(),
           d_streams.data(), d_weights.data(), d_states.data(), stretch.packed(), stretch.rows, nullptr}});
     for (const Total& total : totals) total.add();
   }
+  if (run.starts) copy_entries(run, given.d_states, d_carried.described, 0, run.batch);
   for (size_t i = 0; i < totals.size(); ++i) totals[i].give_to(*given.d_weights[i]);
 }
 
