@@ -130,3 +130,28 @@ def test_a_compiled_layer_keeps_the_same() -> None:
         found.append([output, last, *torch.autograd.grad(loss, [rows, *layer.parameters()])])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_nothing_that_is_kept_is_left_unwritten(reverse: bool) -> None:
+    """There is room for more borders than these lengths have. New memory is what was freed before: NaN."""
+    layer = module_of("gateddeltanet").GatedDeltaNet(INPUTS, HIDDEN, num_heads=HEADS, reverse=reverse, **DOUBLE)
+    lengths = (100, 40, 3)
+    rows, offsets = torch.randn(sum(lengths), INPUTS, **DOUBLE), torch.tensor([0, *lengths]).cumsum(0)
+
+    def kept() -> list[Tensor]:
+        seen: list[Tensor] = []
+
+        def pack(tensor: Tensor) -> Tensor:
+            seen.append(tensor)
+            return tensor
+
+        with saved_tensors_hooks(pack, lambda tensor: tensor):
+            layer(rows, offsets=offsets, max_length=200)
+        return [tensor for tensor in seen if tensor.is_floating_point()]
+
+    for _ in range(5):
+        shapes = [tensor.shape for tensor in kept()]
+        spoiled = [torch.full(shape, torch.nan, **DOUBLE) for shape in 4 * shapes]
+        del spoiled
+        assert all(tensor.isfinite().all() for tensor in kept())

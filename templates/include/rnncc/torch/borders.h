@@ -147,7 +147,17 @@ inline void run_to_borders(const Run& run, const std::vector<rnncc_tensor>& sequ
     if (run.starts && number < last)
       copy_entries(run, packed[number].of(borders), carried.described, 0, packed[number].entries);
   }
-  if (run.starts) copy_entries(run, finals, carried.described, 0, run.batch);
+  if (!run.starts) return;
+  copy_entries(run, finals, carried.described, 0, run.batch);
+  // What no border needs must not differ from call to call.
+  const int64_t used = packed.empty() ? 0 : packed.back().begin + packed.back().entries;
+  for (size_t i = 0; i < borders.size(); ++i) {
+    const std::vector<int64_t> shape = shape_of_borders(run, int32_t(i));
+    const rnncc_tensor& t = borders[i];
+    const Tensor rest = over(static_cast<char*>(t.data) + used * t.entry * dtype_bytes(t.dtype),
+                             {shape[0] - used, shape[2]}, {t.entry, 1}, torch_dtype(t.dtype), run.device);
+    RNNCC_TORCH(aoti_torch_zero_(rest.get()));
+  }
 }
 
 // A gradient to which each stretch adds.
