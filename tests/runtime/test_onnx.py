@@ -17,6 +17,19 @@ import rnncc
 T, IN, H = 3, 8, 8
 
 
+def assert_as(layer: nn.Module, x: Tensor, program: Any, path: Path) -> None:
+    """The program, run by ONNX Runtime, gives what the layer does."""
+    assert program is not None
+    program.save(str(path))
+    with torch.no_grad():
+        output, states = layer(x)
+    session = onnxruntime.InferenceSession(str(path))
+    found = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    expected = [output, *(states if isinstance(states, tuple) else (states,))]
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b.numpy(), atol=2e-6, rtol=2e-6)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("file", "name", "backend"), [("lstm", "LSTM", "cpu"), ("onlstm", "ONLSTM", None)])
 def test_against_onnx_runtime(file: str, name: str, backend: str | None, tmp_path: Path) -> None:
@@ -27,15 +40,7 @@ def test_against_onnx_runtime(file: str, name: str, backend: str | None, tmp_pat
             layer, (torch.randn(T, 3, IN),), dynamo=True, verbose=False,
             dynamic_shapes=({1: torch.export.Dim("batch")},),
         )  # fmt: skip
-        assert program is not None
-        program.save(str(tmp_path / "model.onnx"))
-        x = torch.randn(T, 7, IN)
-        output, states = layer(x)
-    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
-    found = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-    expected = [output, *(states if isinstance(states, tuple) else (states,))]
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_allclose(a, b.numpy(), atol=2e-6, rtol=2e-6)
+    assert_as(layer, torch.randn(T, 7, IN), program, tmp_path / "model.onnx")
 
 
 @pytest.mark.long
@@ -130,12 +135,4 @@ def test_matrix_states_with_any_number_of_steps(file: str, name: str, tmp_path: 
     shapes = ({0: torch.export.Dim("time"), 1: torch.export.Dim("batch")},)
     with torch.no_grad():
         program = torch.onnx.export(layer, (torch.randn(T, 3, IN),), dynamo=True, verbose=False, dynamic_shapes=shapes)
-        assert program is not None
-        program.save(str(tmp_path / "model.onnx"))
-        x = torch.randn(5, 4, IN)
-        output, states = layer(x)
-    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
-    found = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-    expected = [output, *(states if isinstance(states, tuple) else (states,))]
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_allclose(a, b.numpy(), atol=2e-6, rtol=2e-6)
+    assert_as(layer, torch.randn(5, 4, IN), program, tmp_path / "model.onnx")

@@ -1,8 +1,8 @@
 """Gives a step addresses: slots for its values, and barriers between its stages; and what tables can hold of it.
 
-Threads may divide units. A stage may read without waiting what was written before the last barrier, and the units of
-its own width and blocks, which it wrote itself. Values of the step before are read through edges; so two steps in a row
-are followed until nothing changes.
+Threads may divide units, the heads of matrices, and the batch entries of row operators. A stage may read without
+waiting what was written before the last barrier, and what is divided as its own is, which the same thread wrote. Values
+of the step before are read through edges; so two steps in a row are followed until nothing changes.
 
 The entries of tables are 16-bit numbers (templates/include/rnncc/cpu/program.h).
 """

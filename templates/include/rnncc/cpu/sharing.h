@@ -38,8 +38,8 @@ struct StepCost {
     return work;
   }
 
-  // The cost of dense products and of functions for m batch entries. A function is guessed to be worth 20 per unit. Of
-  // `mates` threads, each has `units` of the widest stage, some heads of a matrix, and of row operators some entries.
+  // The cost of dense products and of functions for m batch entries. A function is guessed to be worth 20 per unit.
+  // Each of `mates` threads has `units` of the widest stage, some heads of a matrix, and some entries of row operators.
   int64_t dense(int64_t m, int64_t mates = 1, int64_t units = 1, int64_t widest = 1) const {
     const auto part = [&](int64_t count) { return (count + mates - 1) / mates; };
     int64_t bytes = 0, by_units = products(&bytes), by_heads = 0, by_entries = 0;

@@ -70,7 +70,8 @@ inline std::vector<int64_t> shape_of_borders(const Run& run, int32_t state) {
   return {std::min(count * run.batch, run.row_count() / border_steps + run.batch), 1, run.state_widths[state]};
 }
 
-// Copies batch entries [begin, end) of the states, or of their gradients, in the types that they have. Nothing is zeros.
+// Copies batch entries [begin, end) of the states, or of their gradients, in the types that they have; zeros where they
+// have no data.
 inline void copy_entries(const Run& run, const std::vector<rnncc_tensor>& to, const std::vector<rnncc_tensor>& from,
                          int64_t begin, int64_t end) {
   if (begin >= end) return;
