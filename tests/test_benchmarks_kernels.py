@@ -32,7 +32,14 @@ def test_rows_of_a_variant_are_of_different_programs_or_sizes(kernels: Any) -> N
     assert len(rows) > 100 and sum(map(len, found)) == len(rows) and 1 < len(found) < 20
     for variant in found:
         places = [
-            (row["cell"], row["loop"] == "backward", row["dtype"], row["head_dim"], row.get("density"))
+            (
+                row["cell"],
+                row["loop"] == "backward",
+                row["dtype"],
+                row["head_dim"],
+                row.get("density"),
+                row.get("block"),
+            )
             for row in variant
         ]
         assert len(set(places)) == len(places)
