@@ -172,7 +172,7 @@ class Emitter:
         return all(self.table[name].role is Role.CONSTANT for name in references(expr))
 
     def expression(self, expr: Expr, target: Value) -> str:
-        """An expression in the definition of `target`."""
+        """Write an expression in the definition of `target`."""
         return without_brackets(self.operand(expr, target))
 
     def operand(self, expr: Expr, target: Value) -> str:
@@ -196,7 +196,7 @@ class Emitter:
                 assert_never(expr)
 
     def norm(self, norm: Apply, target: Value, function: str) -> str:
-        """The norm of a matrix, by a function of `matrices`."""
+        """Write the norm of a matrix as a call of a function of `matrices`."""
         return f"matrices.{function}({self.expression(norm.arguments[0], target)}, {python_dim(HEADS)})"
 
     def _in_matrices(self, value: Value, structure: BlockDiagonal) -> str:
@@ -207,7 +207,7 @@ class Emitter:
         return f"rows.split_heads({variable(value.name)}, {blocks}, {split_multiple(value.width)[0]})"
 
     def reference(self, name: str, target: Value) -> str:
-        """A value as an expression of `target` meets it."""
+        """Write a value as an expression of `target` meets it."""
         value = self.table[name]
         if value.columns is None and value.width != ONE and target.columns is not None:
             match target.structure:
