@@ -61,6 +61,10 @@ FUSED: Mapping[str, tuple[tuple[int, str], ...]] = {
 EIGHTHS = {"onlstm": {"K": 2}, "lstmp": {"P": 5}, "lmu": {"N": 3}, "mogrifierlstm": {"I": 5}}
 
 
+def own_sizes(cell: str, hidden: int) -> dict[str, int]:
+    return {name: hidden * eighths // 8 for name, eighths in EIGHTHS.get(cell, {}).items()}
+
+
 class Packages:
     """Packages by cell: with the kernels of FUSED, or with the alternating ones alone. Processes that want the same one
     at once build it once: the cache sees to that."""
@@ -210,7 +214,7 @@ def draw(
 
     layer_class = getattr(module, CLASSES[cell])
     hidden = head_dim * heads
-    own = {name: hidden * eighths // 8 for name, eighths in EIGHTHS.get(cell, {}).items()}
+    own = own_sizes(cell, hidden)
     sizes = {"I": 1, "H": hidden, "num_heads": heads} | own
     (segment,) = layer_class.spec.segments
     inputs = own.pop("I", 1)

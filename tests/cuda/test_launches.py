@@ -11,7 +11,7 @@ from rnncc.ir.family import GRID, WIDE, Family
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
 from rnncc.stages.schedule import schedule
-from tests.cuda.harness import CLASSES, DEVICE, DTYPES, FUSED, Packages, assert_true, draw, launches_of
+from tests.cuda.harness import CLASSES, DEVICE, DTYPES, FUSED, Packages, assert_true, draw, launches_of, own_sizes
 from tests.cuda.test_calls import assert_same, in_a_graph
 from tests.cuda.test_directions import output_and_gradients
 from tests.cuda.test_packed import exactly, found, offsets_of, one_by_one
@@ -88,8 +88,10 @@ def test_both_directions(packages: Packages) -> None:
 def test_layers_run_the_kernels_that_their_ops_run(cell: str, head_dim: int, packages: Packages) -> None:
     """A layer's own streams and gradients lie so that fused kernels take them."""
     dtype = DTYPES[dict(FUSED[cell])[head_dim]]
-    layer = getattr(packages(cell), CLASSES[cell])(16, head_dim, device=DEVICE, dtype=dtype)
-    x = torch.randn(STEPS, 16, 16, device=DEVICE, dtype=dtype, requires_grad=True)
+    own = own_sizes(cell, head_dim)
+    inputs = own.pop("I", 16)
+    layer = getattr(packages(cell), CLASSES[cell])(inputs, head_dim, device=DEVICE, dtype=dtype, **own)
+    x = torch.randn(STEPS, 16, inputs, device=DEVICE, dtype=dtype, requires_grad=True)
     further = {item.name: torch.rand(STEPS, 16, 1, device=DEVICE, dtype=dtype) for item in layer.spec.inputs[1:]}
     known = packages.families(cell)
     ran = known.keys() & set(launches_of(lambda: layer(x, **further)[0].sum().backward()))

@@ -39,16 +39,21 @@ for head_dim, heads in ((64, 12), (768, 1)):
 from rnncc.machine import gpus
 print(gpus.here()[0])
 """
-# For 1 direction of 2 heads, and for 2 directions of 1 head.
-DIRECTIONS = f"""{DRIVER}
+
+
+def forward_code(*calls: tuple[int, int, int, int]) -> str:
+    """The files of the forward kernels that run calls of such a head_dim, heads, directions and batch."""
+    return f"""{DRIVER}
 library = ctypes.CDLL(sys.argv[1])
 for folder in sys.argv[2].split(":"):
     assert library.rnncc_add_kernels(folder.encode()) > 0
-for heads, directions in ((2, 1), (1, 2)):
+for call in {calls}:
     text = ctypes.create_string_buffer(4096)
-    library.choose(b"lstm_0_forward", *map(ctypes.c_int64, (64, heads, directions, 16)), text, ctypes.c_int64(4096))
+    library.choose(b"lstm_0_forward", *map(ctypes.c_int64, call), text, ctypes.c_int64(4096))
     print(text.value.decode() or "none")
 """
+
+
 GROUPS = f"""{DRIVER}
 library = ctypes.CDLL(sys.argv[1])
 assert library.rnncc_add_kernels(sys.argv[2].encode()) > 0
@@ -142,10 +147,20 @@ def test_two_directions_run_by_kernels_that_are_for_both(folder: Path, tmp_path:
     facts = driver_facts(GPUS["h200"])
 
     def found(*folders: Path) -> list[bool | None]:
-        files = asked(folder, ":".join(map(str, folders)), "NVIDIA H200", facts, DIRECTIONS)
+        code = forward_code((64, 2, 1, 16), (64, 1, 2, 16))
+        files = asked(folder, ":".join(map(str, folders)), "NVIDIA H200", facts, code)
         return [None if file == "none" else "_one_" in file for file in files]
 
     assert found(one) == [True, None] and found(both, one) == [True, False]
+
+
+def test_directions_share_a_launch_where_a_smaller_grid_has_room_for_both(folder: Path, tmp_path: Path) -> None:
+    """The quickest kernel for a batch of 4 has 96 CTAs: an H200 has room for one direction of it alone. That for 16
+    has 48."""
+    made = kernels(tmp_path / "package", (GPUS["h200"],), [Problem(768, 1, "bf16")])
+    code = forward_code((768, 1, 1, 4), (768, 1, 2, 4), (768, 1, 1, 16))
+    one, both, larger = asked(folder, made, "NVIDIA H200", driver_facts(GPUS["h200"]), code)
+    assert one != larger and both == larger
 
 
 @pytest.mark.long

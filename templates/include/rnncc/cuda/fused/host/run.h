@@ -111,10 +111,12 @@ inline std::vector<const FusedTable*> fused_tables(const std::string& program, c
   return found;
 }
 
-// The kernels that can run a call, in the order of the tables' rows. `heads` counts the heads of one direction, and so
-// many `directions` run side by side. `by_steps`: whether kernels whose launch is a step may run the call. They take
-// one head, and no packed tensors, since the host does not know how many steps these have. `denser`: whether matrices
-// may have more elements than kernels for mostly zeros are planned for. All kernels of the tables are loaded, so that
+// The kernels that can run a call, in the order of the tables' rows; where a table is for another number of heads, the
+// quickest first. There the kernels of larger batches count, too: a group has entries of one head, so that two heads of
+// 4 entries are two groups, where a batch of 8 is one. `heads` counts the heads of one direction, and so many
+// `directions` run side by side. `by_steps`: whether kernels whose launch is a step may run the call. They take one
+// head, and no packed tensors, since the host does not know how many steps these have. `denser`: whether matrices may
+// have more elements than kernels for mostly zeros are planned for. All kernels of the tables are loaded, so that
 // another batch needs nothing new while a graph is captured.
 inline std::vector<FusedChoice> fused_choices(const std::string& program, const std::string& dtype, int64_t head_dim,
                                               int64_t heads, int64_t directions, int64_t batch, bool by_steps,
@@ -123,14 +125,22 @@ inline std::vector<FusedChoice> fused_choices(const std::string& program, const 
   const int64_t of_all = heads * directions;
   for (const FusedTable* table : fused_tables(program, dtype, head_dim, of_all, device)) {
     for (const FusedKernel& kernel : table->kernels) loaded_fused(kernel, device);
-    for (const FusedRow::Choice& choice : table->row(batch, of_all).choices) {
-      const FusedKernel& kernel = table->kernels[choice.kernel];
-      if ((kernel.scope == FusedScope::step && !by_steps) || (kernel.for_zeros && denser)) continue;
-      if (kernel.directions < directions) continue;
-      const FusedLoaded& loaded = loaded_fused(kernel, device);
-      const FusedShare share = fused_share(kernel, of_all, batch, loaded.places);
-      if (share.passes > 0) found.push_back({&kernel, loaded.function, share, share.passes * choice.pass_ns});
+    const bool is_planned = table->heads == of_all;
+    const size_t before = found.size();
+    const FusedRow* const first = &table->row(batch, of_all);
+    const FusedRow* const end = is_planned ? first + 1 : table->rows.data() + table->rows.size();
+    for (const FusedRow* row = first; row != end; ++row) {
+      for (const FusedRow::Choice& choice : row->choices) {
+        const FusedKernel& kernel = table->kernels[choice.kernel];
+        if ((kernel.scope == FusedScope::step && !by_steps) || (kernel.for_zeros && denser)) continue;
+        if (kernel.directions < directions) continue;
+        const FusedLoaded& loaded = loaded_fused(kernel, device);
+        const FusedShare share = fused_share(kernel, of_all, batch, loaded.places);
+        if (share.passes > 0) found.push_back({&kernel, loaded.function, share, share.passes * choice.pass_ns});
+      }
     }
+    const auto is_quicker = [](const FusedChoice& a, const FusedChoice& b) { return a.step_ns < b.step_ns; };
+    if (!is_planned) std::stable_sort(found.begin() + int64_t(before), found.end(), is_quicker);
   }
   return found;
 }
