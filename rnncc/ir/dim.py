@@ -228,6 +228,7 @@ def _canonical(terms: list[tuple[tuple[Atom, ...], int]]) -> Dim:
     return Dim(tuple(kept))
 
 
+ZERO = constant(0)
 ONE = constant(1)
 # The number of heads: the width of what a reduction over each head leaves, one value a head.
 HEADS = named("num_heads")

@@ -188,7 +188,8 @@ class Reduction:
 @dataclass(frozen=True, slots=True)
 class MatrixStage:
     """Statements for each element of a matrix, and what its rows and columns add up to: one pass, row by row. `stored`:
-    matrices that statements make and that lie in memory."""
+    matrices that statements make and that lie in memory. `reductions`: those of rows, then the sums of columns, then
+    the largest elements of columns."""
 
     grid: Grid
     loads: tuple[Load, ...]
@@ -201,6 +202,10 @@ class MatrixStage:
     def written(self) -> tuple[str, ...]:
         """All that it writes to memory."""
         return (*self.stored, *(reduction.target for reduction in self.reductions))
+
+    def of_columns(self, largest: bool) -> int:
+        """How many reductions of columns there are: sums, or largest elements."""
+        return sum(each.axis is Access.COLUMN and each.largest is largest for each in self.reductions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rnncc.ir.dim import Dim
+from rnncc.ir.dim import ZERO, Dim
 from rnncc.ir.expr import exact
 from rnncc.language.report import Reported
 from rnncc.language.source import NOWHERE, Span
@@ -79,12 +79,13 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A function across the units: layernorm rmsnorm softmax cumsum sum mean repeat concat roll. `times` is repeat's,
-    and by how many places roll moves; its second argument, if it has one, is the fill."""
+    """A function across the units: layernorm rmsnorm softmax cumsum sum mean repeat concat roll. `times` is repeat's.
+    By so many `places` roll moves; its second argument, if it has one, is the fill."""
 
     function: str
     arguments: tuple[Term, ...]
     times: int = 1
+    places: Dim = ZERO
     span: Span = _span()
 
 
@@ -109,19 +110,20 @@ class Transposed:
 @dataclass(frozen=True, slots=True)
 class OfMatrix:
     """A function of a whole matrix: `expm(matrix)`, `softmax(matrix, axis=rows)`. `diag` takes a vector, or gives the
-    diagonal of a matrix that changes; `norm` gives one number per head, and along an axis `sum` a vector. `further`: by
-    how many places `roll` moves, and the fill, if it has one."""
+    diagonal of a matrix that changes; `norm` gives one number per head, and along an axis `sum` a vector. By so many
+    `places` `roll` moves; `fill` is what comes in then, if the text says it."""
 
     function: str
     operand: Term
     axis: str = ""
     span: Span = _span()
-    further: tuple[Term, ...] = ()
+    places: Dim = ZERO
+    fill: tuple[Term, ...] = ()
 
     @property
     def operator(self) -> str:
         """Its name in the operator table."""
-        function = "shift" if self.function == "roll" and len(self.further) > 1 else self.function
+        function = "shift" if self.fill else self.function
         return f"{function}_{self.axis}" if self.axis else function
 
 
@@ -206,7 +208,7 @@ def children(term: Term) -> tuple[Term, ...]:
         case Op() | Row():
             return term.arguments
         case OfMatrix(_, operand):
-            return (operand, *term.further)
+            return (operand, *term.fill)
         case Surrogate(_, operand) | PerHead(operand):
             return (operand,)
         case Product(matrix, operand):

@@ -24,8 +24,6 @@ ROW_FUNCTIONS: dict[str, tuple[int, int]] = {
 OF_WIDTHS: dict[str, tuple[int, int]] = dict.fromkeys(("ones", "arange"), (1, 1))
 # This copies a value that no state reaches for each head, and is computed before the loops.
 PER_HEAD: dict[str, tuple[int, int]] = {"heads": (1, 2)}
-# `roll` moves units by fewer places than this: it has 16 bits in a loop's tables.
-MOST_PLACES = 2**15
 # These take matrices; `eye` takes a size, and `diag` a vector. Matrices that change with the step are taken by those of
 # OF_GRIDS alone.
 MATRIX_FUNCTIONS: dict[str, tuple[int, int]] = dict.fromkeys(

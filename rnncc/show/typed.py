@@ -97,10 +97,10 @@ def show_term(term: Term, binding: int = 0) -> str:
             return f"{function}({show_term(operand)}, grad={arrow}{grad})"
         case Product(matrix, operand):
             return show_applied("matmul", (matrix, operand), binding, show_term)
-        case Row(function, arguments, times):
+        case Row(function, arguments, times, places):
             if function == "roll":
                 vector, *fill = map(show_term, arguments)
-                return f"roll({vector}, {times}{''.join(f', fill={each}' for each in fill)})"
+                return f"roll({vector}, {dims.show(places)}{''.join(f', fill={each}' for each in fill)})"
             extra = f", {times}" if function == "repeat" else ""
             return f"{function}({', '.join(map(show_term, arguments))}{extra})"
         case Share(operand, _, index):
@@ -108,8 +108,10 @@ def show_term(term: Term, binding: int = 0) -> str:
         case Transposed(matrix):
             return f"T({show_term(matrix)})"
         case OfMatrix(function, operand, axis):
+            moved = f", {dims.show(term.places)}" if function == "roll" else ""
             along = f", axis={axis}" if axis else ""
-            return f"{function}({show_term(operand)}{along})"
+            came = "".join(f", fill={show_term(each)}" for each in term.fill)
+            return f"{function}({show_term(operand)}{moved}{along}{came})"
         case Eye(dim):
             return f"eye({dims.show(dim)})"
         case Unflatten(operand, rows, columns):

@@ -211,7 +211,8 @@ class Interpreter:
             return given.reshape(*given.shape[:-1], self.heads, *sides)
 
         rows, columns = (evaluate(side, self.sizes) // self.heads for side in grid.sides)
-        made = of_matrices(node, [read(name) for name in node.operands], rows, columns)
+        places = evaluate(node.offset, self.sizes)
+        made = of_matrices(node, [read(name) for name in node.operands], rows, columns, places)
         if node.makes_matrix:
             return made.flatten(-3)
         return self.unblocked(made, self.values[node.target].width, self.heads)
@@ -229,7 +230,7 @@ class Interpreter:
             row = torch.arange(self.heads).to(operand)[:, None]
         else:
             row = self._row_of_heads(operand, self.values[node.operands[0]].width)
-            row = row_of_heads(node, row, evaluate(result, self.sizes) // self.heads)
+            row = row_of_heads(node, row, evaluate(result, self.sizes) // self.heads, evaluate(node.offset, self.sizes))
         return self.unblocked(row, result, self.heads)
 
     def _row_of_heads(self, value: Tensor, width: Dim) -> Tensor:

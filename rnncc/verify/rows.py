@@ -13,9 +13,9 @@ from rnncc.ir.row_operator import WITHIN_ROWS, RowOperator
 from rnncc.language.diagnostics import InternalError
 
 
-def row_of_heads(node: RowOp, row: Tensor, units: int) -> Tensor:
+def row_of_heads(node: RowOp, row: Tensor, units: int, places: int) -> Tensor:
     """What an operator makes of the units of each head, [..., N, units of the operand]; `units`: those of the
-    result."""
+    result; `places`: by how many it moves them."""
     match node.operator:
         case RowOperator.SUM:
             return row.sum(-1, keepdim=True)
@@ -46,10 +46,10 @@ def row_of_heads(node: RowOp, row: Tensor, units: int) -> Tensor:
         case RowOperator.SEGMENT_SUM:
             return row.reshape(*row.shape[:-1], -1, node.times).sum(-1)
         case RowOperator.ROLL:
-            return row.roll(node.times, -1)
+            return row.roll(places, -1)
         case RowOperator.SHIFT:
             # What left cannot come in again from a row that is twice as long.
-            places = max(-units, min(node.times, units))
+            places = max(-units, min(places, units))
             return torch.cat((row, torch.zeros_like(row)), -1).roll(places, -1)[..., :units]
         case RowOperator.ARANGE:
             return torch.arange(units).to(row).expand(row.shape)
@@ -57,7 +57,7 @@ def row_of_heads(node: RowOp, row: Tensor, units: int) -> Tensor:
             raise InternalError(f"{node.operator.value} by heads")
 
 
-def of_matrices(node: RowOp, operands: Sequence[Tensor], rows: int, columns: int) -> Tensor:
+def of_matrices(node: RowOp, operands: Sequence[Tensor], rows: int, columns: int, places: int) -> Tensor:
     """What an operator makes of matrices [..., N, rows, columns] and vectors [..., N, units]. `rows` and `columns` are
     those of the matrix that it takes or makes."""
     first = operands[0]
@@ -75,7 +75,7 @@ def of_matrices(node: RowOp, operands: Sequence[Tensor], rows: int, columns: int
         case RowOperator.MATMUL:
             return first @ operands[1]
         case operator if operator in WITHIN_ROWS:
-            return row_of_heads(node, first, columns)
+            return row_of_heads(node, first, columns, places)
         case RowOperator.ROW_SUMS:
             return first.sum(-1)
         case RowOperator.COLUMN_SUMS:

@@ -64,13 +64,16 @@ def test_how_threads_divide_a_loop(divided: Divided) -> None:
         assert threads == 12 and (groups <= batch or groups == 12)
 
 
-def test_threads_divide_the_heads_of_a_matrix(asked: Divided) -> None:
+def test_threads_divide_the_heads_and_rows_of_a_matrix(asked: Divided) -> None:
     def divided(threads: int, batch: int, heads: int, rows: int = 64, columns: int = 64) -> tuple[int, int]:
         return asked("divided_by_heads", threads, 300, batch, heads, rows, columns)
 
-    assert divided(8, 1, 1) == (1, 1), "nobody divides the rows of a head"
+    assert divided(8, 1, 1) == (8, 4), "two threads, for its two tiles of rows"
+    assert divided(8, 1, 1, 512, 512) == (8, 1), "its rows"
+    assert divided(8, 1, 1, 32, 8192) == (1, 1), "one tile"
     assert divided(8, 1, 8) == (8, 1)
-    assert divided(8, 1, 4) == (8, 2), "four threads would have no head"
+    assert divided(8, 1, 4) == (8, 1), "two tiles of rows of each head"
+    assert divided(8, 1, 4, 32, 128) == (8, 2), "four threads would have no head"
     assert divided(8, 2, 8) == (8, 2)
     assert divided(8, 64, 8) == (8, 8), "many entries for each"
     assert divided(8, 1, 8, 4, 4) == (1, 1), "small matrices, for which no other thread is worth its waits"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -95,6 +96,17 @@ def counted(p: Any, s: Any, x: Any, k: Any) -> Values:
     return {"h": tanh(new), "q": q}
 
 
+def _rolled(n: int, value: Tensor, places: int, parts: int = 1, fill: float | None = None) -> Tensor:
+    """`roll` in each of n heads."""
+    rows = heads(value, n, parts)
+    units = rows.shape[-1]
+    found = rows.roll(places, -1)
+    if fill is not None:
+        comes = torch.arange(units) - places
+        found = torch.where((comes >= 0) & (comes < units), found, fill)
+    return found.reshape(n, parts, -1).transpose(0, 1).reshape(-1)
+
+
 @case(
     """
 cell Moved
@@ -114,20 +126,36 @@ h[t] = tanh(a*c + 0.2*n + roll(h[t-1], -1, fill=back))
     extra={"e": 12},
 )
 def moved(p: Any, s: Any, x: Any, k: Any) -> Values:
-    def roll(value: Tensor, places: int, parts: int = 1, fill: float | None = None) -> Tensor:
-        rows = heads(value, k.N, parts)
-        units = rows.shape[-1]
-        found = rows.roll(places, -1)
-        if fill is not None:
-            comes = torch.arange(units) - places
-            found = torch.where((comes >= 0) & (comes < units), found, fill)
-        return found.reshape(k.N, parts, -1).transpose(0, 1).reshape(-1)
-
+    roll = partial(_rolled, k.N)
     h, v = s("h"), s("v")
     new = 0.5 * roll(v, -2, 2, 0) + 0.3 * roll(v, 1, 2) + tanh(roll(x("e"), 3, 2) + p.W_v @ x())
     c = roll(mm(p.R_c, h), -1, fill=-0.5) + roll(p.W_c @ x(), 20, fill=0) + roll(p.b_c, -7)
     n = 0.5 + heads(h, k.N).mean(-1)
     return {"h": tanh(roll(h, 1, fill=0.25) * c + 0.2 * wide(n, k.D) + roll(h, -1, fill=-2)), "v": new}
+
+
+@case(
+    """
+cell MovedBySizes
+dim n = 2
+state h, v: 2*H
+for j in 1..2:
+    u[j] = roll(v[t-1], j*n - H//num_heads)
+v[t] = 0.5*u[1] + 0.2*u[2] + tanh(W@x)
+a = roll(h[t-1], -(H//(2*num_heads)), fill=0.25)
+c = roll(R@h[t-1], n, fill=n) + roll(W@x, 5*H)
+h[t] = tanh(a + c + 0.1*roll(h[t-1], n - n))
+""",
+    lambda H: {"h": (H, 0.0), "v": (2 * H, 0.0)},
+    heads=2,
+)
+def moved_by_sizes(p: Any, s: Any, x: Any, k: Any) -> Values:
+    roll = partial(_rolled, k.N)
+    h, v = s("h"), s("v")
+    new = 0.5 * roll(v, 2 - k.D, 2) + 0.2 * roll(v, 4 - k.D, 2) + tanh(p.W_v @ x())
+    a = roll(h, -(k.D // 2), fill=0.25)
+    c = roll(mm(p.R_c, h), 2, fill=2.0) + roll(p.W_c @ x(), 5 * k.D * k.N)
+    return {"h": tanh(a + c + 0.1 * h), "v": new}
 
 
 @case(

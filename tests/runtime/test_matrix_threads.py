@@ -1,4 +1,5 @@
-"""Layers with matrix states, where threads divide the heads of a batch entry (rnncc/cpu/sharing.h says when)."""
+"""Layers with matrix states, where threads divide the heads of a batch entry, or the rows of a head
+(rnncc/cpu/sharing.h says when)."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 import rnncc
+from rnncc import verify
 
 CELLS = {
     "gateddeltanet": "GatedDeltaNet",
@@ -17,8 +19,8 @@ CELLS = {
     "ttt_linear": "TTT_Linear",  # a norm within the step
     "ntm": "NTM",  # products with parameters
 }
-# Large enough that the threads of a group divide the heads, also with vectors of 512 bits.
-STEPS, HEADS, HIDDEN = 12, 8, 1024
+# Large enough that the threads of a group divide the heads, also with vectors of 512 bits; and the rows of one head.
+STEPS, HEADS, HIDDEN, OF_ONE_HEAD = 12, 8, 1024, 500
 CALLS: dict[str, dict[str, Any]] = {
     "plain": {},
     "lengths": {"lengths": torch.tensor([9])},
@@ -26,13 +28,13 @@ CALLS: dict[str, dict[str, Any]] = {
 }
 
 
-def tensors(layer: torch.nn.Module, threads: int, call: dict[str, Any]) -> list[Tensor]:
-    """The output, the final states and all gradients."""
+def tensors(layer: torch.nn.Module, threads: int, call: dict[str, Any], batch: int = 1) -> list[Tensor]:
+    """The output, the final states and all gradients, with the weights' dtype."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         torch.manual_seed(1)
-        x = torch.randn(STEPS, 1, 32, requires_grad=True)
+        x = torch.randn(STEPS, batch, 32, dtype=next(layer.parameters()).dtype, requires_grad=True)
         output, states = layer(x, **call)
         given = [x, *layer.parameters()]
         loss = (output * torch.linspace(-1, 1, output.numel()).view(output.shape)).sum()
@@ -46,11 +48,13 @@ def tensors(layer: torch.nn.Module, threads: int, call: dict[str, Any]) -> list[
 @pytest.mark.always(cell=("gateddeltanet",))
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("cell", CELLS)
-def test_the_bits_are_the_same_for_any_number_of_threads(cell: str, recompute: bool, call: str) -> None:
+@pytest.mark.parametrize(("cell", "heads"), [(cell, heads) for cell in CELLS for heads in (1, HEADS)])
+def test_the_bits_are_the_same_for_any_number_of_threads(cell: str, heads: int, recompute: bool, call: str) -> None:
     torch.manual_seed(0)
-    heads = {} if cell == "ntm" else {"num_heads": HEADS}
-    layer = getattr(rnncc.load(cell), CELLS[cell])(32, HIDDEN, recompute=recompute, **heads)
+    # An NTM has one head, whose memory has a size of its own.
+    sizes = {"L": 64 * heads, "M": 96} if cell == "ntm" else {"num_heads": heads}
+    hidden = OF_ONE_HEAD if heads == 1 else HIDDEN
+    layer = getattr(rnncc.load(cell), CELLS[cell])(32, hidden, recompute=recompute, **sizes)
     alone = tensors(layer, 1, CALLS[call])
     assert all(torch.isfinite(tensor).all() for tensor in alone)
     for threads in (2, 3, 8):
@@ -82,3 +86,35 @@ def test_row_operators_wait_for_the_sums_of_other_threads() -> None:
     for threads in (2, 4, 8):
         for _ in range(5):
             assert all(map(torch.equal, alone, tensors(layer, threads, {}))), threads
+
+
+# What columns add up to, and their largest elements: the tiles of rows have theirs, which are joined.
+COLUMNS = """
+cell Columns
+state S: matrix(H, K)
+dim K = 24
+local k: K, a: K, c: K
+output y
+k = tanh(W@x + b)
+a = max(S[t-1], axis=columns)
+c = T(S[t-1])@(W@x)
+S[t] = 0.5*S[t-1] + (W@x)@T(k + 0.1*tanh(a) + 0.1*tanh(c))
+y = S[t]@k
+"""
+
+
+@pytest.mark.parametrize("hidden", [32, 33, 100])
+@pytest.mark.parametrize("cell", ["Columns", *CELLS])
+def test_tiles_of_rows_equal_the_eager_loop(cell: str, hidden: int) -> None:
+    """A head of one tile of rows, of a second one that has one row, and of four."""
+    module = rnncc.compile(COLUMNS) if cell == "Columns" else rnncc.load(cell)
+    layer_class = getattr(module, CELLS.get(cell, cell))
+    sizes = {"L": hidden, "M": 24} if cell == "ntm" else {}
+    torch.manual_seed(0)
+    layer = layer_class(32, hidden, dtype=torch.float64, **sizes)
+    eager = layer_class(32, hidden, dtype=torch.float64, backend="reference", **sizes)
+    eager.load_state_dict(layer.state_dict())
+    found, expected = (tensors(each, 1, {}, batch=3) for each in (layer, eager))
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        assert torch.isfinite(b).all() and verify.relative_error(a, b) <= 1e-10

@@ -93,8 +93,8 @@ def term_label(term: Term, shown: Callable[[Term], str | None], binding: int = 0
         case Product(matrix, operand):
             text = f"{inner(matrix, 3)} {inner(operand, _SIGN)}"
             return f"({text})" if binding > 3 else text
-        case Row(function, arguments, times):
-            extra = f", {times}" if function in ("repeat", "roll") else ""
+        case Row(function, arguments, times, places):
+            extra = {"repeat": f", {times}", "roll": f", {dims.show(places)}"}.get(function, "")
             return f"{function_label(function)}({', '.join(map(inner, arguments))}{extra})"
         case Share(operand):
             return f"split({inner(operand)})"

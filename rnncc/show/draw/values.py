@@ -8,7 +8,7 @@ from functools import cached_property
 from graphlib import TopologicalSorter
 from typing import assert_never
 
-from rnncc.ir.dim import ONE, Dim
+from rnncc.ir.dim import ONE, Dim, as_int, show
 from rnncc.ir.term import (
     Argument,
     Bad,
@@ -172,8 +172,10 @@ class Values:
                 return self._affine([(1, term)])
             case PerHead(operand):
                 return self._row("heads", operand)
-            case Row("roll", (operand, *_), times):
-                return self._row(f"{function_label('roll')} {f'{times:+d}'.replace('-', '−')}", operand)
+            case Row("roll", (operand, *_), places=places):
+                known = as_int(places)
+                moved = show(places) if known is None else f"{known:+d}"
+                return self._row(f"{function_label('roll')} {moved.replace('-', '−')}", operand)
             case Transposed(matrix):
                 return self._unary(f"{HOLE}^{{T}}", self._build(matrix))
             case OfMatrix(function, matrix, axis):

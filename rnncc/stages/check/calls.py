@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 
-from rnncc.ir.dim import ONE, Dim
+from rnncc.ir.dim import ONE, ZERO, Dim
 from rnncc.ir.syntax import Call, Expression, Lambda, Name
-from rnncc.ir.term import Bad, Eye, Filled, Num, OfMatrix, Op, PerHead, Row, Share, Term, Transposed, Unflatten
+from rnncc.ir.term import Bad, Eye, Filled, OfMatrix, Op, PerHead, Row, Share, Term, Transposed, Unflatten
 from rnncc.language.functions import (
     ALONG_AXIS,
     AXES,
     MATRIX_FUNCTIONS,
-    MOST_PLACES,
     OF_WIDTHS,
     PER_HEAD,
     REDUCTIONS,
@@ -160,7 +159,9 @@ class Calls:
         if isinstance(times, int) and times < 1:
             message = f"the number of repetitions must be at least 1, not {times}"
             times = self.report.error("RNN204", message, call.arguments[1].span)
-        return Bad(call.span, times) if isinstance(times, Reported) else Row("repeat", (operand,), times, call.span)
+        return (
+            Bad(call.span, times) if isinstance(times, Reported) else Row("repeat", (operand,), times, span=call.span)
+        )
 
     def roll(self, call: Call, scope: Mapping[str, int]) -> Term:
         """`roll(v, n)`, `roll(v, n, fill=0)`."""
@@ -168,7 +169,9 @@ class Calls:
             return Bad(call.span, wrong)
         operands = (self.term(call.arguments[0]), *self.fill(call))
         places = self.places(call, scope)
-        return Bad(call.span, places) if isinstance(places, Reported) else Row("roll", operands, places, call.span)
+        if isinstance(places, Reported):
+            return Bad(call.span, places)
+        return Row("roll", operands, places=places, span=call.span)
 
     def fill(self, call: Call) -> tuple[Term, ...]:
         """What comes in where units leave, if the call says it."""
@@ -176,13 +179,9 @@ class Calls:
             self.term(value) for word, value in call.keywords if word == "fill" and not isinstance(value, Lambda)
         )
 
-    def places(self, call: Call, scope: Mapping[str, int]) -> int | Reported:
+    def places(self, call: Call, scope: Mapping[str, int]) -> Dim | Reported:
         """By how many places `roll` moves."""
-        places = self.symbols.statics.integer(call.arguments[1], scope, "the number of places")
-        if isinstance(places, int) and abs(places) >= MOST_PLACES:
-            message = f"'roll' moves units by fewer than {MOST_PLACES:,} places, not by {places:,}"
-            return self.report.error("RNN204", message, call.arguments[1].span)
-        return places
+        return self.symbols.statics.places(call.arguments[1], scope, "the number of places")
 
     def of_width(self, name: str, call: Call) -> Term:
         if wrong := self.wrong_arguments(name, call, OF_WIDTHS[name]):
@@ -232,13 +231,12 @@ class Calls:
         if wrong := self.wrong_arguments(name, call, (1 + moves,) * 2, ("axis", "fill") if moves else ("axis",)):
             return Bad(call.span, wrong)
         operand = self.term(call.arguments[0])
-        places = self.places(call, scope) if moves else 0
+        places = self.places(call, scope) if moves else ZERO
         if isinstance(places, Reported):
             return Bad(call.span, places)
         axis = dict(call.keywords).get("axis")
         if isinstance(axis, Name) and axis.name in AXES:
-            further = (Num(places), *self.fill(call)) if moves else ()
-            return OfMatrix(name, operand, axis.name, call.span, further)
+            return OfMatrix(name, operand, axis.name, call.span, places, self.fill(call))
         what = {
             "softmax": "each row sums to 1",
             "normalize": "each row has the length 1",

@@ -175,6 +175,10 @@ class Matrices:
             )
         if term.function == "diag":
             return Shape(shape.width, shape.width, "matrix")
+        if dims.as_int(term.places) is None:
+            message = f"a matrix of parameters moves by a number of places, and not by '{dims.show(term.places)}'"
+            help = "declare 'const n = …' in place of the size; vectors and matrices that change move by formulas too"
+            return self.agreement.unknown(self.report.error("RNN220", message, term.span, "not known", help))
         columns = shape.columns or ONE
         square = term.function not in OF_SQUARE or self.solver.equal(
             shape.width, columns, term.span, self.agreement.why(term.span)

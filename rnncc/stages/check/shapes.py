@@ -256,7 +256,7 @@ class _Inference:
                 return self.matrices.transposed(term, self.shape(matrix))
             case OfMatrix(function, operand, axis):
                 shape = self.shape(operand)
-                if len(term.further) > 1 and (wrong := self.wrong_fill(term.further[1])):
+                if term.fill and (wrong := self.wrong_fill(term.fill[0])):
                     return self.agreement.unknown(wrong)
                 if function in OF_VECTORS_TOO and not axis and not shape.is_matrix:
                     self.vectors.taken.add(term)
@@ -288,7 +288,9 @@ class _Inference:
                 return self.agreement.unknown(wrong)
             case Product(matrix, Transposed(operand) as flipped):
                 left, inner = self.shape(matrix), self.shape(operand)
-                if left.reported or inner.reported or left.is_matrix or inner.is_matrix:
+                if reported := left.reported or inner.reported:
+                    return self.agreement.unknown(reported)
+                if left.is_matrix or inner.is_matrix:
                     right = self.matrices.transposed(flipped, inner)
                 else:
                     return self.grids.outer(term, left, inner)

@@ -113,6 +113,36 @@ class Statics:
             return self.report.error(error.code, f"{what} {error.message}", error.span, help=error.help)
         return self._positive(found, expression, what)
 
+    def places(self, expression: Expression, scope: Mapping[str, int], what: str) -> Dim | Reported:
+        """By how many places something moves: a whole number, or a formula of sizes. Both may be negative."""
+        if not names_in(expression) & self.dims:
+            number = self.integer(expression, scope, what)
+            return number if isinstance(number, Reported) else dims.constant(number)
+        try:
+            return self._places(expression, scope)
+        except _NotStatic as error:
+            return self.report.error(error.code, f"{what} {error.message}", error.span, help=error.help)
+
+    def _places(self, expression: Expression, scope: Mapping[str, int]) -> Dim:
+        match expression:
+            case Unary(operator, operand):
+                found = self._places(operand, scope)
+                return dims.scale(found, -1) if operator == "-" else found
+            case Binary("+" | "-" as operator, left, right):
+                first, second = self._places(left, scope), self._places(right, scope)
+                second = dims.scale(second, -1) if operator == "-" else second
+                return _dim_arithmetic("+", first, second, expression.span, by_heads=True)
+            case Binary("*", left, right):
+                first, second = self._places(left, scope), self._places(right, scope)
+                return _dim_arithmetic("*", first, second, expression.span, by_heads=True)
+            case Binary("//", left, right) if _subtracts(left) or _subtracts(right):
+                message, help = "may have a minus outside of '//' alone", "write '1 - K//2' or '-(K//2)'"
+                raise _NotStatic("RNN220", message, expression.span, help)
+            case Name(name) if name in scope:
+                return dims.constant(scope[name])
+            case _:
+                return self._dim(expression, by_heads=True)
+
     def _positive(self, found: Dim, expression: Expression, what: str) -> Dim | Reported:
         known = dims.as_int(found)
         if known is not None and known < 1:
@@ -235,6 +265,16 @@ def _mentions_time(expression: Expression) -> bool:
             return _mentions_time(operand)
         case Binary(_, left, right):
             return _mentions_time(left) or _mentions_time(right)
+        case _:
+            return False
+
+
+def _subtracts(expression: Expression) -> bool:
+    match expression:
+        case Unary(operator, operand):
+            return operator == "-" or _subtracts(operand)
+        case Binary(operator, left, right):
+            return operator == "-" or _subtracts(left) or _subtracts(right)
         case _:
             return False
 

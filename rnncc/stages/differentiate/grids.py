@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from rnncc.ir.cell import RowOp
-from rnncc.ir.dim import Dim, Grid
+from rnncc.ir.dim import Dim, Grid, scale
 from rnncc.ir.expr import Expr, Ref, apply
 from rnncc.ir.row_operator import RowOperator
 from rnncc.stages.differentiate.cotangents import Cotangents
@@ -37,8 +37,8 @@ def reverse_of_matrices(made: Cotangents, node: RowOp, grid: Grid, d: str, diffe
         made.give(first, _share_along(made, node, grid, d), grid.width, span)
         return
     of = grid.transposed if operator is RowOperator.TRANSPOSE else grid
-    times = -node.times if operator in (RowOperator.ROLL, RowOperator.SHIFT) else node.times
-    row = RowOp(f"d_{first}__from_{target}", _REVERSE[operator], (d,), times=times, span=span, grid=of)
+    back = scale(node.offset, -1)  # what a roll moves
+    row = RowOp(f"d_{first}__from_{target}", _REVERSE[operator], (d,), back, node.times, span=span, grid=of)
     width = made.values[first].width
     made.give(first, Ref(made.row(width, row)), width, span)
 

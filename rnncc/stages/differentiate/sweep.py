@@ -12,7 +12,7 @@ from typing import assert_never
 from rnncc.analysis.recurrent import CLIP
 from rnncc.ir.adjoint import OuterProduct
 from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, Segment, Value, operands
-from rnncc.ir.dim import add, constant
+from rnncc.ir.dim import add, constant, scale
 from rnncc.ir.expr import Const, Expr, Ref, apply
 from rnncc.ir.row_operator import RowOperator
 from rnncc.language.diagnostics import InternalError
@@ -129,7 +129,8 @@ class Sweep(Cotangents):
             reverse_of_matrices(self, node, node.grid, d, self._differentiable)
             return
         name = node.operands[0]
-        width, result, times = self.values[name].width, self.values[target].width, node.times
+        width, result = self.values[name].width, self.values[target].width
+        offset, times = node.offset, node.times
         match node.operator:
             case RowOperator.SUM:
                 self.give(name, Ref(d), result, span)
@@ -163,11 +164,11 @@ class Sweep(Cotangents):
             case RowOperator.PAD:
                 reverse = RowOperator.SLICE
             case RowOperator.ROLL | RowOperator.SHIFT:
-                reverse, times = node.operator, -times
+                reverse, offset = node.operator, scale(offset, -1)
             case _:
                 # Norms were taken apart.
                 raise InternalError(f"{target} has no derivative")
-        part = self.row(width, RowOp(f"d_{name}__from_{target}", reverse, (d,), node.offset, times, span=span))
+        part = self.row(width, RowOp(f"d_{name}__from_{target}", reverse, (d,), offset, times, span=span))
         self.give(name, Ref(part), width, span)
 
     def _known(self, expr: Expr) -> Expr:

@@ -1,6 +1,6 @@
 """Gives a step addresses: slots for its values, and barriers between its stages; and what tables can hold of it.
 
-Threads may divide units, the heads of matrices, and the batch entries of row operators. A stage may read without
+Threads may divide units, the rows of matrices, and the batch entries of row operators. A stage may read without
 waiting what was written before the last barrier, and what is divided as its own is, which the same thread wrote. Values
 of the step before are read through edges; so two steps in a row are followed until nothing changes.
 
@@ -25,7 +25,7 @@ from rnncc.stages.lower.passes import Key, key_of
 MOST = (1 << 15) - 1
 # The line of a statement stands in a comment only.
 _NOT_IN_TABLES = frozenset({"line"})
-_BY_HEADS = "by heads"
+_BY_ROWS = "by rows"
 _NUMBERS = {"parts": "parts in a row", "times": "repetitions", "index": "tensors", "first": "accumulators"}
 
 
@@ -66,14 +66,14 @@ def _barriers(step: Step) -> tuple[bool, ...]:
 
 def _keys(step: Step) -> Iterator[tuple[str, Key | str | None]]:
     """What the stage that makes a value shares with others; None: it is a row operator, for which threads divide the
-    batch entries; _BY_HEADS: they divide the heads."""
+    batch entries; _BY_ROWS: they divide heads and rows."""
     for stage in step.stages:
         match stage:
             case RowStage():
                 yield stage.target, None
             case MatrixStage():
                 yield from ((each.target, key_of(stage)) for each in stage.statements)
-                yield from ((each.target, _BY_HEADS) for each in stage.reductions)
+                yield from ((each.target, _BY_ROWS) for each in stage.reductions)
             case TileStage():
                 yield from ((each.target, key_of(stage)) for each in stage.statements)
             case _:

@@ -287,7 +287,12 @@ class _Stager:
             tuple(loads),
             tuple(name for name in self.needs.constants if name in names),
             tuple(Statement(node.target, node.expr, self._line(node.span)) for node in group.nodes),
-            tuple(group.reductions),
+            tuple(
+                sorted(
+                    group.reductions,
+                    key=lambda each: (each.axis is Access.COLUMN, each.axis is Access.COLUMN and each.largest),
+                )
+            ),
             tuple(node.target for node in group.nodes if node.target in stored),
         )
 

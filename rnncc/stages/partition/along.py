@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from rnncc.ir.dim import HEADS, Grid
+from rnncc.ir.dim import HEADS, ZERO, Dim, Grid
 from rnncc.ir.expr import Const, Expr, Ref, apply
 from rnncc.ir.row_operator import RowOperator
 from rnncc.ir.term import Filled, Num, OfMatrix, Row, Term
@@ -36,7 +36,12 @@ class Maker(Protocol):
         """The name of a matrix."""
 
     def row(
-        self, operator: RowOperator, operands: tuple[str, ...], grid: Grid | None, shape: Shape, times: int = 1
+        self,
+        operator: RowOperator,
+        operands: tuple[str, ...],
+        grid: Grid | None,
+        shape: Shape,
+        offset: Dim = ZERO,
     ) -> Ref:
         """The value of an operator."""
 
@@ -76,23 +81,22 @@ class Along:
         name, shape = self.grids.name_of(expr, grid), Shape(grid.width, grid=grid)
         if term.function == "cumsum":
             return self.grids.row(RowOperator.CUMSUM, (name,), grid, shape)
-        places = _places(term)
-        if not places:
+        if not term.places.terms:
             return Ref(name)
-        operator = RowOperator.SHIFT if len(term.further) > 1 else RowOperator.ROLL
-        made = self.grids.row(operator, (name,), grid, shape, places)
+        operator = RowOperator.SHIFT if term.fill else RowOperator.ROLL
+        made = self.grids.row(operator, (name,), grid, shape, term.places)
         return self.filled(term, made, grid) if term.axis == "rows" else made
 
     def filled(self, term: OfMatrix, expr: Expr, grid: Grid) -> Expr:
         """The matrix, with the fill in place of the zeros that came in."""
-        if len(term.further) < 2 or not _places(term) or term.further[1] == Num(0.0):
+        if not term.fill or not term.places.terms or term.fill == (Num(0.0),):
             return expr
         # Zeros that come into a vector of ones are in the same places.
         side = grid.columns if term.axis == "rows" else grid.rows
-        ones = Row("roll", (Filled("ones", side), Num(0.0)), _places(term))
+        ones = Row("roll", (Filled("ones", side), Num(0.0)), places=term.places)
         across = RowOperator.BY_COLUMN if term.axis == "rows" else RowOperator.BY_ROW
         inside = self.spread(across, self.grids.expression(ones), grid)
-        return apply("where", inside, expr, self.grids.expression(term.further[1]))
+        return apply("where", inside, expr, self.grids.expression(term.fill[0]))
 
     def reduction(self, function: str, expr: Expr, grid: Grid, axis: str) -> Expr:
         """A function that leaves one number for each row, column or block."""
@@ -141,10 +145,3 @@ class Along:
         positive = apply("gt", value, Const(0.0))
         root = apply("sqrt", apply("where", positive, value, Const(1.0)))
         return apply("where", positive, root, Const(0.0))
-
-
-def _places(term: OfMatrix) -> int:
-    """By how many places `roll` moves."""
-    (places, *_) = term.further
-    assert isinstance(places, Num)
-    return int(places.value)

@@ -284,8 +284,9 @@ class _Flattener:
             case Transposed(matrix):
                 return apply("transpose", self.matrix_expression(matrix, root))
             case OfMatrix(_, matrix):
-                further = (self.expression(each) for each in term.further)
-                return apply(term.operator, self.matrix_expression(matrix, root), *further)
+                moved = (Const(dims.as_int(term.places) or 0),) if term.function == "roll" else ()
+                fill = (self.expression(each) for each in term.fill)
+                return apply(term.operator, self.matrix_expression(matrix, root), *moved, *fill)
             case Product(left, right) if self.matrix_shape(right).is_matrix:
                 rows, columns = self.diagonal(left), self.diagonal(right)
                 if rows is not None:

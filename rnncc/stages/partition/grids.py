@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Protocol, assert_never
 
 from rnncc.ir.cell import RowOp
-from rnncc.ir.dim import ONE, Dim, Grid
+from rnncc.ir.dim import ONE, ZERO, Dim, Grid
 from rnncc.ir.expr import Apply, Expr, Ref, apply
 from rnncc.ir.row_operator import RowOperator
 from rnncc.ir.term import (
@@ -150,10 +150,15 @@ class Grids:
         return self.nodes.named(expr, Shape(grid.width, grid=grid))
 
     def row(
-        self, operator: RowOperator, operands: tuple[str, ...], grid: Grid | None, shape: Shape, times: int = 1
+        self,
+        operator: RowOperator,
+        operands: tuple[str, ...],
+        grid: Grid | None,
+        shape: Shape,
+        offset: Dim = ZERO,
     ) -> Ref:
         """The value of an operator; equal ones are one."""
-        node = RowOp("", operator, operands, times=times, grid=grid, span=self.nodes.span)
+        node = RowOp("", operator, operands, offset, grid=grid, span=self.nodes.span)
         if node not in self.rows:
             target = self.nodes.name(f"{operands[0].rpartition('__')[2]}_{operator.value}" if grid else "")
             self.rows[node] = self.nodes.temporary(replace(node, target=target), shape)

@@ -28,8 +28,8 @@ class RowFunctions:
         self.nodes = nodes
         self.solved = {size.name: size.solved for size in typed.sizes if size.solved is not None}
         self.divisible = typed.divisible
-        # By function, operands and `times`.
-        self.known: dict[tuple[str, tuple[str, ...], int], str] = {}
+        # By function, operands, `times` and `places`.
+        self.known: dict[tuple[str, tuple[str, ...], int, Dim], str] = {}
         # By function and width.
         self.vectors: dict[tuple[str, Dim], str] = {}
         # By operand and the number of groups.
@@ -37,7 +37,7 @@ class RowFunctions:
 
     def value(self, term: Row, operands: tuple[str, ...]) -> str:
         """The name of the function's value; `operands` are the names of its arguments'."""
-        key = (term.function, operands, term.times)
+        key = (term.function, operands, term.times, term.places)
         if key not in self.known:
             node, shape = self.last(term, operands)
             self.known[key] = self.nodes.temporary(replace(node, target=self.nodes.name()), shape)
@@ -45,7 +45,7 @@ class RowFunctions:
 
     def node(self, term: Row, operands: tuple[str, ...], target: str) -> Node:
         """The node that defines `target` as the function's value."""
-        key = (term.function, operands, term.times)
+        key = (term.function, operands, term.times, term.places)
         if key not in self.known:
             node, shape = self.last(term, operands)
             if shape.width == self.nodes.shapes[target].width:
@@ -103,22 +103,24 @@ class RowFunctions:
                 raise InternalError(f"the row function {term.function}")
 
     def rolled(self, term: Row, operands: tuple[str, ...]) -> Node:
-        """What moves units by `times` places, without a name."""
+        """What moves units by `places`, without a name."""
         vector, width = operands[0], self.width(operands[0])
-        if term.times == 0 or (width == ONE and len(operands) == 1):
+        places = term.places
+        if not places.terms or (width == ONE and len(operands) == 1):
             return Pointwise("", Ref(vector), term.span)
         if len(operands) == 1:
-            return RowOp("", RowOperator.ROLL, operands, times=term.times, span=term.span)
+            return RowOp("", RowOperator.ROLL, operands, places, span=term.span)
         named = self.nodes.made.get(operands[1])
         fill = named.expr if isinstance(named, Pointwise) else Ref(operands[1])
         if width == ONE:
             return Pointwise("", fill, term.span)
-        moved = RowOp("", RowOperator.SHIFT, (vector,), times=term.times, span=term.span)
+        moved = RowOp("", RowOperator.SHIFT, (vector,), places, span=term.span)
         if fill == Const(0.0):
             return moved
         # Zeros come in, and are replaced where a vector of ones that moves as far has them too.
         value = self.nodes.temporary(replace(moved, target=self.nodes.name()), Shape(width))
-        inside = self.value(Row("roll", (), term.times), (self.filled("ones", width), self.nodes.named(Const(0.0))))
+        ones = Row("roll", (), places=places)
+        inside = self.value(ones, (self.filled("ones", width), self.nodes.named(Const(0.0))))
         return Pointwise("", apply("where", Ref(inside), Ref(value), fill), term.span)
 
     def filled(self, function: str, dim: Dim) -> str:

@@ -192,19 +192,19 @@ def _function(
     name: str, stage: TileStage | MatrixStage, text: _Text, slots: Mapping[str, str]
 ) -> UnitFunction | MatrixFunction:
     """A stage as a function. `slots`: the numbers of those that it reads and writes, as C++."""
-    rows = {local: f"frame__.at({slot}, b__)" for local, slot in slots.items()}
     match stage:
         case TileStage():
-            return _unit_function(name, stage, text, rows)
+            return _unit_function(name, stage, text, slots)
         case MatrixStage():
-            return _matrix_function(name, stage, text, rows)
+            return _matrix_function(name, stage, text, slots)
         case _:
             assert_never(stage)
 
 
-def _matrix_function(name: str, stage: MatrixStage, text: _Text, starts: Mapping[str, str]) -> MatrixFunction:
-    """The statements of a stage as a function of batch entries and heads. `starts`: where a batch entry's rows are."""
+def _matrix_function(name: str, stage: MatrixStage, text: _Text, slots: Mapping[str, str]) -> MatrixFunction:
+    """The statements of a stage as a function of batch entries and heads. `slots`: as `_function` has them."""
     heads, rows, columns, lines, sums, totals = [], [], [], [], [], []
+    starts = {local: f"frame__.at({slot}, b__)" for local, slot in slots.items()}
     steps = {Access.UNIT: "rows__ * columns__", Access.ROW: "rows__", Access.COLUMN: "columns__"}
     for load in stage.loads:
         start, local = starts[load.local], load.local
@@ -227,17 +227,23 @@ def _matrix_function(name: str, stage: MatrixStage, text: _Text, starts: Mapping
                 lines.append(f"const rnncc::Vec<T> {local} = rnncc::take<W__>({local}__p, at__, n__);")
     heads += [f"T* const {stored}__to = {starts[stored]} + h__ * rows__ * columns__;" for stored in stage.stored]
     lines += text.statements(stage, "at__")
+    number = 0  # of vectors of columns
     for reduction in stage.reductions:
         target, largest = reduction.target, str(reduction.largest).lower()
-        heads.append(f"T* const {target}__to = {starts[target]} + h__ * {steps[reduction.axis]};")
         if reduction.axis is Access.ROW:
+            heads.append(f"T* const {target}__to = {starts[target]} + h__ * rows__;")
             rows.append(f"auto {target}__all = rnncc::no_rows<T, R__, {largest}>();")
             lines.append(f"rnncc::join<W__, {largest}>({target}__all.row[r__], {reduction.source}, n__);")
             totals.append(f"rnncc::put_rows<{largest}>({target}__to + i__, {target}__all);")
         else:
+            start = f"frame__.columns_at({slots[target]}, b__, {number})"
+            number += 1
+            heads.append(f"T* const {target}__to = {start} + h__ * columns__;")
             columns.append(f"rnncc::Vec<T> {target}__all = rnncc::nothing<T, {largest}>();")
             lines.append(f"{target}__all = rnncc::joined<{largest}>({target}__all, {reduction.source});")
-            sums.append(f"rnncc::join_row<W__, {largest}>({target}__to, u__, {target}__all, n__, i__ == 0);")
+            sums.append(
+                f"rnncc::join_row<W__, {largest}>({target}__to, u__, {target}__all, n__, i__ == frame__.first_row);"
+            )
     rows_dim, columns_dim = (str(text.dims[side]) for side in stage.grid.sides)
     constants = text.of_constants(stage.constants)
     return MatrixFunction(
@@ -245,9 +251,10 @@ def _matrix_function(name: str, stage: MatrixStage, text: _Text, starts: Mapping
     )
 
 
-def _unit_function(name: str, stage: TileStage, text: _Text, starts: Mapping[str, str]) -> UnitFunction:
-    """The statements of a stage as a function of batch entries and units. `starts`: where a batch entry's rows are."""
+def _unit_function(name: str, stage: TileStage, text: _Text, slots: Mapping[str, str]) -> UnitFunction:
+    """The statements of a stage as a function of batch entries and units. `slots`: as `_function` has them."""
     entries, lines = [], []
+    starts = {local: f"frame__.at({slot}, b__)" for local, slot in slots.items()}
     for load in stage.loads:
         start = starts[load.local]
         match load.access:

@@ -253,6 +253,8 @@ def _stages(program: Program, dim: _Dims) -> tuple[list[str], list[str]]:
                         function=functions,
                         matrix_rows=rows,
                         matrix_columns=columns,
+                        column_sums=stage.of_columns(largest=False) or None,
+                        column_maxima=stage.of_columns(largest=True) or None,
                     )
                 )
                 functions += 1

@@ -280,8 +280,8 @@ class Emitter:
                 return f"{name}({first}, {others[0]}, {heads}, {rows}, {columns})"
             case _ if node.operator in WITHIN_ROWS:
                 # Each row is to them what a head's units are.
-                times = "" if node.operator is RowOperator.CUMSUM else f"{node.times}, "
-                return f"rows.row_{node.operator.value}({first}, {times}{python_dim(grid.rows)}, 1)"
+                places = "" if node.operator is RowOperator.CUMSUM else f"{python_dim(node.offset)}, "
+                return f"rows.row_{node.operator.value}({first}, {places}{python_dim(grid.rows)}, 1)"
             case _:
                 return f"{name}({first}, {heads}, {rows}, {made})"
 
@@ -322,9 +322,9 @@ class Emitter:
                     return f"{operand}.repeat_interleave({node.times}, -1)"
                 return f"rows.row_repeat({operand}, {node.times}, {heads}, {k}, {split_multiple(result)[0]})"
             case RowOperator.ROLL:
-                return f"rows.row_roll({operand}, {node.times}, {heads}, {k})"
+                return f"rows.row_roll({operand}, {python_dim(node.offset)}, {heads}, {k})"
             case RowOperator.SHIFT:
-                return f"rows.row_shift({operand}, {node.times}, {heads}, {k})"
+                return f"rows.row_shift({operand}, {python_dim(node.offset)}, {heads}, {k})"
             case RowOperator.ARANGE if self.table[node.target].width == HEADS:
                 return f"rows.head_numbers({operand})"
             case RowOperator.ARANGE:

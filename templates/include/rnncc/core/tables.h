@@ -145,10 +145,11 @@ struct StageInfo {
   int16_t stored;
   int16_t first_operand;  // in the program's stage_slots: a row operator's operands
   int16_t operands;
-  int16_t offset;                       // a dim, for a row operator
-  int16_t times;                        // how often a unit is repeated, or by how many places it moves
+  int16_t offset;                       // a dim, for a row operator; by so many places a roll or shift moves units
+  int16_t times;                        // how often a unit is repeated
   int16_t function;                     // its index; -1 for a row operator
   int16_t matrix_rows, matrix_columns;  // dims, of stages of matrices: those of all heads' blocks together
+  int16_t column_sums, column_maxima;   // of a matrix's elements: so many of the slots that it writes last
 };
 
 // At the end slot `slot`, which is a previous one, goes to table[index], a tensor [B, width].

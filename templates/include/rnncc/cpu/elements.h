@@ -79,12 +79,12 @@ RNNCC_INLINE void each_vector(int64_t columns, const F& f) {
   if (u < columns) f(Whole<false>(), u, columns - u);
 }
 
-// Calls f(Count<R>, i) for rows i to i + R - 1, until all rows had their turn.
+// Calls f(Count<R>, i) for rows i to i + R - 1, until rows [begin, end) had their turn.
 template <class F>
-RNNCC_INLINE void few_rows(int64_t rows, const F& f) {
-  int64_t i = 0;
-  for (; i + rows_at_once <= rows; i += rows_at_once) f(Count<rows_at_once>(), i);
-  for (; i < rows; ++i) f(Count<1>(), i);
+RNNCC_INLINE void each_few_rows(int64_t begin, int64_t end, const F& f) {
+  int64_t i = begin;
+  for (; i + rows_at_once <= end; i += rows_at_once) f(Count<rows_at_once>(), i);
+  for (; i < end; ++i) f(Count<1>(), i);
 }
 
 // A vector for each of a few rows.

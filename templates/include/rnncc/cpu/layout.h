@@ -104,12 +104,10 @@ struct Sharing {
   bool pairs = false;  // some product is taken by the processor's matrix unit (pairs.h)
 
   bool by_units() const { return groups < threads; }
+  int64_t mates() const { return (threads + groups - 1) / groups; }  // the most threads of a group
 
   // How many of `depth` units a thread has, if there are enough for all.
-  int64_t units_of_thread(int64_t depth) const {
-    const int64_t mates = (threads + groups - 1) / groups;
-    return round_up((depth + mates - 1) / mates, piece);
-  }
+  int64_t units_of_thread(int64_t depth) const { return round_up((depth + mates() - 1) / mates(), piece); }
 };
 
 // The tiles of a stage: each of `blocks` ranges of `depth` units is divided into tiles of `units`. A tile takes batch
@@ -117,6 +115,19 @@ struct Sharing {
 struct Tiling {
   int64_t blocks, heads, depth, units, per_block, count, entries;
 };
+
+// The rows of a matrix's head, in tiles of so many. Threads divide them where there are fewer heads than threads of a
+// group.
+struct RowTiles {
+  static constexpr int64_t size = 32;
+  int64_t rows, count;
+
+  int64_t end_of(int64_t tile) const { return (tile + 1) * size < rows ? (tile + 1) * size : rows; }
+  bool are_divided(int64_t heads, int64_t mates) const { return mates > heads && count > 1; }
+};
+
+// The vectors with a number for each column that a stage of a matrix's elements makes.
+RNNCC_INLINE int16_t column_vectors(const StageInfo& stage) { return stage.column_sums + stage.column_maxima; }
 
 struct TileRange {
   int64_t begin, end, head, block;

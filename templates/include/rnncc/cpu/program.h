@@ -15,13 +15,24 @@ struct Frame {
   int64_t* row;
   const T* constants;
   const int64_t* dims;
+  // For a function of a matrix's elements: the rows of each head's block that are its own, and where it puts its vectors
+  // of columns, if not to their slots: so far apart for a batch entry, and for a vector.
+  int64_t first_row = 0, end_row = 0;
+  T* parts = nullptr;
+  int64_t part_row = 0, part_size = 0;
+  int64_t turn = 0;  // which of two places they go to next, where threads divide a head's rows (matrix_elements.h)
 
   // Where a slot's row of batch entry b starts.
   inline __attribute__((always_inline)) T* at(int slot, int64_t b) const { return p[slot] + b * row[slot]; }
+
+  // Where vector `number` of columns goes, which is that of a slot.
+  inline __attribute__((always_inline)) T* columns_at(int slot, int64_t b, int64_t number) const {
+    return parts ? parts + number * part_size + b * part_row : at(slot, b);
+  }
 };
 
 // Computes batch entries [b0, b1) and units [u0, u1), which all belong to `head`. A function of a matrix's elements takes
-// heads [u0, u1) in place of units, and all heads' number in place of the head.
+// heads [u0, u1) in place of units, and all heads' number in place of the head; of their rows it takes the frame's.
 template <class T>
 using Function = void (*)(const Frame<T>&, int64_t b0, int64_t b1, int64_t u0, int64_t u1, int64_t head);
 

@@ -56,8 +56,9 @@ struct Run {
   int64_t* packs_per_tile = nullptr;
   Barrier* barriers = nullptr;  // per group of threads
   T* constants = nullptr;
+  T* parts = nullptr;       // the vectors of columns of all row tiles but the first (matrix_elements.h)
   char* members = nullptr;  // per thread: slots' pointers, slots' row strides, scratch
-  int64_t member_bytes = 0;
+  int64_t parts_of_entry = 0, member_bytes = 0;
   int64_t scratch = 0, reduction = 0, spread = 0, once = 0;  // elements per thread
 
   // Whether products read matrices as they lie: such a call is too short to gain from packed ones.
@@ -107,6 +108,11 @@ struct Run {
       if (dim(program.stages[s].width) > widest) widest = dim(program.stages[s].width);
     return widest;
   }
+  RowTiles row_tiles(const StageInfo& stage) const {
+    const int64_t rows = dim(stage.matrix_rows) / call.heads;
+    return {rows, rows > RowTiles::size ? (rows + RowTiles::size - 1) / RowTiles::size : 1};
+  }
+  int64_t part_width(const StageInfo& stage) const { return round_up(dim(stage.matrix_columns), 16); }
   const rnncc_tensor& tensor(Table table, int16_t index) const { return call.table[table][index]; }
   int64_t time(int64_t n) const { return call.descending ? call.steps - 1 - n : n; }
 
@@ -285,11 +291,28 @@ struct Run {
       const int64_t elements = tilings[s].entries * tilings[s].units * program.stages[s].accumulators;
       if (elements > scratch) scratch = elements;
     }
+    lay_out_parts(arena);
     const int64_t slots = round_up(program.slot_count, 8);
     once = sharing.once ? once_scratch_elements<T> : 0;
     member_bytes =
         slots * 16 + room_bytes(scratch + lanes<T>) + room_bytes(reduction) + room_bytes(spread) + room_bytes(once);
     members = arena.take<char>(member_bytes * sharing.threads);
+  }
+
+  // A thread's row tiles follow each other, and need room for one batch entry. Where threads divide those of a head, every
+  // entry has room, twice: one thread may be at the next such stage already.
+  void lay_out_parts(Arena& arena) {
+    int64_t rows = sharing.threads;
+    parts_of_entry = 0;
+    for (int16_t s = 0; s < program.stage_count; ++s) {
+      const StageInfo& stage = program.stages[s];
+      if (column_vectors(stage) == 0) continue;
+      const RowTiles tiles = row_tiles(stage);
+      const int64_t here = (tiles.count - 1) * column_vectors(stage) * part_width(stage);
+      if (here > parts_of_entry) parts_of_entry = here;
+      if (tiles.are_divided(call.heads, sharing.mates()) && 2 * call.batch > rows) rows = 2 * call.batch;
+    }
+    parts = arena.take<T>(rows * parts_of_entry);
   }
 
   void lay_out_products(Arena& arena, int16_t s) {

@@ -1,7 +1,7 @@
 // The driver of every generated kernel: one time loop that runs any program (program.h), forward or backward.
 //
-// Threads come in groups, which divide the batch entries. The threads of a group divide the units of every stage, the heads
-// of its matrices, or the entries of row operators. They meet at a barrier where a stage reads what others wrote; a group may
+// Threads come in groups, which divide the batch entries. The threads of a group divide the units of every stage, the
+// heads and rows of its matrices, or the entries of row operators. They meet at a barrier where a stage reads what others wrote; a group may
 // be one thread. Groups do not wait for each other inside a block of steps, but for once after its first step where rows are
 // packed. However threads are grouped, every element is computed by the same operations in the same order, so results do not
 // depend on the number of threads.
@@ -9,6 +9,7 @@
 
 #include "listing.h"
 #include "matrices.h"
+#include "matrix_elements.h"
 #include "sharing.h"
 #include "streams.h"
 #include "tiles.h"
@@ -74,6 +75,8 @@ static void run_row_operator(const Run<T>& run, const StageInfo& stage, const Fr
   const bool is_of_squares = stage.row == RowOperator::squares || stage.row == RowOperator::variance;
   const int16_t pieces = is_of_squares ? 1 : stage.operands;
   const int16_t last = run.program.stage_slots[stage.first_operand + stage.operands - 1];
+  const bool moves = stage.row == RowOperator::roll || stage.row == RowOperator::shift;
+  const int64_t times = moves ? run.dim(stage.offset) : stage.times;
   const auto at = [&](int16_t slot, int64_t entry) { return frame.p[slot] + entry * frame.row[slot]; };
   if (stage.matrix_rows) {
     const BlockShape shape = {heads, run.dim(stage.matrix_rows) / heads, run.dim(stage.matrix_columns) / heads};
@@ -81,7 +84,7 @@ static void run_row_operator(const Run<T>& run, const StageInfo& stage, const Fr
     const SlotInfo& from = run.program.slots[slot];
     const RowLayout layout = row_layout(run.dim(from.width), from.parts, heads);
     for (int64_t b = entries.begin; b < entries.end; ++b)
-      matrix_operation(stage.row, at(target, b), to_layout, at(slot, b), layout, at(last, b), shape, stage.times);
+      matrix_operation(stage.row, at(target, b), to_layout, at(slot, b), layout, at(last, b), shape, times);
     return;
   }
   for (int64_t b = entries.begin; b < entries.end; ++b) {
@@ -90,44 +93,36 @@ static void run_row_operator(const Run<T>& run, const StageInfo& stage, const Fr
       const int16_t slot = run.program.stage_slots[stage.first_operand + o];
       const SlotInfo& from = run.program.slots[slot];
       const RowLayout layout = row_layout(run.dim(from.width), from.parts, heads);
-      row_operation(stage.row, at(target, b), to_layout, at(slot, b), layout, at(last, b), offset, stage.times);
+      row_operation(stage.row, at(target, b), to_layout, at(slot, b), layout, at(last, b), offset, times);
       offset += layout.head_width();
     }
   }
 }
 
-// Copies units [begin, end) of what a stage stored to the other tensors that want them.
+// Copies units [begin, end) of a stored slot to the other tensors that want them.
 template <class T>
-static void copy_out(const Run<T>& run, const StageInfo& stage, const Frame<T>& frame, int64_t n, const Range& entries,
-                     int64_t begin, int64_t end) {
-  for (int16_t i = 0; i < stage.stored; ++i) {
-    const int16_t slot = run.program.stage_slots[stage.first_stored + i];
-    const SlotInfo& info = run.program.slots[slot];
-    for (int16_t d = 0; d < info.destinations; ++d) {
-      if (d == run.primary[slot]) continue;
-      const Destination& to = run.program.destinations[info.first_destination + d];
-      const rnncc_tensor& tensor = run.tensor(to.table, to.index);
-      const int64_t first = run.begin(run.time(n), tensor.step, tensor.entry) + run.dim(to.offset);
-      if (!tensor.data) continue;
-      if (tensor.dtype == compute_dtype<T> && static_cast<T*>(tensor.data) + first == frame.p[slot]) continue;
-      for (int64_t b = entries.begin; b < entries.end; ++b) {
-        write_row(tensor, first + b * tensor.entry + begin, frame.p[slot] + b * frame.row[slot] + begin, end - begin);
-      }
+static void copy_slot(const Run<T>& run, int16_t slot, const Frame<T>& frame, int64_t n, const Range& entries,
+                      int64_t begin, int64_t end) {
+  const SlotInfo& info = run.program.slots[slot];
+  for (int16_t d = 0; d < info.destinations; ++d) {
+    if (d == run.primary[slot]) continue;
+    const Destination& to = run.program.destinations[info.first_destination + d];
+    const rnncc_tensor& tensor = run.tensor(to.table, to.index);
+    const int64_t first = run.begin(run.time(n), tensor.step, tensor.entry) + run.dim(to.offset);
+    if (!tensor.data) continue;
+    if (tensor.dtype == compute_dtype<T> && static_cast<T*>(tensor.data) + first == frame.p[slot]) continue;
+    for (int64_t b = entries.begin; b < entries.end; ++b) {
+      write_row(tensor, first + b * tensor.entry + begin, frame.p[slot] + b * frame.row[slot] + begin, end - begin);
     }
   }
 }
 
-// The same for the heads of what a stage of matrices stored. Every value of it lies head by head.
+// The same for all that a stage stored.
 template <class T>
-static void copy_out_heads(const Run<T>& run, const StageInfo& stage, const Frame<T>& frame, int64_t n,
-                           const Range& entries, const Range& heads) {
-  for (int16_t i = 0; i < stage.stored; ++i) {
-    StageInfo one = stage;
-    one.first_stored = int16_t(stage.first_stored + i);
-    one.stored = 1;
-    const int64_t depth = run.dim(run.program.slots[run.program.stage_slots[one.first_stored]].width) / run.call.heads;
-    copy_out(run, one, frame, n, entries, heads.begin * depth, heads.end * depth);
-  }
+static void copy_out(const Run<T>& run, const StageInfo& stage, const Frame<T>& frame, int64_t n, const Range& entries,
+                     int64_t begin, int64_t end) {
+  for (int16_t i = 0; i < stage.stored; ++i)
+    copy_slot(run, run.program.stage_slots[stage.first_stored + i], frame, n, entries, begin, end);
 }
 
 // Converts a thread's part of those of the step's tensors that have another dtype. Returns whether there were any.
@@ -163,10 +158,12 @@ static void run_part(const Run<T>& run, const Member& member, Frame<T>& frame, i
     const StageInfo& stage = program.stages[s];
     if (stage.barrier) member.meet();
     if (stage.row == RowOperator::elements) {
-      const Range heads = share(run.call.heads, 1, member.place, member.mates);
-      if (heads.begin == heads.end || entries.begin == entries.end) continue;
-      run.program.functions[stage.function](frame, entries.begin, entries.end, heads.begin, heads.end, run.call.heads);
-      copy_out_heads(run, stage, frame, n, entries, heads);
+      const auto copy = [&](int16_t i, const Range& of, int64_t begin, int64_t end) {
+        copy_slot(run, program.stage_slots[stage.first_stored + i], frame, n, of, begin, end);
+      };
+      run_elements(
+          run, stage, frame, member.index, member.place, member.mates, entries, own_entries, [&] { member.meet(); },
+          copy);
       continue;
     }
     if (stage.row != RowOperator::none) {

@@ -39,17 +39,22 @@ struct StepCost {
   }
 
   // The cost of dense products and of functions for m batch entries. A function is guessed to be worth 20 per unit.
-  // Each of `mates` threads has `units` of the widest stage, some heads of a matrix, and some entries of row operators.
+  // Each of `mates` threads has `units` of the widest stage, some rows of matrices, and some entries of row operators.
   int64_t dense(int64_t m, int64_t mates = 1, int64_t units = 1, int64_t widest = 1) const {
     const auto part = [&](int64_t count) { return (count + mates - 1) / mates; };
     int64_t bytes = 0, by_units = products(&bytes), by_heads = 0, by_entries = 0;
     for (int16_t s = 0; s < run.program.stage_count; ++s) {
       const StageInfo& stage = run.program.stages[s];
-      (stage.row == RowOperator::elements ? by_heads
-       : stage.row != RowOperator::none   ? by_entries
-                                          : by_units) += 20 * run.dim(stage.width);
+      const int64_t work = 20 * run.dim(stage.width);
+      if (stage.row == RowOperator::elements) {
+        const RowTiles tiles = run.row_tiles(stage);
+        const int64_t pieces = run.call.heads * (tiles.are_divided(run.call.heads, mates) ? tiles.count : 1);
+        by_heads += work * part(pieces) / pieces;
+      } else {
+        (stage.row != RowOperator::none ? by_entries : by_units) += work;
+      }
     }
-    return m * by_units * units / widest + m * by_heads * part(run.call.heads) / run.call.heads + part(m) * by_entries;
+    return m * by_units * units / widest + m * by_heads + part(m) * by_entries;
   }
 
   // The cost of the product that makes the streams.
@@ -70,14 +75,15 @@ struct StepCost {
   }
 
   // The elements of a batch entry that a thread reads after a barrier, and the barriers.
-  int64_t met(int64_t* barriers) const {
+  int64_t met(int64_t mates, int64_t* barriers) const {
     const Program<T>& program = run.program;
     int64_t elements = 0;
     for (int16_t s = 0; s < program.stage_count; ++s) {
       const StageInfo& stage = program.stages[s];
+      if (column_vectors(stage) > 0) *barriers += run.row_tiles(stage).are_divided(run.call.heads, mates);
       if (!stage.barrier) continue;
       ++*barriers;
-      if (stage.row == RowOperator::elements)  // each thread has the matrices of its heads, and takes vectors
+      if (stage.row == RowOperator::elements)  // each thread has its rows of the matrices, and takes vectors
         elements += run.dim(stage.matrix_rows) + run.dim(stage.matrix_columns);
       else if (!stage.products)
         elements += run.dim(stage.width);
@@ -96,7 +102,7 @@ struct StepCost {
     if (mates == 1) return dense(m) + waiting + listed(m);
     const int64_t own = units < widest ? units : widest;
     int64_t barriers = 0;
-    const int64_t moved = met(&barriers) * m * (mates - 1) / mates;
+    const int64_t moved = met(mates, &barriers) * m * (mates - 1) / mates;
     return dense(m, mates, own, widest) + (waiting + listed(m)) * own / widest + moved * moving_work +
            barriers * mates * barrier_work;
   }

@@ -147,7 +147,9 @@ RNNCC_DEVICE void row_operation(const R& run, int entry, float* scratch) {
   constexpr int target = R::Program::tables.stage_slots[info.first_stored],
                 source = R::Program::tables.stage_slots[info.first_operand];
   constexpr RowOperator op = info.row;
-  const int64_t offset = run.plan.dims[info.offset] / run.plan.heads;
+  constexpr bool moves = op == RowOperator::roll || op == RowOperator::shift;
+  const int64_t offset = run.plan.dims[info.offset] / run.plan.heads,
+                times = moves ? run.plan.dims[info.offset] : info.times;
   if constexpr (op == RowOperator::sum || op == RowOperator::mean || op == RowOperator::max ||
                 op == RowOperator::squares || op == RowOperator::variance) {
     constexpr int last = R::Program::tables.stage_slots[info.first_operand + info.operands - 1];
@@ -159,8 +161,7 @@ RNNCC_DEVICE void row_operation(const R& run, int entry, float* scratch) {
   } else {
     const RowLayout to = layout_for<stage, target>(run), from = layout_for<stage, source>(run);
     for (int64_t i = threadIdx.x; i < to.width(); i += THREADS) {
-      const float value =
-          moved<op, source>(run, from, to, entry, to.head_of(i), to.index_in_head(i), offset, info.times);
+      const float value = moved<op, source>(run, from, to, entry, to.head_of(i), to.index_in_head(i), offset, times);
       store<target>(run, entry, i, value);
     }
   }
