@@ -70,11 +70,27 @@ def test_turns_of_a_loop_run_one_function() -> None:
     text = _functions(plan_of("ltc"))
     turns = [f"slot__::drive, slot__::f_{turn}__M, slot__::f_{turn}, slot__::u_{turn - 1}," for turn in range(2, 6)]
     found = [re.findall(rf"(ltc_shared::function_\d+)<T>, {turn}", text) for turn in turns]
-    assert all(each == found[0] for each in found) and len(found[0]) == 1
-    # Loops with lengths are compiled elsewhere. They share with each other alone.
-    plain, masked = text.split("namespace rnncc::ltc_masked_shared {")
-    assert "ltc_masked_shared::" not in plain
-    assert "ltc_shared::" not in masked and "ltc_masked_shared::function_" in masked
+    # Loops with lengths are compiled elsewhere. What plain loops do, too, is the same function.
+    assert all(each == found[0] for each in found) and len(found[0]) == 2 and len(set(found[0])) == 1
+    plain, masked = text.split("namespace rnncc::ltc_0_masked_forward {")
+    assert "ltc_masked_shared::" not in plain and "ltc_shared::function_" in masked
+
+
+def test_a_library_with_both_files_has_their_common_functions_once() -> None:
+    plan = plan_of("ltc")
+
+    def declared(files: tuple[str, ...]) -> dict[str, list[tuple[str, str]]]:
+        found = {}
+        for file in for_cpus([plan], cpu_files=files).files:
+            if name := re.search(r"ltc_v3_(f\d\d(_masked)?)\.cpp", file.path):
+                lines = re.finditer(r"^(extern )?template void (function_\d+)", file.text, re.MULTILINE)
+                found[name[1]] = [(line[1] or "", line[2]) for line in lines]
+        return found
+
+    both = declared(("f32", "f32_masked", "f64"))
+    assert both["f32"] and both["f32_masked"] == [("extern ", name) for _, name in both["f32"]]
+    assert {extern for extern, _ in both["f32"]} == {""} and not both["f64"]
+    assert not any(declared(("f32_masked",)).values())
 
 
 ALIKE = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import product
 
@@ -10,7 +11,7 @@ from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.lowered import LoweredCell
 from rnncc.ir.request import Request
 from rnncc.ir.target import COMPUTE_TYPES, CPU_FILES, EVERY, INSTRUCTION_SETS, compute_type_of
-from rnncc.stages.render.cpp.functions import spaces_of_file
+from rnncc.stages.render.cpp.functions import spaces_of
 from rnncc.stages.render.cpp.names import macro_names
 from rnncc.stages.render.cpp.tables import program_tables
 from rnncc.stages.render.programs import cpu_programs, named_programs
@@ -78,12 +79,19 @@ def _loops(plan: LoweredCell, request: Request) -> Iterator[tuple[File, Unit]]:
     chosen = {masked: _choice(request, own, request.cpu_files) for masked, own in files.items()}
     content = text("cpp/dispatch.cpp.j2", **about, programs=programs, chosen=chosen, needs=processor_needs())
     yield _unit(f"{name}_dispatch", "binding", content)
+    # Of a compute type that has both files the library has these functions once.
+    twice = {each for each, files in Counter(map(compute_type_of, request.cpu_files)).items() if files > 1}
+    common = spaces_of(f"{name}_shared", programs, plan.source)[1] if twice else ()
     for isa, file in product(_instruction_sets(request), request.cpu_files):
         compute_type, masked = compute_type_of(file), _is_masked(file)
         own = [each for each in programs if each.program.step.masked == masked]
         calls = f"with{'' if masked else 'out'} lengths or resets"
         code = {"isa": isa, "file": file, "scalar": COMPUTE_TYPES[compute_type], "calls": calls}
-        content = text("cpp/cell.cpp.j2", **about, programs=own, **code)
+        lent = {
+            "common": common if compute_type in twice else (),
+            "declared": "extern template" if masked else "template",
+        }
+        content = text("cpp/cell.cpp.j2", **about, programs=own, **code, **lent)
         yield _unit(f"{name}_{isa}_{file}", isa, content, compute_type=compute_type)
 
 
@@ -98,13 +106,7 @@ def _headers(plan: LoweredCell) -> Iterator[File]:
         made = [program_tables(program, plan.sizes) for program in own]
         macros = macro_names(each.program for each in own)
         yield File(f"src/{file}", text("cpp/tables.h.j2", **about, macros=macros, programs=made))
-    spaces = [
-        space
-        for kind, masked in (("shared", False), ("masked_shared", True))
-        for space in spaces_of_file(
-            f"{name}_{kind}", [each for each in programs if each.program.step.masked == masked], plan.source
-        )
-    ]
+    spaces, _ = spaces_of(f"{name}_shared", programs, plan.source)
     has_matrices = any(space.matrices for space in spaces)
     content = text("cpp/functions.h.j2", **about, tables=list(tables), spaces=spaces, has_matrices=has_matrices)
     yield File(f"src/{name}_functions.h", content)

@@ -74,8 +74,9 @@ class Space:
 
     @property
     def attribute(self) -> str:
-        """What stands above each function: a compiler would put copies of a shared one in its callers."""
-        return "__attribute__((noinline))\n" * self.is_shared
+        """What stands above each function: a compiler would put copies of a shared one in its callers, and two files
+        of a library may have it in common."""
+        return "__attribute__((noinline))\n" if self.is_shared else "static "
 
     @property
     def parameter(self) -> str:
@@ -88,28 +89,37 @@ class Space:
         return "" if self.is_shared else "{tables, functions<T>}" if self.order else "{tables, nullptr}"
 
 
-def spaces_of_file(name: str, programs: Sequence[NamedProgram], source: str) -> Iterator[Space]:
-    """The elementwise functions of programs that are compiled together, of a text `source`. `name`: of the namespace
-    for what stages share, which comes first."""
+def spaces_of(name: str, programs: Sequence[NamedProgram], source: str) -> tuple[list[Space], tuple[str, ...]]:
+    """The elementwise functions of a cell's programs, of a text `source`, and the names of those that both plain and
+    masked programs run: where both are compiled for one library, they are compiled once. The functions of several
+    stages come first, those of plain and of masked programs in a namespace each; `name`: of the first."""
     drafts = {named.name: [*_drafts(named, source)] for named in programs}
-    times = Counter(draft.shape for own in drafts.values() for draft in own)
-    shared: dict[UnitFunction | MatrixFunction, UnitFunction | MatrixFunction] = {}
-    made = []
+    masked = {named.name: named.program.step.masked for named in programs}
+    times = {
+        kind: Counter(draft.shape for program, own in drafts.items() if masked[program] == kind for draft in own)
+        for kind in (False, True)
+    }
+    shared: dict[bool, dict[UnitFunction | MatrixFunction, UnitFunction | MatrixFunction]] = {False: {}, True: {}}
+    names = {False: name, True: f"{name.removesuffix('_shared')}_masked_shared"}
+    made, both = [], []
     for program, own in drafts.items():
         functions, order = [], []
         for index, draft in enumerate(own):
-            if times[draft.shape] == 1:
+            is_lent = all(draft.shape in times[kind] for kind in (False, True))
+            kind = masked[program] and not is_lent
+            if not is_lent and times[kind][draft.shape] == 1:
                 functions.append(draft.function(f"function_{index}"))
                 order.append(f"function_{index}<T>")
                 continue
-            if draft.shape not in shared:
-                shared[draft.shape] = draft.shared(f"function_{len(shared)}")
-            function = f"{name}::{shared[draft.shape].name}"
+            known = shared[kind]
+            if draft.shape not in known:
+                known[draft.shape] = draft.shared(f"function_{len(known)}")
+                both += [known[draft.shape].name] * is_lent
+            function = f"{names[kind]}::{known[draft.shape].name}"
             order.append(listed(f"with_slots<T, {function}<T>, ", map(slot_name, draft.slots.values()), ">", 8))
         made.append(Space(program, False, *_by_kind(functions), tuple(order)))
-    if shared:
-        yield Space(name, True, *_by_kind(shared.values()))
-    yield from made
+    found = [Space(names[kind], True, *_by_kind(own.values())) for kind, own in shared.items() if own]
+    return [*found, *made], tuple(both)
 
 
 def _by_kind(
