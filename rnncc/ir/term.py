@@ -79,8 +79,8 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A function across the units: layernorm rmsnorm softmax cumsum sum mean repeat concat roll. `times` is repeat's.
-    By so many `places` roll moves; its second argument, if it has one, is the fill."""
+    """A function across the units is called: layernorm rmsnorm softmax cumsum sum mean repeat concat roll. `times` is
+    repeat's. By so many `places` roll moves; its second argument, if it has one, is the fill."""
 
     function: str
     arguments: tuple[Term, ...]

@@ -79,7 +79,7 @@ def _loops(plan: LoweredCell, request: Request) -> Iterator[tuple[File, Unit]]:
     chosen = {masked: _choice(request, own, request.cpu_files) for masked, own in files.items()}
     content = text("cpp/dispatch.cpp.j2", **about, programs=programs, chosen=chosen, needs=processor_needs())
     yield _unit(f"{name}_dispatch", "binding", content)
-    # Of a compute type that has both files the library has these functions once.
+    # Compute types of which the library has both files: it has their common functions once.
     twice = {each for each, files in Counter(map(compute_type_of, request.cpu_files)).items() if files > 1}
     common = spaces_of(f"{name}_shared", programs, plan.source)[1] if twice else ()
     for isa, file in product(_instruction_sets(request), request.cpu_files):

@@ -92,12 +92,10 @@ static void run_elements(const Run<T>& run, const StageInfo& stage, Frame<T>& fr
     elements.join(own, 0, heads);
     frame.turn = 1 - frame.turn;  // the next such stage may begin while a slower thread joins these
   }
-  const auto row_of = [&](int64_t i) {
-    return i / tiles.count * tiles.rows + (i % tiles.count > 0 ? i % tiles.count * RowTiles::size : 0);
-  };
+  const auto row_of = [&](int64_t i) { return i / tiles.count * tiles.rows + i % tiles.count * RowTiles::size; };
   const int64_t first_row = row_of(some.begin), end_row = row_of(some.end);
   for (int16_t i = 0; i < others && first_row < end_row; ++i) {
-    // A matrix, or a vector with a number for each row.
+    // It is a matrix, or a vector with a number for each row.
     const int64_t depth = run.dim(run.program.slots[run.program.stage_slots[stage.first_stored + i]].width) / heads;
     copy(i, entries, first_row * depth / tiles.rows, end_row * depth / tiles.rows);
   }

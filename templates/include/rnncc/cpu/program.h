@@ -15,8 +15,9 @@ struct Frame {
   int64_t* row;
   const T* constants;
   const int64_t* dims;
-  // For a function of a matrix's elements: the rows of each head's block that are its own, and where it puts its vectors
-  // of columns, if not to their slots: so far apart for a batch entry, and for a vector.
+  // A function of a matrix's elements runs these rows of each head's block. It puts its vectors of columns to `parts`,
+  // if that is given, and not to their slots; there the distance of two batch entries is part_row, that of two vectors
+  // part_size.
   int64_t first_row = 0, end_row = 0;
   T* parts = nullptr;
   int64_t part_row = 0, part_size = 0;
