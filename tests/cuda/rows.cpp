@@ -8,8 +8,7 @@ using namespace rnncc;
 namespace {
 
 constexpr RowOperator OPERATORS[] = {RowOperator::roll, RowOperator::shift};
-constexpr int PLACES[] = {-40, -3, -1, 1, 2, 7, 40};
-constexpr int COUNT = sizeof PLACES / sizeof *PLACES, STAGES = 2 * COUNT * 2;
+constexpr int STAGES = 4;  // operator * 2 + parts - 1
 
 // Slots 0 and 1 are the operand and the target of one part, 2 and 3 those of two.
 struct Lists {
@@ -26,8 +25,8 @@ constexpr Lists lists() {
   }
   for (int number = 0; number < STAGES; ++number) {
     StageInfo& stage = made.stages[number];
-    stage.row = OPERATORS[number / (2 * COUNT)];
-    stage.times = int16_t(PLACES[number / 2 % COUNT]);
+    stage.row = OPERATORS[number / 2];
+    stage.offset = 2;
     stage.first_operand = int16_t(2 * (number % 2));
     stage.first_stored = int16_t(2 * (number % 2) + 1);
     stage.operands = 1;
@@ -44,7 +43,7 @@ struct Program {
 struct Run {
   using Program = ::Program;
   struct {
-    int64_t dims[2], heads;
+    int64_t dims[3], heads;
   } plan;
   float* memory[4];
 };
@@ -59,9 +58,6 @@ void move(const Run& run, int wanted, std::index_sequence<stages...>) {
 
 extern "C" void move_units(float* to, float* from, int64_t width, int64_t heads, int64_t parts, int64_t shifts,
                            int64_t places) {
-  const Run run = {{{0, width}, heads}, {from, to, from, to}};
-  for (int number = 0; number < COUNT; ++number) {
-    if (PLACES[number] == places)
-      move(run, int((shifts * COUNT + number) * 2 + parts - 1), std::make_index_sequence<STAGES>());
-  }
+  const Run run = {{{0, width, places}, heads}, {from, to, from, to}};
+  move(run, int(2 * shifts + parts - 1), std::make_index_sequence<STAGES>());
 }
