@@ -24,7 +24,7 @@ class RowOperator(Enum):
     REPEAT = "repeat"  # each unit `times` times in a row (repeat_interleave)
     SEGMENT_SUM = "segment_sum"  # sums of `times` neighbours: the adjoint of repeat
     PAD = "pad"  # zeros but for the operand at `offset`: the adjoint of slice
-    ROLL = "roll"  # each head's units moved by `times` places; what leaves comes in at the other end
+    ROLL = "roll"  # each head's units moved by `offset` places; what leaves comes in at the other end
     SHIFT = "shift"  # the same, but zeros come in
     ARANGE = "arange"  # of a value of any numbers: 0, 1, … in each head; of width num_heads, the number of the head
     PER_HEAD = "per_head"  # [g*D] without heads -> [k, N, D/k]: head n is a copy of group n // (N/g)

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -118,3 +121,31 @@ def test_tiles_of_rows_equal_the_eager_loop(cell: str, hidden: int) -> None:
     assert len(found) == len(expected)
     for a, b in zip(found, expected, strict=True):
         assert torch.isfinite(b).all() and verify.relative_error(a, b) <= 1e-10
+
+
+# Twelve threads are planned in four groups of three, and six come: some groups have one thread, which runs whole heads,
+# while others divide the rows of theirs.
+SMALLER = """
+import torch
+import rnncc
+layer = rnncc.load("mlstm").mLSTM(32, 500, num_heads=1)
+x = torch.randn(16, 4, 32)
+
+def outcome(threads):
+    torch.set_num_threads(threads)
+    layer.zero_grad()
+    output, _ = layer(x)
+    (output * torch.linspace(-1, 1, output.numel()).view(output.shape)).sum().backward()
+    return [output.detach(), *(parameter.grad.clone() for parameter in layer.parameters())]
+
+alone = outcome(1)
+for _ in range(10):
+    assert all(torch.equal(a, b) for a, b in zip(alone, outcome(12), strict=True))
+"""
+
+
+def test_a_team_that_is_smaller_than_planned_has_the_same_bits() -> None:
+    # OpenMP reads the limit when a process begins.
+    environment = os.environ | {"OMP_THREAD_LIMIT": "6"}
+    done = subprocess.run([sys.executable, "-c", SMALLER], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

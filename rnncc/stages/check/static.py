@@ -19,6 +19,8 @@ from rnncc.stages.check.mentions import names_in
 LARGEST = 2**31
 # A size whose text is longer is not one that anybody wrote on purpose; the bound keeps dim arithmetic cheap.
 LONGEST_DIM = 200
+# Places that are made of more sizes multiplied with each other are a slip: 64 bits might not hold them.
+MOST_FACTORS = 3
 # The sizes that every layer has.
 SIZES = frozenset({"I", "H", "num_heads"})
 NAMED_NUMBERS: dict[str, float] = {"inf": math.inf, "pi": math.pi}
@@ -119,7 +121,9 @@ class Statics:
             number = self.integer(expression, scope, what)
             return number if isinstance(number, Reported) else dims.constant(number)
         try:
-            return self._places(expression, scope)
+            found = self._places(expression, scope)
+            _require_plain(found, expression.span)
+            return found
         except _NotStatic as error:
             return self.report.error(error.code, f"{what} {error.message}", error.span, help=error.help)
 
@@ -135,9 +139,9 @@ class Statics:
             case Binary("*", left, right):
                 first, second = self._places(left, scope), self._places(right, scope)
                 return _dim_arithmetic("*", first, second, expression.span, by_heads=True)
-            case Binary("//", left, right) if _subtracts(left) or _subtracts(right):
-                message, help = "may have a minus outside of '//' alone", "write '1 - K//2' or '-(K//2)'"
-                raise _NotStatic("RNN220", message, expression.span, help)
+            case Binary("//", left, right):
+                first, second = self._places(left, scope), self._places(right, scope)
+                return _dim_arithmetic("//", first, second, expression.span, by_heads=True)
             case Name(name) if name in scope:
                 return dims.constant(scope[name])
             case _:
@@ -269,14 +273,22 @@ def _mentions_time(expression: Expression) -> bool:
             return False
 
 
-def _subtracts(expression: Expression) -> bool:
-    match expression:
-        case Unary(operator, operand):
-            return operator == "-" or _subtracts(operand)
-        case Binary(operator, left, right):
-            return operator == "-" or _subtracts(left) or _subtracts(right)
-        case _:
-            return False
+def _require_plain(places: Dim, span: Span) -> None:
+    """Raises _NotStatic where Python and C++ might find other numbers: where '//' divides what may be negative, or
+    by what may be 0, and where 64 bits may not hold it."""
+    for atoms, coefficient in places.terms:
+        if abs(coefficient) > LARGEST or len(atoms) > MOST_FACTORS:
+            raise _NotStatic("RNN221", "may be larger than 2^63", span)
+        for atom in atoms:
+            if isinstance(atom, str):
+                continue
+            parts = (*atom.numerator.terms, *atom.denominator.terms)
+            of_quotients = any(not isinstance(each, str) for factors, _ in atom.denominator.terms for each in factors)
+            if of_quotients or any(factor < 0 for _, factor in parts):
+                help = "write '1 - K//2' or '-(K//2)': sizes and positive numbers stand beside '//'"
+                raise _NotStatic("RNN220", "divides what may be negative, or by what may be 0", span, help)
+            _require_plain(atom.numerator, span)
+            _require_plain(atom.denominator, span)
 
 
 def _bounded(value: int, span: Span) -> int:

@@ -1,4 +1,4 @@
-// Runs a stage of a matrix's elements, tile by tile of its rows (RowTiles in run.h). What columns add up to goes from tile
+// Runs a stage of a matrix's elements, tile by tile of its rows (RowTiles in layout.h). What columns add up to goes from tile
 // to tile in their order, so that it does not depend on which thread has which tile.
 #pragma once
 
@@ -30,7 +30,7 @@ struct ElementStage {
 
   // Where a later tile puts the vectors of columns of batch entry b.
   T* parts(int64_t tile, int64_t b) const {
-    const int64_t row = divided ? frame.turn * run.call.batch + b : thread;
+    const int64_t row = divided ? frame.turn * run.call.batch + b : run.parts_of_threads + thread;
     return run.parts + row * run.parts_of_entry + (tile - 1) * column_vectors(stage) * run.part_width(stage);
   }
 

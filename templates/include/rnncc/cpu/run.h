@@ -58,7 +58,7 @@ struct Run {
   T* constants = nullptr;
   T* parts = nullptr;       // the vectors of columns of all row tiles but the first (matrix_elements.h)
   char* members = nullptr;  // per thread: slots' pointers, slots' row strides, scratch
-  int64_t parts_of_entry = 0, member_bytes = 0;
+  int64_t parts_of_entry = 0, parts_of_threads = 0, member_bytes = 0;
   int64_t scratch = 0, reduction = 0, spread = 0, once = 0;  // elements per thread
 
   // Whether products read matrices as they lie: such a call is too short to gain from packed ones.
@@ -300,19 +300,19 @@ struct Run {
   }
 
   // A thread's row tiles follow each other, and need room for one batch entry. Where threads divide those of a head, every
-  // entry has room, twice: one thread may be at the next such stage already.
+  // entry has room before that, twice: one thread may be at the next such stage already. A group that is smaller than
+  // planned may not divide them while another one does.
   void lay_out_parts(Arena& arena) {
-    int64_t rows = sharing.threads;
-    parts_of_entry = 0;
+    parts_of_entry = parts_of_threads = 0;
     for (int16_t s = 0; s < program.stage_count; ++s) {
       const StageInfo& stage = program.stages[s];
       if (column_vectors(stage) == 0) continue;
       const RowTiles tiles = row_tiles(stage);
       const int64_t here = (tiles.count - 1) * column_vectors(stage) * part_width(stage);
       if (here > parts_of_entry) parts_of_entry = here;
-      if (tiles.are_divided(call.heads, sharing.mates()) && 2 * call.batch > rows) rows = 2 * call.batch;
+      if (tiles.are_divided(call.heads, sharing.mates())) parts_of_threads = 2 * call.batch;
     }
-    parts = arena.take<T>(rows * parts_of_entry);
+    parts = arena.take<T>((parts_of_threads + sharing.threads) * parts_of_entry);
   }
 
   void lay_out_products(Arena& arena, int16_t s) {
