@@ -79,7 +79,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A function across the units is called: layernorm rmsnorm softmax cumsum sum mean repeat concat roll. `times` is
+    """A function across the units, such as softmax or roll, is applied to its arguments. `times` is
     repeat's. By so many `places` roll moves; its second argument, if it has one, is the fill."""
 
     function: str

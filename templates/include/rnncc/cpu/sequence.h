@@ -2,9 +2,9 @@
 //
 // Threads come in groups, which divide the batch entries. The threads of a group divide the units of every stage, the
 // heads and rows of its matrices, or the entries of row operators. They meet at a barrier where a stage reads what others
-// wrote; a group may be one thread. Groups do not wait for each other inside a block of steps, but for once after its first step where rows are
-// packed. However threads are grouped, every element is computed by the same operations in the same order, so results do not
-// depend on the number of threads.
+// wrote; a group may be one thread. Groups do not wait for each other inside a block of steps, but for once after its
+// first step where rows are packed. However threads are grouped, every element is computed by the same operations in the
+// same order, so results do not depend on the number of threads.
 #pragma once
 
 #include "listing.h"
