@@ -16,7 +16,7 @@ a `grid` (rnncc/ir/dim.py): [N, rows/N, columns/N], flattened, which is its widt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import assert_never
@@ -363,6 +363,17 @@ def operands(node: Node) -> tuple[str, ...]:
             return node.operands
         case Delay(_, operand):
             return (operand,)
+
+
+def without_heads(nodes: Sequence[Node], kept: Collection[str]) -> set[str]:
+    """The values that are not divided among heads: those that are read for no more than copies per head, and that none
+    of `kept` is. `nodes`: all that read them, in dependence order."""
+    found, others = set[str](), {*kept}
+    for node in reversed(nodes):
+        copies = isinstance(node, RowOp) and node.operator is RowOperator.PER_HEAD
+        is_one = isinstance(node, Pointwise) and node.target in found and node.target not in others
+        (found if copies or is_one else others).update(operands(node))
+    return found - others
 
 
 def rename(node: Node, names: Mapping[str, str]) -> Node:

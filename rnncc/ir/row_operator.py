@@ -58,4 +58,4 @@ WITHIN_ROWS = frozenset((RowOperator.CUMSUM, RowOperator.CUMSUM_REVERSED, RowOpe
 
 
 # What loops do not have.
-BATCHED_ONLY = frozenset({RowOperator.ARANGE, RowOperator.PER_HEAD})
+BATCHED_ONLY = frozenset({RowOperator.ARANGE})

@@ -3,16 +3,16 @@
 Input: a Cell. Output: the same equations with one segment, whose loop computes all that a single step needs but the
 products of x: functions of parameters, what is batched over the steps of a layer, every loop, and the epilogue. With
 one step there is nothing to batch. So a step that autograd does not record is one call of one op, however many loops
-the layer has. Functions of matrices are made by torch before it. None where a step needs more than this: older values,
-operators that loops do not have, masks, inputs that a call gives as matrices (the op takes vectors), no matrix that x
-is multiplied by, an output that no loop makes.
+the layer has. What a delay holds is a state of it. Functions of matrices are made by torch before it. None where a step
+needs more than this: operators that loops do not have, masks, inputs that a call gives as matrices and older values
+that are matrices (the op takes vectors), no matrix that x is multiplied by, an output that no loop makes.
 
 Fails with: InternalError only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rnncc.ir.cell import (
@@ -23,16 +23,19 @@ from rnncc.ir.cell import (
     Parameter,
     Placement,
     Pointwise,
+    Role,
     RowOp,
     Segment,
+    State,
     Stream,
     Value,
     Weight,
     operands,
+    rename,
     value_table,
 )
 from rnncc.ir.dim import ONE, as_int, constant, split_multiple, subtract
-from rnncc.ir.expr import operators
+from rnncc.ir.expr import Ref, operators
 from rnncc.ir.row_operator import BATCHED_ONLY, RowOperator
 from rnncc.ir.structure import Dense
 from rnncc.language.operators import OF_MATRICES
@@ -42,6 +45,7 @@ def single(cell: Cell) -> Cell | None:
     """The cell whose only loop is one step; see the module's docstring."""
     if not _fits(cell):
         return None
+    cell = _with_held(cell)
     x = cell.inputs[0]
     nodes = {node.target: node for node in _all_nodes(cell)}
     products = {
@@ -94,15 +98,47 @@ def _fits(cell: Cell) -> bool:
     functions of parameters that a layer's loops read."""
     given = {weight.name for segment in cell.segments for weight in segment.weights}
     of_parameters = {node.target for node in cell.prologue}
+    table = value_table(cell)
     return (
-        not (any(each.drawn or each.grid for each in cell.inputs) or cell.inputs[0].per_sequence or cell.delays)
-        and not any(state.delay_of for state in cell.states)
-        and not any(isinstance(node, Delay) for node in _all_nodes(cell))
+        not (any(each.drawn or each.grid for each in cell.inputs) or cell.inputs[0].per_sequence)
+        and not any(table[name].grid for name in cell.delays)
         and all(
             node.target in of_parameters or not (isinstance(node, RowOp) and node.operator in BATCHED_ONLY)
             for node in _all_nodes(cell)
         )
         and _read_outside(cell) <= given
+    )
+
+
+def _with_held(cell: Cell) -> Cell:
+    """The cell where what a delay holds is a state. States have the order in which a step takes and returns them: those
+    of the text, their older values, and what delays hold."""
+    table, delays = value_table(cell), {node.target: node for node in _all_nodes(cell) if isinstance(node, Delay)}
+    held = {name: f"{name}__held" for name in cell.delays}
+    read = {name: f"{state}__1" for name, state in held.items()}
+
+    def without_delays(nodes: Sequence[Node]) -> tuple[Node, ...]:
+        return tuple(rename(node, read) for node in nodes if not isinstance(node, Delay))
+
+    new = [Pointwise(held[name], Ref(node.operand), node.span) for name, node in delays.items()]
+    declared = (state for state in cell.states if state.delay_of is None)
+    older = (state for state in cell.states if state.delay_of is not None)
+    made = (State(state, table[name].width, span=delays[name].span) for name, state in held.items())
+    values = [value for value in cell.values if value.name not in delays]
+    for name, state in held.items():
+        value = table[name]
+        values.append(replace(value, name=state, placement=Placement.S))
+        values.append(replace(value, name=f"{state}__1", role=Role.PREVIOUS, placement=Placement.S))
+    segments = tuple(
+        replace(each, batched=without_delays(each.batched), nodes=without_delays(each.nodes)) for each in cell.segments
+    )
+    return replace(
+        cell,
+        states=(*declared, *older, *made),
+        segments=segments,
+        epilogue=without_delays((*cell.epilogue, *new)),
+        values=tuple(values),
+        delays=(),
     )
 
 
@@ -147,6 +183,8 @@ def _is_cut_otherwise(node: RowOp, table: Mapping[str, Value]) -> bool:
     """Whether a loop of several heads would divide a value that is computed for all heads at once outside of loops: one
     whose width is a number, or one in which values of different widths lie one behind the other. A single number is cut
     from a number of units in both alike."""
+    if node.operator is RowOperator.PER_HEAD:  # its operand has no heads
+        return False
     whole, made = (table[name].width for name in (node.operands[0], node.target))
     if node.operator is RowOperator.SLICE and made == ONE and as_int(whole) is not None:
         return False

@@ -1,4 +1,4 @@
-// What the tests call: the operators of cuda/rows.cuh that move units, compiled for the host.
+// What the tests call: the operators of cuda/rows.cuh that move and copy units, compiled for the host.
 #include "rows.cuh"
 
 #include <utility>
@@ -7,13 +7,13 @@ using namespace rnncc;
 
 namespace {
 
-constexpr RowOperator OPERATORS[] = {RowOperator::roll, RowOperator::shift};
-constexpr int STAGES = 4;  // operator * 2 + parts - 1
+constexpr RowOperator OPERATORS[] = {RowOperator::roll, RowOperator::shift, RowOperator::per_head};
+constexpr int STAGES = 6;  // operator * 2 + parts - 1
 
-// Slots 0 and 1 are the operand and the target of one part, 2 and 3 those of two.
+// Slots 0 and 1 are the operand and the target of one part, 2 and 3 those of two. Slot 4 holds what heads share.
 struct Lists {
-  SlotInfo slots[4] = {};
-  int16_t stage_slots[4] = {0, 1, 2, 3};
+  SlotInfo slots[5] = {};
+  int16_t stage_slots[5] = {0, 1, 2, 3, 4};
   StageInfo stages[STAGES] = {};
 };
 
@@ -23,11 +23,12 @@ constexpr Lists lists() {
     made.slots[slot].width = 1;
     made.slots[slot].parts = int16_t(1 + slot / 2);
   }
+  made.slots[4].width = 3;
   for (int number = 0; number < STAGES; ++number) {
     StageInfo& stage = made.stages[number];
     stage.row = OPERATORS[number / 2];
     stage.offset = 2;
-    stage.first_operand = int16_t(2 * (number % 2));
+    stage.first_operand = int16_t(stage.row == RowOperator::per_head ? 4 : 2 * (number % 2));
     stage.first_stored = int16_t(2 * (number % 2) + 1);
     stage.operands = 1;
   }
@@ -43,13 +44,13 @@ struct Program {
 struct Run {
   using Program = ::Program;
   struct {
-    int64_t dims[3], heads;
+    int64_t dims[4], heads;
   } plan;
-  float* memory[4];
+  float* memory[5];
 };
 
 template <size_t... stages>
-void move(const Run& run, int wanted, std::index_sequence<stages...>) {
+void run_stage(const Run& run, int wanted, std::index_sequence<stages...>) {
   float scratch[1];
   ((wanted == int(stages) ? row_operation<int(stages)>(run, 0, scratch) : void()), ...);
 }
@@ -59,5 +60,10 @@ void move(const Run& run, int wanted, std::index_sequence<stages...>) {
 extern "C" void move_units(float* to, float* from, int64_t width, int64_t heads, int64_t parts, int64_t shifts,
                            int64_t places) {
   const Run run = {{{0, width, places}, heads}, {from, to, from, to}};
-  move(run, int(2 * shifts + parts - 1), std::make_index_sequence<STAGES>());
+  run_stage(run, int(2 * shifts + parts - 1), std::make_index_sequence<STAGES>());
+}
+
+extern "C" void copy_per_head(float* to, float* from, int64_t width, int64_t heads, int64_t parts, int64_t shared) {
+  const Run run = {{{0, width, 0, shared}, heads}, {nullptr, to, nullptr, to, from}};
+  run_stage(run, int(4 + parts - 1), std::make_index_sequence<STAGES>());
 }

@@ -1,4 +1,4 @@
-"""rnncc/cuda/rows.cuh, compiled for the host: the operators that move units, against torch. Needs no GPU."""
+"""rnncc/cuda/rows.cuh, compiled for the host: the operators that move and copy units, against torch. Needs no GPU."""
 
 from __future__ import annotations
 
@@ -42,3 +42,14 @@ def test_units_move_within_heads(library: ctypes.CDLL, heads: int, parts: int, d
         assert torch.equal(torch.from_numpy(found), expected)
         function = rows.row_shift if shifts else rows.row_roll
         assert torch.equal(function(given, places, heads, parts), expected)
+
+
+@pytest.mark.parametrize(("groups", "heads"), [(1, 1), (1, 3), (2, 2), (2, 6), (3, 12)])
+@pytest.mark.parametrize(("parts", "depth"), [(1, 5), (2, 4), (1, 1)])
+def test_heads_share_copies_of_groups(library: ctypes.CDLL, groups: int, heads: int, parts: int, depth: int) -> None:
+    given = torch.randn(groups * parts * depth, generator=torch.Generator().manual_seed(0))
+    copies = given.reshape(groups, parts, depth).repeat_interleave(heads // groups, 0)
+    expected = copies.transpose(0, 1).reshape(-1)
+    found = np.full(heads * parts * depth, np.nan, np.float32)
+    call(library, "copy_per_head", found, given.numpy().copy(), found.size, heads, parts, given.numel())
+    assert torch.equal(torch.from_numpy(found), expected)

@@ -266,7 +266,7 @@ def test_a_plain_call_is_one_op() -> None:
 
 @pytest.mark.parametrize("options", [
     {"num_layers": 2}, {"bidirectional": True}, {"return_sequences_of": ("c",)}, {"recompute": True},
-    {"recurrent_gradient_clip": 0.1}, {"weight_dropout": 0.5}, {"state_dtype": torch.float32},
+    {"recurrent_gradient_clip": 0.1}, {"weight_dropout": 0.5}, {"state_dtype": torch.bfloat16},
 ])  # fmt: skip
 def test_what_the_op_does_not_know_goes_the_long_way(options: dict[str, Any]) -> None:
     layer = make("lstm", "LSTM", 3, 8, **options)

@@ -162,7 +162,7 @@ class RecurrentModule(Configured, Freezable, StateDicts, Regularised, metaclass=
         self, x: Tensor, hx: Any, further: Mapping[str, Tensor], in_place: bool = False
     ) -> Sequence[Tensor] | None:
         """A call of one layer and direction, or of a single step, by one op; None where it must go the long way."""
-        if self._whole is None or self.state_dtype is not None:
+        if self._whole is None:
             return None
         kernels, _ = package.kernels()
         return None if kernels is None else run_whole(self, kernels, x, hx, further, in_place)

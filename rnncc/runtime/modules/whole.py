@@ -7,7 +7,7 @@ computes all of it (SingleSpec), on a CPU and where autograd does not record. Wh
 every call: nothing is kept between calls but the layer's `Layout`, which is numbers alone, and the packed weights of a
 frozen layer (frozen.py). Every call that is not plain goes the long way through layer.py or cell.py, with the same
 results: in transforms, traces and modes, with tensors of other kinds, dtypes or devices, and with arguments that the op
-does not take.
+does not take. In bfloat16 a step on a CPU takes states of float32, as matrices are and as `state_dtype` asks for.
 """
 
 from __future__ import annotations
@@ -186,10 +186,14 @@ def run_whole(
     if torch.compiler.is_compiling():
         return None
     layout: Layout = module._whole
-    on_cpu, backend = x.is_cpu, module.backend
+    on_cpu, backend, wanted = x.is_cpu, module.backend, module.state_dtype
+    # Whether states have more bits than x, as a single step on a CPU takes them.
+    is_mixed = x.dtype == torch.bfloat16 and (layout.has_matrices or wanted == torch.float32)
     if (
         x.dtype not in (WHOLE_DTYPES if on_cpu else _GPU_DTYPES)
-        or (layout.has_matrices and x.dtype.itemsize == 2)  # the states have more bits than x
+        or not (wanted is None or wanted == x.dtype or is_mixed)
+        or (layout.has_matrices and x.dtype == torch.float16)
+        or (is_mixed and (layout.time or not on_cpu or hx is None))
         or not (on_cpu or (layout.runs_everywhere and x.is_cuda and kernels.run_on_gpu(x.get_device())))
         or (backend is not None and backend != ("cpu" if on_cpu else "cuda"))
         or x.is_nested
@@ -222,6 +226,10 @@ def run_whole(
         for state, shape in zip(states, layout.shapes, strict=True):
             if type(state) is not Tensor or (in_place and not may_change(state)):
                 return None
+            if x.dtype == torch.bfloat16:
+                has_more = is_mixed and (wanted == torch.float32 or (wanted is None and shape is not None))
+                if state.dtype != (torch.float32 if has_more else x.dtype):
+                    return None
             if shape is None:
                 tensors.append(state)
             elif state.shape[1:] == shape:

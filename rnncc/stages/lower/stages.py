@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, operands
+from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, operands, without_heads
 from rnncc.ir.dim import HEADS, ONE, Dim, Grid, split_multiple
 from rnncc.ir.expr import Ref, references
 from rnncc.ir.row_operator import RowOperator
@@ -98,6 +98,7 @@ class _Stager:
         self.accumulators = {accumulator.name: accumulator for accumulator in found.accumulators}
         for name in self.accumulators:
             self.widths[name] = self.widths[name.removesuffix("__sum")]
+        self.whole = without_heads(self.nodes, needs.outlasting)
         self.levels: dict[str, int] = {}
         self.keys: dict[str, Key | None] = {}  # None: a row operator's target
 
@@ -214,7 +215,7 @@ class _Stager:
             return Key(width, ONE)
         if grid is not None and grid.width == width:
             return Key(width, HEADS, grid)
-        usual = ONE if is_narrow(width) else HEADS
+        usual = ONE if is_narrow(width) or node.target in self.whole else HEADS
         for name in references(node.expr):
             accumulator = self.accumulators.get(name)
             for contraction in accumulator.contractions if accumulator else ():

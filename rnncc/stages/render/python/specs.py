@@ -23,6 +23,7 @@ from rnncc.ir.cell import (
     declared_state,
     is_per_sequence,
     value_table,
+    without_heads,
 )
 from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.dim import HEADS, ONE, Dim, Grid, split_multiple
@@ -269,8 +270,9 @@ def _single(compiled: CompiledCell) -> Call | None:
     cell, _ = compiled.single
     (segment,), table = cell.segments, value_table(cell)
     streamed = (name for stream in segment.streams for name in stream.members)
+    whole = without_heads(segment.nodes, segment.sequences)
     values = (*streamed, *(node.target for node in segment.nodes))
-    widths = dict.fromkeys(table[name].width for name in values)
+    widths = dict.fromkeys(table[name].width for name in values if name not in whole)
     (weight,) = (parameter for parameter in cell.parameters if parameter.name == segment.streams[0].name)
     return call(
         "_spec.SingleSpec",

@@ -116,6 +116,7 @@ enum class RowOperator : int8_t {
   pad,
   roll,
   shift,
+  per_head,
   by_row,
   by_column,
   row_sums,

@@ -22,6 +22,11 @@ RNNCC_INLINE RowLayout row_layout(int64_t width, int64_t parts, int64_t heads) {
   return {parts, heads, width / (parts * heads)};
 }
 
+// The operand of per_head, whose groups of units heads share: one group lies behind the other.
+RNNCC_INLINE RowLayout group_layout(int64_t width, const RowLayout& to) {
+  return {1, width / to.head_width(), to.head_width()};
+}
+
 template <class T>
 RNNCC_INLINE T sum_of(const T* p, int64_t n) {
   Vec<T> total = {};
@@ -140,6 +145,12 @@ static void row_operation(RowOperator op, T* out, const RowLayout& to, const T* 
     case RowOperator::repeat:
       for (int64_t h = 0; h < to.heads; ++h) {
         for (int64_t i = 0; i < to.head_width(); ++i) out[to.at(h, i)] = in[from.at(h, i / times)];
+      }
+      return;
+    case RowOperator::per_head:
+      for (int64_t h = 0; h < to.heads; ++h) {
+        const T* group = in + h * from.heads / to.heads * from.depth;
+        for (int64_t i = 0; i < from.depth; ++i) out[to.at(h, i)] = group[i];
       }
       return;
     case RowOperator::segment_sum:

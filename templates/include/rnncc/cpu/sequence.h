@@ -92,7 +92,9 @@ static void run_row_operator(const Run<T>& run, const StageInfo& stage, const Fr
     for (int16_t o = 0; o < pieces; ++o) {
       const int16_t slot = run.program.stage_slots[stage.first_operand + o];
       const SlotInfo& from = run.program.slots[slot];
-      const RowLayout layout = row_layout(run.dim(from.width), from.parts, heads);
+      const int64_t width = run.dim(from.width);
+      const RowLayout layout =
+          stage.row == RowOperator::per_head ? group_layout(width, to_layout) : row_layout(width, from.parts, heads);
       row_operation(stage.row, at(target, b), to_layout, at(slot, b), layout, at(last, b), offset, times);
       offset += layout.head_width();
     }

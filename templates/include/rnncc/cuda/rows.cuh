@@ -31,10 +31,16 @@ RNNCC_DEVICE RowLayout layout_of(const R& run) {
   return {info.parts, heads, width / (info.parts * heads)};
 }
 
-// The layout by which an operator takes a slot. Within the rows of a matrix, each row is what a head's units are.
+// The layout by which an operator takes a slot. Within the rows of a matrix, each row is what a head's units are. The
+// operand of per_head has groups of units, which heads share: one lies behind the other.
 template <int stage, int slot, class R>
 RNNCC_DEVICE RowLayout layout_for(const R& run) {
   constexpr StageInfo info = R::Program::tables.stages[stage];
+  constexpr int target = R::Program::tables.stage_slots[info.first_stored];
+  if constexpr (info.row == RowOperator::per_head && slot != target) {
+    const int64_t units = layout_of<target>(run).units();
+    return {1, run.plan.dims[R::Program::tables.slots[slot].width] / units, units};
+  }
   if constexpr (info.matrix_rows == 0) return layout_of<slot>(run);
   return {1, run.plan.dims[info.matrix_rows], run.plan.dims[info.matrix_columns] / run.plan.heads};
 }
@@ -120,6 +126,8 @@ RNNCC_DEVICE float moved(const R& run, const RowLayout& from, const RowLayout& t
     const bool inside = j >= times && j - times < from.units();
     return inside ? load<source>(run, entry, from.at(head, j - times)) : 0.0f;
   }
+  if constexpr (op == RowOperator::per_head)
+    return load<source>(run, entry, head * from.heads / to.heads * from.depth + j);
   if constexpr (op == RowOperator::segment_sum) {
     float total = 0.0f;
     for (int64_t i = 0; i < times; ++i) total += load<source>(run, entry, from.at(head, j * times + i));

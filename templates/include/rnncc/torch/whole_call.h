@@ -128,8 +128,8 @@ class ForwardTables {
     for (int32_t i = 0; i < segment.states; ++i) {
       const int64_t width = layout.state_widths[i];
       // The driver writes final states after the last step alone, when nothing reads the first ones any more.
-      made.push_back(call.in_place ? alias(given.state(i)) : given.make(given.shape_of(width)));
-      table_.push_back({made.back().data(), 0, width, given.type});
+      made.push_back(call.in_place ? alias(given.state(i)) : given.make_state(i));
+      table_.push_back({made.back().data(), 0, width, made.back().dtype()});
     }
     saved_ = table_.data() + table_.size();
     for (int32_t i = 0; i < segment.plain.saved; ++i)

@@ -16,7 +16,7 @@ struct Whole {
         on_gpu(on_gpu) {}
 
   // Whether the tensors are those of the layout: all on x's device and in its dtype, which kernels there take, in the
-  // right shapes, as kernels read them, and not empty.
+  // right shapes, as kernels read them, and not empty. States may have more bits, in a single step on a CPU.
   bool fits() {
     const int64_t rank = layout.rank(), states = layout.segment.states;
     if (int64_t(tensors.size() - first) < int64_t(end() - first)) return false;
@@ -45,7 +45,7 @@ struct Whole {
     for (int64_t i = 0; i < layout.further(); ++i)
       if (!is_of_batch(further(i), layout.further_width(i))) return false;
     for (int64_t i = 0; with_states && i < states; ++i)
-      if (!is_of_batch(state(i), layout.state_widths[i])) return false;
+      if (!is_of_batch(state(i), layout.state_widths[i], takes_wide_states())) return false;
     return true;
   }
 
@@ -73,6 +73,11 @@ struct Whole {
   int64_t rows() const { return steps * batch; }
   int64_t item() const { return dtype_bytes(type); }
   Tensor make(const std::vector<int64_t>& sizes) const { return empty(sizes, dtype, device); }
+  // A new value of a state, in its dtype.
+  Tensor make_state(int64_t i) const {
+    const int32_t own = with_states ? state(i).torch_type() : dtype;
+    return empty(shape_of(layout.state_widths[i]), own, device);
+  }
 
   // A tensor [T, B, width] that begins at these columns of rows which lie side by side.
   rnncc_tensor rows_at(void* data, int64_t column, int64_t row_width) const {
@@ -105,7 +110,7 @@ struct Whole {
       const double initial = layout.initial[i];
       const int64_t width = layout.state_widths[i];
       if (with_states) {
-        described.push_back({state(i).data(), 0, state(i).strides()[layout.rank() - 2], type});
+        described.push_back({state(i).data(), 0, state(i).strides()[layout.rank() - 2], state(i).dtype()});
       } else if (initial == 0) {
         described.push_back(nothing());
       } else {
@@ -163,10 +168,16 @@ struct Whole {
     return a < b_end && b < a_end;
   }
 
-  // Whether a tensor is [batch, width], of a layer [1, batch, width], and its rows can be read.
-  bool is_of_batch(const Tensor& tensor, int64_t width) const {
+  // Whether the states of a step may be of float32 where x is of bfloat16.
+  bool takes_wide_states() const { return !layout.has_time && !on_gpu && dtype == aoti_torch_dtype_bfloat16(); }
+
+  // Whether a tensor is [batch, width], of a layer [1, batch, width], and its rows can be read. `or_float`: it may be
+  // of float32 instead of x's dtype.
+  bool is_of_batch(const Tensor& tensor, int64_t width, bool or_float = false) const {
     const int64_t rank = layout.rank();
-    if (tensor.torch_type() != dtype || tensor.dim() != rank || !(tensor.device() == device)) return false;
+    const bool is_typed =
+        tensor.torch_type() == dtype || (or_float && tensor.torch_type() == aoti_torch_dtype_float32());
+    if (!is_typed || tensor.dim() != rank || !(tensor.device() == device)) return false;
     const int64_t* own = tensor.sizes();
     if ((rank == 3 && own[0] != 1) || own[rank - 2] != batch || own[rank - 1] != width) return false;
     return tensor.strides()[rank - 1] == 1 || width == 1;
