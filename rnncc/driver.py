@@ -222,9 +222,9 @@ def make_product(request: Request, progress: Progress | None = None, cache: Cach
         "architectures": list(request.architectures),
     }
     if request.is_for_gpus:
-        from rnncc.stages.schedule.kernels import newton_loops, scan_family_names, why_unfused
+        from rnncc.stages.schedule.kernels import by_head_loops, newton_loops, scan_family_names, why_unfused
 
-        about |= {"fused": why_unfused(plans), "scans": scan_family_names(plans)}
+        about |= {"fused": why_unfused(plans), "scans": scan_family_names(plans), "by_head": by_head_loops(plans)}
         about |= {"newton": newton_loops(plans)} if request.newton and request.has_clusters else {}
     names = tuple(cell.name for cell in made.cells)
     if not request.has_kernels:

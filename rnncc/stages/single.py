@@ -3,9 +3,9 @@
 Input: a Cell. Output: the same equations with one segment, whose loop computes all that a single step needs but the
 products of x: functions of parameters, what is batched over the steps of a layer, every loop, and the epilogue. With
 one step there is nothing to batch. So a step that autograd does not record is one call of one op, however many loops
-the layer has. What a delay holds is a state of it. Functions of matrices are made by torch before it. None where a step
-needs more than this: operators that loops do not have, masks, inputs that a call gives as matrices and older values
-that are matrices (the op takes vectors), no matrix that x is multiplied by, an output that no loop makes.
+the layer has. What a delay holds is a state of it. Functions of matrices are made by torch before it. There is none
+where a step needs more than this: operators that loops do not have, masks, no matrix that x is multiplied by, an output
+that no loop makes. Nor is there one where a call gives matrices, as inputs or as older values: the op takes vectors.
 
 Fails with: InternalError only.
 """

@@ -67,14 +67,14 @@ _OF_PROBLEM = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
 # Kernels that are the same for every cell, and of no loop.
 CORE, HEAD_NORM = Family("core", Scope.THREAD), Family("head_norm", Scope.THREAD)
 HEADS = Family("heads", Scope.THREAD)
-# Products of a few rows; and the kernels of a single step.
-SMALL, SINGLE = Family("small", Scope.THREAD), Family("single", Scope.THREAD)
+# Products of a few rows; the kernels of a single step; and those that give each head of a batch entry to a CTA.
+SMALL, SINGLE, BY_HEAD = (Family(name, Scope.THREAD) for name in ("small", "single", "by_head"))
 # Cells with sparse matrices: no shipped cell has any.
 SPARSE_LSTM = str(Path(__file__).resolve().parents[1] / "fixtures" / "sparselstm.rnn")
 BLOCK_LSTM = str(Path(__file__).resolve().parents[1] / "fixtures" / "blocklstm.rnn")
 # A cell with matrices of low rank: neither has any.
 LOW_RANK_LSTM = str(Path(__file__).resolve().parents[1] / "fixtures" / "lowranklstm.rnn")
-_FAMILIES = (ALTERNATING, SINGLE, SCAN, *FUSED)  # SCAN stands for all kernels of loops without products
+_FAMILIES = (ALTERNATING, SINGLE, BY_HEAD, SCAN, *FUSED)  # SCAN stands for all kernels of loops without products
 # The head_dim of fused kernels: large enough for clusters of several CTAs, too large for a cluster; of one CTA where
 # there are no clusters; and for few SMs, where more units per CTA would spill a few registers.
 HEAD_DIM = {Scope.CLUSTER: 256, Scope.GRID: 768, Scope.STEP: 2304}
@@ -133,6 +133,7 @@ EVERYWHERE = tuple(
         BLOCKS: (BLOCK_LSTM, "f16"),
         SCAN: ("mingru", "bf16"),
         SINGLE: ("lstm", "f32"),
+        BY_HEAD: ("gateddeltanet", "bf16"),
     }.items()
     for architecture in ARCHITECTURES
     if architecture != HOPPER
@@ -152,8 +153,9 @@ def has(cell: str, family: Family) -> bool:
     """Whether a cell has kernels in a family."""
     if family is ALTERNATING:
         return bool(device_programs(plan(cell)))
-    if family is SINGLE:
-        return any(program.has_single for program in device_programs(plan(cell)))
+    if family in (SINGLE, BY_HEAD):
+        programs = device_programs(plan(cell))
+        return any(program.has_single if family is SINGLE else program.by_head for program in programs)
     if family is SCAN:
         return any(True for _ in scan_programs(plan(cell)))
     loops = (loop for _, loop in fused_programs(plan(cell)))
@@ -261,6 +263,13 @@ def sources(case: Case, head_dim: int | None = None) -> tuple[Bundle, dict[str, 
             f"{kernels.program}_{form}": Allowed(shape.registers, 0, 0)
             for kernels in scans
             for form, shape in (kernels.full if case.dtype == "f32" else kernels.half).forms
+        }
+    elif case.family is BY_HEAD:
+        allowed = {
+            f"{program.name}{tile.name}": Allowed(min(255, REGISTERS // _THREADS // tile.at_once), 0, 0)
+            for program in device_programs(shown)
+            if program.by_head
+            for tile in program.by_head.tiles
         }
     else:
         limit = Allowed(min(255, REGISTERS // _THREADS), 0, 0)

@@ -113,7 +113,7 @@ def test_every_architecture_has_what_its_plans_ask_for(case: kernels.Case, tmp_p
 
 def test_every_family_is_there_for_every_architecture() -> None:
     """But for WIDE, whose products are Hopper's."""
-    assert {case.family for case in EVERYWHERE} == {SCAN, kernels.SINGLE, *FUSED} - {WIDE}
+    assert {case.family for case in EVERYWHERE} == {SCAN, kernels.SINGLE, kernels.BY_HEAD, *FUSED} - {WIDE}
     assert {case.architecture for case in EVERYWHERE} | {HOPPER} == {gpu.architecture for gpu in GPUS.values()}
 
 

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.gpu
 CELLS = (
     "lstm", "gru", "elman", "slstm", "layernormlstm", "onlstm", "lmu", "mogrifierlstm", "scrn", "rhn",
     "mingru", "minlstm_log", "lru", "sru", "rwkv4",
-    "gla", "retnet", "gateddeltanet", "mlstm", "plasticity", "fastweights", "masslstm", "ttt_linear",
+    "gla", "retnet", "gateddeltanet", "mlstm", "plasticity", "fastweights", "masslstm", "ttt_linear", "comba",
+    "deltanet", "deltaproduct", "gsa", "hgrn2", "kda", "mamba2", "mamba3", "mesanet", "rwkv7", "titans",
 )  # fmt: skip
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -58,7 +59,7 @@ def results(layer: Any, x: Tensor, cotangents: float = 1.0, /, **keywords: Any) 
     """Outputs, final states and every gradient, on the CPU. `cotangents`: how large those of the values are."""
     layer.zero_grad()
     x = x.to(next(layer.parameters()).device).requires_grad_()
-    on_device = {key: value.to(x.device) for key, value in keywords.items()}
+    on_device = {key: value.to(x.device) if isinstance(value, Tensor) else value for key, value in keywords.items()}
     y, last = layer(x, **on_device)
     values = [y, *(last if isinstance(last, tuple) else (last,))]
     generator = torch.Generator().manual_seed(1)

@@ -126,18 +126,18 @@ def _headers() -> tuple[Path, Mapping[str, str]]:
 
 
 @cache
-def _common(flags: tuple[str, ...]) -> Path:
+def _common(text: str, flags: tuple[str, ...]) -> Path:
     """A header of what all kernels include, which is compiled with the flags."""
     folder, texts = _headers()
     header = folder / f"common{len(list(folder.glob('common*.h')))}.h"
-    header.write_text(_COMMON, encoding="utf-8")
+    header.write_text(text, encoding="utf-8")
     compiled = header.with_suffix(".h.gch")
 
     def make() -> bytes:
         _compile((*_COMPILER, *flags, f"-I{folder}", "-x", "c++-header", str(header), "-o", str(compiled)))
         return compiled.read_bytes()
 
-    parts = (part for pair in included(header.name, {**texts, header.name: _COMMON}, ("",)) for part in pair)
+    parts = (part for pair in included(header.name, {**texts, header.name: text}, ("",)) for part in pair)
     compiled.write_bytes(kept((_version(), *_COMPILER, *flags, *parts), make))
     return header
 
@@ -152,22 +152,24 @@ def _compile(command: Sequence[str]) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-def _library(source: str, files: Sequence[File], folder: Path, flags: tuple[str, ...]) -> ctypes.CDLL:
-    """A text that includes the files, compiled in a folder and loaded."""
+def library_of_kernels(
+    source: str, files: Sequence[File], folder: Path, flags: tuple[str, ...] = (), common: str = _COMMON
+) -> ctypes.CDLL:
+    """A text that includes the files, compiled in a folder and loaded. `common`: what all kernels include."""
     library, (headers, texts) = folder / "kernels.so", _headers()
 
     def make() -> bytes:
         write_files(files, folder)
         path = folder / "src/kernels.cpp"
         path.write_text(source, encoding="utf-8")
-        compiler = (*_COMPILER, *flags, f"-I{headers}", "-include", str(_common(flags)))
+        compiler = (*_COMPILER, *flags, f"-I{headers}", "-include", str(_common(common, flags)))
         _compile((*compiler, "-shared", str(path), "-o", str(library)))
         return library.read_bytes()
 
     own = {file.path: file.text for file in files} | {"src/kernels.cpp": source}
     parts = (part for pair in included("src/kernels.cpp", {**texts, **own}, ("",)) for part in pair)
     folder.mkdir(parents=True, exist_ok=True)
-    library.write_bytes(kept((_version(), *_COMPILER, *flags, _COMMON, *parts), make))
+    library.write_bytes(kept((_version(), *_COMPILER, *flags, common, *parts), make))
     return ctypes.CDLL(str(library))
 
 
@@ -185,7 +187,7 @@ def build(plan: LoweredCell, fused: FusedKernels, folder: Path, flags: Sequence[
     # All kernels are one unit, which the compiler reads once.
     source = "".join(_DRIVER.format(symbol=unit.name) for unit in bundle.device_units)
     own = [file for file in bundle.files if not file.path.startswith(bundle.include)]
-    library = _library(source, own, folder, tuple(flags))
+    library = library_of_kernels(source, own, folder, tuple(flags))
     return {
         name: Kernel(programs[name], as_run(name, loops[name]), schedule, library, unit.name, fused.head_dim)
         for (name, schedule), unit in zip(fused.kernels, bundle.device_units, strict=True)

@@ -25,6 +25,7 @@
 #define __forceinline__ inline
 #define __grid_constant__
 #define __launch_bounds__(...)
+#define __builtin_assume(...)
 
 struct uint3 {
   unsigned x, y, z;
@@ -275,6 +276,11 @@ template <class V>
 V __shfl_xor_sync(unsigned, V value, int mask) {
   return emulated::exchange(value, int(threadIdx.x % 32) ^ mask);
 }
+template <class V>
+V __shfl_up_sync(unsigned, V value, int distance) {
+  const int lane = threadIdx.x % 32;
+  return emulated::exchange(value, lane < distance ? lane : lane - distance);
+}
 inline bool __all_sync(unsigned, bool value) {
   emulated::exchange(value, 0);
   bool all = true;
@@ -319,5 +325,6 @@ inline float __uint_as_float(uint32_t bits) {
   memcpy(&x, &bits, 4);
   return x;
 }
+inline float __int_as_float(int bits) { return __uint_as_float(uint32_t(bits)); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __frsqrt_rn(float x) { return float(1 / ::sqrt(double(x))); }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,6 @@ from rnncc.ir.fused import FusedVector, FusedWrite, MatrixPart
 from rnncc.ir.kernel import StoredSlot
 from rnncc.ir.step import Edge, Place, Read, Table
 from rnncc.stages.schedule.cost import cost_of
-from tests.emulated.compiled import Kernel
 from tests.numeric.compare import Case, Problem, lies_once
 from tests.numeric.loops import Loop, Tensors
 
@@ -31,7 +31,7 @@ _TABLES = {
 class EmulatedCase(Case):
     """The loop runs by emulated kernels, whose `dtype` is that of the problem."""
 
-    def __init__(self, loop: Loop, problem: Problem, kernels: Mapping[str, Kernel], seed: int = 0) -> None:
+    def __init__(self, loop: Loop, problem: Problem, kernels: Mapping[str, Any], seed: int = 0) -> None:
         super().__init__(loop, problem, seed)
         self.kernels, self.seed = kernels, seed
         # A GPU has lengths in place of the stream that says which steps are an entry's own.
@@ -48,13 +48,13 @@ class EmulatedCase(Case):
     def _call(self, library: ctypes.CDLL, direction: str, isa: str, tables: Sequence[Tensors]) -> None:
         training = direction == "backward" or any(tensor is not None for tensor in tables[5])
         kernel = self.kernels[f"{self.loop.name}_{direction if training else 'inference'}"]
-        _Call(self, kernel, direction, tables).run()
+        Call(self, kernel, direction, tables).run()
 
 
-class _Call:
-    """One call of a kernel. It holds copies of the tensors in the dtypes that a GPU's have."""
+class Call:
+    """One call of a kernel (compiled.py). It holds copies of the tensors in the dtypes that a GPU's have."""
 
-    def __init__(self, case: EmulatedCase, kernel: Kernel, direction: str, tables: Sequence[Tensors]) -> None:
+    def __init__(self, case: EmulatedCase, kernel: Any, direction: str, tables: Sequence[Tensors]) -> None:
         self.case, self.kernel, self.direction = case, kernel, direction
         self.given = {Table[name]: list(table) for name, table in zip(_TABLES[direction], tables, strict=True)}
         self.given[Table.ROUNDED] = self.given[Table.SAVED]
@@ -73,6 +73,10 @@ class _Call:
         assert len(parameter) <= self.kernel.parameter_bytes
         memory = ctypes.create_string_buffer(parameter, self.kernel.parameter_bytes)
         self.kernel.run(ctas, schedule.cluster, case.seed, memory)
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Copy what a kernel wrote to the tensors of the call, and do the work after it."""
         assert all((guard == _GUARD).all() for guard in self.guards), "a kernel wrote beside a tensor"
         for (table, index), copy in self.copies.items():
             given = self.given[table][index]

@@ -68,7 +68,15 @@ def spied(library: ctypes.CDLL, cache: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("RNNCC_LOG", "info")
     text = (cells_dir() / "lstm.rnn").read_text(encoding="utf-8")
     found: Any = Spied(library)
-    about = {"source": text, "stem": "lstm", "code": own_code(), "fused": {"lstm_0": ""}, "scans": {}, "newton": []}
+    about = {
+        "source": text,
+        "stem": "lstm",
+        "code": own_code(),
+        "fused": {"lstm_0": ""},
+        "scans": {},
+        "by_head": [],
+        "newton": [],
+    }
     fused.attach(tmp_path, found, about)
     first_use.attach(found, (CELL,))
     yield found

@@ -226,7 +226,11 @@ def test_a_kernel_is_made_for_the_widest_value() -> None:
 
 
 def test_a_loop_without_a_fused_form_says_so(spied: Any, tmp_path: Path) -> None:
-    fused.attach(tmp_path, spied, {"fused": {"lstm_0": "a step takes the mean of a row"}, "scans": {}, "newton": []})
+    fused.attach(
+        tmp_path,
+        spied,
+        {"fused": {"lstm_0": "a step takes the mean of a row"}, "scans": {}, "by_head": [], "newton": []},
+    )
     said = "its loop has no fused form: a step takes the mean of a row"
     assert settled(wanted()) == Answer(Outcome.NONE, said)
     # No other width would help, so no width is named.
@@ -236,7 +240,9 @@ def test_a_loop_without_a_fused_form_says_so(spied: Any, tmp_path: Path) -> None
 
 def test_a_loop_without_products_has_its_kernels(spied: Any, tmp_path: Path) -> None:
     fused.attach(
-        tmp_path, spied, {"fused": {"lstm_0": "none"}, "scans": {"lstm_0": "forward walk, backward scan"}, "newton": []}
+        tmp_path,
+        spied,
+        {"fused": {"lstm_0": "none"}, "scans": {"lstm_0": "forward walk, backward scan"}, "by_head": [], "newton": []},
     )
     for changed in ({}, {"head_dim": 7}, {"gpu": fused.Gpu((8, 0), 108, 166_912)}):
         assert settled(wanted(**changed)) == Answer(Outcome.NONE, "its loop has kernels for every size")

@@ -39,10 +39,12 @@ FAMILIES = {
     "AFFINE": "scan",
     "ELEMENTWISE": "forward walk, backward scan",
     "DENSE": "alternating",
-    "MATRIX": "alternating",
+    "MATRIX": "by head, alternating",
 }
+# The matrix loops whose steps have products, or matrices of several shapes.
+OTHERS = {"fastweights": 0, "ltc_pairs": 0, "mamba3": 1, "masslstm": 0, "mesanet": 0, "ntm": 0}
 MIXED = {
-    stem: [FAMILIES[kind] for _, kind, _ in segments]
+    stem: [FAMILIES["DENSE" if index == OTHERS.get(stem) else kind] for index, (_, kind, _) in enumerate(segments)]
     for stem, segments in PARALLEL.items()
     if stem not in (*SCANS, *WALKS)
 }
@@ -360,5 +362,5 @@ def test_files_of_a_package(plans: dict[str, LoweredCell]) -> None:
     assert "scrn_0_forward_vectorised" in texts["src/scrn_0_forward_vectorised_f32.cu"]
     assert "run_sequence<rnncc::scrn_1_forward::Loop, float>" in texts["src/scrn_1_forward_f32.cu"]
     host = texts["src/scrn_cuda.cpp"]
-    assert '{tables, info, &scans, false, "scrn_0_forward"}' in host
-    assert '{tables, info, nullptr, true, "scrn_1_forward"}' in host
+    assert '{tables, info, &scans, nullptr, false, "scrn_0_forward"}' in host
+    assert '{tables, info, nullptr, nullptr, true, "scrn_1_forward"}' in host

@@ -28,8 +28,8 @@ from ..ops.call import LoopCall
 from ..ops.loop import run_eagerly
 from ..spec import CellSpec, SegmentSpec, SingleSpec, Sizes, number_of
 from .parameters import blocks_of
+from .whole_states import flat_states, state_dtypes
 
-_SEVERAL = (tuple, list)
 _HELD = (Parameter, Tensor)  # what a module holds: a matrix that is not trained is a buffer
 WHOLE_DTYPES = (torch.float32, torch.float64, torch.bfloat16)  # on a CPU
 RECORDED_DTYPES = WHOLE_DTYPES[:2]  # the same where autograd records: a backward reads more bits
@@ -158,11 +158,6 @@ def layout_of(
     return Layout(cell, segment, sizes, shapes, suffix, time)
 
 
-def may_change(state: Tensor) -> bool:
-    """Whether an op that tells torch nothing of it may write into a state, here and in all of its views."""
-    return state.is_contiguous() and not state.is_inference() and not state.is_neg()
-
-
 def is_watched() -> bool:
     """Whether somebody sees the operators of a call, or has them do something else: torch.func, modes, tracers, dual
     tensors."""
@@ -220,22 +215,10 @@ def run_whole(
             return None
         tensors.append(given)
     if hx is not None:
-        states = (hx,) if type(hx) is Tensor else hx
-        if type(states) not in _SEVERAL or len(states) != layout.states:
+        states = flat_states(hx, layout.shapes, state_dtypes(x, wanted, layout.shapes), in_place)
+        if states is None:
             return None
-        for state, shape in zip(states, layout.shapes, strict=True):
-            if type(state) is not Tensor or (in_place and not may_change(state)):
-                return None
-            if x.dtype == torch.bfloat16:
-                has_more = is_mixed and (wanted == torch.float32 or (wanted is None and shape is not None))
-                if state.dtype != (torch.float32 if has_more else x.dtype):
-                    return None
-            if shape is None:
-                tensors.append(state)
-            elif state.shape[1:] == shape:
-                tensors.append(state.flatten(1))
-            else:
-                return None
+        tensors += states
     elif layout.needs_states or in_place:
         return None
     ops = kernels.whole[layout.segment]

@@ -268,6 +268,7 @@ def _describe(job: Job, product: Product, compiler: Toolchain | None, namespace:
         "code": own_code(),
         "fused": {},
         "scans": {},
+        "by_head": [],
         "newton": [],
         "source": "",
         "architectures": [],

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import assert_never
 
+from rnncc.analysis.by_head import HeadForm, head_form
 from rnncc.ir.dim import ONE, Dim
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import Program, Slot, StoredSlot, TileSlot, ViewSlot
@@ -31,6 +32,11 @@ class NamedProgram:
     direction: str
     program: Program
     form: FusedLoop | ScanLoop | None
+
+    @property
+    def by_head(self) -> HeadForm | None:
+        """What its kernels are that give each head of a batch entry to a CTA, where the step works on matrices."""
+        return head_form(self.program)
 
     @property
     def has_single(self) -> bool:

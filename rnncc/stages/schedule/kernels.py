@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from rnncc.analysis.by_head import head_form
 from rnncc.ir.family import ALTERNATING, Family
 from rnncc.ir.fused import FusedLoop, inference
 from rnncc.ir.layout import (
@@ -110,11 +111,12 @@ def why_unfused(plans: Sequence[LoweredCell]) -> dict[str, str]:
 
 def family_names(plan: LoweredCell) -> Iterator[tuple[LoweredLoop, str]]:
     """Each loop, with the families of the kernels that run it at every size: `alternating`, `scan`, `forward walk,
-    backward scan`."""
+    backward scan`, `by head, alternating`."""
     for loop in plan.plain_loops():
         forward, backward = _every_size(loop)
         same = forward is backward
-        yield loop, forward.name if same else f"forward {forward.name}, backward {backward.name}"
+        text = forward.name if same else f"forward {forward.name}, backward {backward.name}"
+        yield loop, f"by head, {text}" if _has_by_head(loop) else text
 
 
 def _every_size(loop: LoweredLoop) -> tuple[Family, Family]:
@@ -132,6 +134,15 @@ def scan_family_names(plans: Sequence[LoweredCell]) -> dict[str, str]:
         for loop, text in family_names(plan)
         if any(family is not ALTERNATING for family in _every_size(loop))
     }
+
+
+def by_head_loops(plans: Sequence[LoweredCell]) -> list[str]:
+    """The names of the loops whose heads have a CTA each, where these have room for them."""
+    return [loop_name(plan, loop) for plan in plans for loop in plan.plain_loops() if _has_by_head(loop)]
+
+
+def _has_by_head(loop: LoweredLoop) -> bool:
+    return head_form(loop.forward) is not None and head_form(loop.backward) is not None
 
 
 def newton_loops(plans: Sequence[LoweredCell]) -> list[str]:

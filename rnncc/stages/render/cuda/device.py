@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import assert_never
 
+from rnncc.analysis.by_head import HeadForm
 from rnncc.ir.artifact import File
 from rnncc.ir.dim import Dim
 from rnncc.ir.kernel import Program, TileSlot
@@ -77,13 +78,14 @@ class MatrixStruct:
 @dataclass(frozen=True, slots=True)
 class DeviceProgram:
     """A program's structs: of tile stages, and of stages of matrices. `order`: what stands for each stage of a step.
-    `has_single`: as a NamedProgram has it."""
+    `has_single`, `by_head`: as a NamedProgram has them."""
 
     name: str
     stages: tuple[StageStruct, ...]
     matrices: tuple[MatrixStruct, ...]
     order: tuple[str, ...]
     has_single: bool
+    by_head: HeadForm | None
 
 
 def alternating_files(plan: LoweredCell) -> Iterator[File]:
@@ -104,6 +106,11 @@ def alternating_files(plan: LoweredCell) -> Iterator[File]:
     for program, scalar in product((program for program in programs if program.has_single), SCALARS):
         content = text("cuda/single.cu.j2", **about, program=program, scalar=scalar)
         yield File(f"src/{program.name}_single_{scalar.suffix}.cu", content)
+    for program, scalar in product(programs, SCALARS):
+        for tile in program.by_head.tiles if program.by_head else ():
+            symbol = program.name + tile.name
+            content = text("cuda/by_head.cu.j2", **about, program=program, scalar=scalar, tile=tile, symbol=symbol)
+            yield File(f"src/{symbol}_{scalar.suffix}.cu", content)
 
 
 def device_programs(plan: LoweredCell) -> tuple[DeviceProgram, ...]:
@@ -130,7 +137,7 @@ def device_program(named: NamedProgram, source: str) -> DeviceProgram:
                 order.append("RowStage")
             case _:
                 assert_never(stage)
-    return DeviceProgram(named.name, tuple(stages), tuple(matrices), tuple(order), named.has_single)
+    return DeviceProgram(named.name, tuple(stages), tuple(matrices), tuple(order), named.has_single, named.by_head)
 
 
 def _matrix_struct(name: str, stage: MatrixStage, program: Program, source: str) -> MatrixStruct:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rnncc.analysis.by_head import HeadForm
 from rnncc.ir.compilation import CompiledCell
 from rnncc.ir.family import Scope
 from rnncc.ir.layout import ScanKernels, ScanLayouts
@@ -16,13 +17,14 @@ from rnncc.stages.render.templates import text
 @dataclass(frozen=True, slots=True)
 class HostProgram:
     """The function that runs a program. `kernels`: what its kernels' names begin with; `scans`: the members of its
-    ScanForms, if it has any. `has_single`: as a NamedProgram has it."""
+    ScanForms, if it has any. `has_single`, `by_head`: as a NamedProgram has them."""
 
     name: str
     direction: str
     kernels: str
     scans: tuple[str, ...]
     has_single: bool
+    by_head: HeadForm | None
 
 
 def host_text(cell: CompiledCell) -> str:
@@ -32,7 +34,7 @@ def host_text(cell: CompiledCell) -> str:
     def host_program(named: NamedProgram) -> HostProgram:
         scan = scans.get(named.name)
         kernels, forms = (scan.made_for, _forms(scan)) if scan else (named.name, ())
-        return HostProgram(named.name, named.direction, kernels, forms, named.has_single)
+        return HostProgram(named.name, named.direction, kernels, forms, named.has_single, named.by_head)
 
     programs = [host_program(named) for named in named_programs(cell.plan)]
     # The plain loops, and whether both programs of each run a single step.

@@ -153,6 +153,8 @@ class DeviceRun {
     allocate();
   }
 
+  // The kernel keeps what its stages make on chip: nothing of it needs a place in memory but what a call wants.
+  void keep_on_chip() { is_on_chip_ = true; }
   // The operand of a product that is made between launches gets rows to read.
   void multiplies(int slot) { multiplied_.push_back(slot); }
   bool is_multiplied(int slot) const {
@@ -278,7 +280,7 @@ class DeviceRun {
   void place_stored(int s, SlotPlace* place, const ParameterBuffer::OfDirection& own) {
     const SlotInfo& info = tables_.slots[s];
     const bool is_read_after = info.lasting && After::reads(tables_, call_, s);
-    bool placed = !place, recorded = !is_read_after && !is_multiplied(s);
+    bool placed = !place || is_on_chip_, recorded = !is_read_after && !is_multiplied(s);
     for (int d = info.first_destination; d < info.first_destination + info.destinations; ++d) {
       const Destination& to = tables_.destinations[d];
       const rnncc_tensor& t = tensors_.at(to.table, to.index);
@@ -343,6 +345,7 @@ class DeviceRun {
   const std::vector<int64_t> dims_;
   CallTensors tensors_;
   Workspace workspace_;
+  bool is_on_chip_ = false;
   std::vector<int> multiplied_;
   std::map<int, rnncc_tensor> records_;
   std::map<int, Tensor> totals_;

@@ -6,12 +6,29 @@
 
 namespace rnncc {
 
-// A program. `scans`: its kernels, where the loop is a scan or a walk, else null. `has_single`: whether there is a kernel
-// for a single step. `name`: what the names of its kernels begin with.
+// How the threads of a CTA divide a head's matrix: HeadShape in by_head/memory.cuh. `name`: how the names of its kernels
+// end.
+struct HeadTile {
+  int lanes, columns, rows;
+  const char* name;
+};
+
+// The kernels that give each head of a batch entry to a CTA, from the smallest tile on. `matrices`: for each slot, whether
+// it is a matrix.
+struct HeadForm {
+  const bool* matrices;
+  const HeadTile* tiles;
+  int count;
+};
+
+// A program. `scans`: its kernels, where the loop is a scan or a walk, else null. `by_head`: those whose CTAs have a head,
+// if it has any. `has_single`: whether there is a kernel for a single step. `name`: what the names of its kernels begin
+// with.
 struct LoopOnDevice {
   const Tables& tables;
   const LoopInfo& info;
   const ScanForms* scans;
+  const HeadForm* by_head;
   bool has_single;
   const char* name;
 };

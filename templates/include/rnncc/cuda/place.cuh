@@ -14,12 +14,13 @@ RNNCC_DEVICE T* global(V* pointer) {
   return static_cast<T*>(pointer);
 }
 
-// A program that runs in one direction. P is the generated program, and S the type of streams and weights.
-template <class P, class S>
+// A program that runs in one direction. P is the generated program, S the type of streams and weights, and Plan the
+// kernel's parameter.
+template <class P, class S, class Plan = Arguments<P>>
 struct Run {
   using Program = P;
   using Scalar = S;
-  const Arguments<P>& plan;
+  const Plan& plan;
   const Direction<P>& own;  // in shared memory
   unsigned char* shared;
   int64_t n;  // the number of the step, in the loop's order

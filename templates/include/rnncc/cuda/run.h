@@ -2,7 +2,7 @@
 // steps. Nothing here waits for the GPU.
 #pragma once
 
-#include "direction.h"
+#include "by_head/run.h"
 #include "fused/host/first_use.h"
 #include "loops.h"
 #include "scan/run.h"
@@ -22,12 +22,15 @@ class DeviceRuns {
   }
 
   void run() {
-    const bool is_single = !loop_.scans && loop_.has_single && SingleRun::takes(tables_, first(), runs_[0].dims());
+    const bool by_head = is_by_head();
+    const bool is_single =
+        !loop_.scans && !by_head && loop_.has_single && SingleRun::takes(tables_, first(), runs_[0].dims());
     if (first().products && !is_single) make_given();
     if (loop_.scans) {
       if (is_training_forward()) announce(backward_file(likely_scan_form()), device_, gpu(device_));
       return run_scans();
     }
+    if (by_head) return run_by_head();
     if (is_single) {
       for (size_t i = 0; i < runs_.size(); ++i) SingleRun(tables_, calls_[i], runs_[i]).run(name_);
       return;
@@ -106,6 +109,22 @@ class DeviceRuns {
         !pieces.run(directions, name_ + (tall ? "_tall" : "_vectorised")))
       any.run(directions, name_ + "_narrow");
     for (DeviceRun* run : runs) run->finish();
+  }
+
+  // Whether CTAs have a head each. The launches of a single step add biases, which no other kernel does.
+  bool is_by_head() {
+    if (!loop_.by_head || first().products) return false;
+    for (size_t i = 0; i < runs_.size(); ++i)
+      if (!HeadsRun(loop_, calls_[i], runs_[i], device_).fits()) return false;
+    return true;
+  }
+
+  void run_by_head() {
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      HeadsRun run(loop_, calls_[i], runs_[i], device_);
+      if (is_training_forward()) announce(backward_file(run.suffix()), device_, gpu(device_));
+      run.run(name_);
+    }
   }
 
   void run_alternating(const std::vector<DeviceRun*>& runs) const {
