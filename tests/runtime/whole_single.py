@@ -16,13 +16,7 @@ from tests.emulated.compiled import write_headers
 # What a CPU's compiler and the emulator lack.
 _BEFORE = """
 #include "rnncc/cuda/scalar.cuh"
-#define __builtin_assume(condition)
 static uint3 gridDim;
-inline float __shfl_up_sync(unsigned, float value, int distance) {
-  const int lane = threadIdx.x % 32;
-  return emulated::exchange(value, lane < distance ? lane : lane - distance);
-}
-inline float __int_as_float(int bits) { return __uint_as_float(uint32_t(bits)); }
 """
 # Kernels of several dtypes have one name. A launch gets the parameter alone.
 _KERNEL = """
