@@ -53,7 +53,7 @@ MATRICES = frozenset(
 )
 
 
-# These have a matrix that changes where RowOp.grid says so: they then work within each row of it.
+# Where RowOp.grid is the shape of a matrix that changes, these work within each of its rows.
 WITHIN_ROWS = frozenset((RowOperator.CUMSUM, RowOperator.CUMSUM_REVERSED, RowOperator.ROLL, RowOperator.SHIFT))
 
 

@@ -54,6 +54,12 @@ def test_sizes(name: str, hidden: int, heads: int) -> None:
         compare(name, hidden, heads, torch.randn(steps, batch, 9), (hidden, heads) != TOO_LARGE)
 
 
+def test_a_head_of_one_element() -> None:
+    """Other cells divide by the length of one number, and have no gradient there but what rounding leaves."""
+    for steps, batch in ((1, 1), (2, 5), (33, 3)):
+        compare("mlstm", 1, 1, torch.randn(steps, batch, 9), True)
+
+
 @pytest.mark.parametrize("name", ["gateddeltanet", "gsa", "titans"])
 def test_lengths_resets_directions_and_layouts(name: str) -> None:
     x, steps = torch.randn(11, 4, 6), torch.tensor([11, 0, 4, 7])

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import rnncc
+from rnncc.analysis.by_head import HEAD_TILES
 from rnncc.ir.target import GPUS
 from rnncc.machine.targets import planned
 from rnncc.runtime.kernels import first_use, fused
@@ -236,6 +237,15 @@ def test_a_loop_without_a_fused_form_says_so(spied: Any, tmp_path: Path) -> None
     # No other width would help, so no width is named.
     for head_dim in (64, 20):
         assert fused.explain(wanted(head_dim=head_dim), None).endswith(said)
+
+
+def test_a_loop_whose_heads_have_a_cta_each_says_so(spied: Any, tmp_path: Path) -> None:
+    about = {"fused": {"lstm_0": "a matrix"}, "scans": {}, "by_head": ["lstm_0"], "newton": []}
+    fused.attach(tmp_path, spied, about)
+    largest = HEAD_TILES[-1]
+    size = f"{256 // largest.lanes * largest.rows} x {largest.lanes * largest.columns}"
+    said = fused.explain(wanted(), None)
+    assert said.startswith("by head, one launch per sequence") and f"a head of more than {size}," in said
 
 
 def test_a_loop_without_products_has_its_kernels(spied: Any, tmp_path: Path) -> None:

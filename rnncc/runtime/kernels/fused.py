@@ -252,7 +252,8 @@ def kernels_for(wanted: Wanted, settled: str | None) -> tuple[str, str]:
     if own := STATE.about["scans"].get(wanted.segment):
         return own, "one launch per sequence at every size: a step has no product and no reduction"
     if wanted.segment in STATE.about["by_head"]:
-        return "by head", "one launch per sequence, and a CTA for each head: heads of more than 128 x 128 alternate"
+        limits = "a head of more than 128 x 128, or a sum over several heads, runs the alternating kernel"
+        return "by head", f"one launch per sequence, and a CTA for each head: {limits}"
     # A width that is no multiple of 8 rules fused kernels out, also where there are some for the widest value.
     if why_uneven(wanted):
         return "alternating", f"one launch per sequence at every size: {why_never_fused(wanted)}"
